@@ -1,0 +1,1 @@
+"""Garbage collection for lakeFS repositories, as a Dagster asset graph on PySpark."""

@@ -1,0 +1,232 @@
+"""Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
+
+A file is YAML with the sections `repository`, `lakefs`, `store`, `collection` and `spark`. Where a value is a secret, or
+differs between machines, write `{env: NAME}`: the value is read from that environment variable when it is needed.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.layout import WindowSize
+
+CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
+DEFAULT_FILE = "lakefs-gc.yaml"
+
+
+class Settings(BaseModel):
+    """Base of the sections: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LakeFSSettings(Settings):
+    """The lakeFS server."""
+
+    endpoint: str = Field(
+        default="http://127.0.0.1:8000",
+        description="URL of the lakeFS server, with or without /api/v1.",
+    )
+    access_key_id: str = Field(
+        default="",
+        description="Access key of a lakeFS user who may prepare collections and dump refs.",
+    )
+    secret_access_key: str = Field(
+        default="",
+        description="Secret key of that user; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    connect_timeout_seconds: float = Field(default=10, gt=0, description="How long to wait for a connection.")
+    read_timeout_seconds: float = Field(
+        default=300,
+        gt=0,
+        description="How long to wait for one answer; a page of prepare_uncommited may take more than a minute.",
+    )
+    retries: int = Field(
+        default=4,
+        ge=0,
+        description="How often a call is repeated after a timeout, a broken connection, 429 or 5xx.",
+    )
+
+
+class StoreSettings(Settings):
+    """The object store that holds the repository. Left empty, credentials come from the service's usual chain."""
+
+    endpoint_url: str = Field(default="", description="S3-compatible endpoint; empty for AWS itself.")
+    region: str = Field(default="", description="Region of the bucket; empty to take it from the environment.")
+    path_style: bool = Field(
+        default=False, description="Put the bucket into the path instead of the host name (most S3-compatible servers)."
+    )
+    profile: str = Field(default="", description="Profile of the AWS configuration files.")
+    role_arn: str = Field(default="", description="Role to assume for every access to the bucket.")
+    access_key_id: str = Field(default="", description="Access key of the store.")
+    secret_access_key: str = Field(
+        default="",
+        description="Secret key of the store; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    session_token: str = Field(
+        default="",
+        description="Session token of temporary credentials; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    local_root: str = Field(
+        default="",
+        description="Folder that a local:// storage namespace is relative to, as in lakeFS's blockstore.local.path.",
+    )
+
+
+class CollectionSettings(Settings):
+    """What may be collected, how carefully, and how wide."""
+
+    sweep: bool = Field(
+        default=False,
+        description="Delete the candidates. Off, a run is a dry run: it marks, reports and deletes nothing.",
+    )
+    min_age_hours: float = Field(
+        default=24,
+        ge=0,
+        description="Objects younger than this are kept. The server's own grace period is used where it is longer.",
+    )
+    clock_skew_minutes: float = Field(
+        default=60,
+        ge=0,
+        description="Safety margin below every clock; clocks further apart than half of it stop the run.",
+    )
+    slice_window: WindowSize = Field(
+        default="month",
+        description="How slices are grouped into partitions: month, day, hour (UTC), or slice for small repositories.",
+    )
+    listing_partitions: int = Field(
+        default=0, ge=0, description="Spark partitions of the listing; 0 for four per core, at most one per slice."
+    )
+    range_partitions: int = Field(
+        default=0, ge=0, description="Spark partitions for reading ranges; 0 for four per core, at most one per range."
+    )
+    address_partitions: int = Field(
+        default=0, ge=0, description="Spark partitions of shuffles of addresses; 0 lets Spark decide by size."
+    )
+    wait_before_dump_seconds: float = Field(
+        default=30, ge=0, description="Pause between the last uncommitted page and the refs dump, for sealed commits."
+    )
+    wait_before_recheck_seconds: float = Field(
+        default=600, ge=0, description="A sweep rechecks what is live at the earliest this long after the listing."
+    )
+    prepare_timeout_seconds: float = Field(
+        default=900,
+        gt=0,
+        description="The run ends when prepare_uncommited makes no progress for this long.",
+    )
+    prepare_page_limit: int = Field(
+        default=10_000, gt=0, description="The run ends when this many pages repeat one continuation token."
+    )
+    dump_timeout_seconds: float = Field(default=3600, gt=0, description="How long to wait for a refs dump.")
+    dump_fetch_limit: int = Field(
+        default=1000, ge=0, description="How many commits that a refs dump lacks are fetched one by one."
+    )
+    hidden_suspect_limit: int = Field(
+        default=10_000,
+        ge=0,
+        description="How many candidates are asked for by path because their content equals a committed object's; "
+        "more are kept and counted.",
+    )
+    max_candidate_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="A sweep is refused when the candidates are a larger share of all listed objects than this.",
+    )
+    max_candidates: int = Field(
+        default=100_000_000, ge=0, description="A sweep is refused when there are more candidates than this."
+    )
+    lock_expiry_minutes: float = Field(
+        default=60,
+        gt=0,
+        description="A lock that was not renewed for this long may be taken over by another run.",
+    )
+
+
+class SparkSettings(Settings):
+    """The Spark session of a run."""
+
+    master: str = Field(default="local[*]", description="Spark master, such as local[*] or spark://host:7077.")
+    remote: str = Field(default="", description="Spark Connect endpoint, such as sc://host; replaces the master.")
+    driver_memory: str = Field(default="2g", description="Heap of the driver (of everything, on a local master).")
+    config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
+
+
+class Configuration(Settings):
+    """One repository and how to collect it."""
+
+    repository: str = Field(default="", description="Name of the lakeFS repository to collect.")
+    lakefs: LakeFSSettings = LakeFSSettings()
+    store: StoreSettings = StoreSettings()
+    collection: CollectionSettings = CollectionSettings()
+    spark: SparkSettings = SparkSettings()
+
+
+def load(file: Path) -> Configuration:
+    """Reads a configuration file, environment variables put in.
+
+    Raises ConfigurationError naming the file, the setting and what is wrong with it.
+    """
+    return _validated(_resolved(read_raw(file), file, ()), file)
+
+
+def read_raw(file: Path) -> dict[str, Any]:
+    """The file's mapping with `{env: NAME}` left as it stands, to hand on without the secret itself."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read configuration file {file}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"configuration file {file} is not YAML: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"configuration file {file} must hold sections, not {type(content).__name__}")
+    return content
+
+
+def environment_reference(value: object) -> str | None:
+    """The variable's name where a value is written `{env: NAME}`."""
+    if isinstance(value, Mapping) and set(value) == {"env"} and isinstance(value["env"], str):
+        return value["env"]
+    return None
+
+
+def _resolved(value: Any, file: Path, path: tuple[str, ...]) -> Any:
+    if (name := environment_reference(value)) is not None:
+        if name not in os.environ:
+            raise ConfigurationError(
+                f"{file}: {'.'.join(path)} is to come from the environment variable {name}, which is not set"
+            )
+        return os.environ[name]
+    if isinstance(value, Mapping):
+        return {key: _resolved(item, file, (*path, str(key))) for key, item in value.items()}
+    return value
+
+
+def _validated(content: Any, file: Path) -> Configuration:
+    try:
+        return Configuration.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}" for problem in error.errors()
+        )
+        raise ConfigurationError(f"{file}: {problems}") from None
+
+
+def default_file() -> Path | None:
+    """The file named by LAKEFS_GC_CONFIG, else `lakefs-gc.yaml` in the working folder, else None."""
+    if named := os.environ.get(CONFIGURATION_VARIABLE):
+        return Path(named)
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None

@@ -1,0 +1,102 @@
+"""The one exception hierarchy: each message says what happened, to what, and what to do.
+
+Messages never hold credentials: they are built from names of settings, keys of objects and figures.
+"""
+
+
+class CollectionError(Exception):
+    """Base of everything the collector raises on purpose; its text is fit to be shown to a person."""
+
+
+class ConfigurationError(CollectionError):
+    """A setting is missing, malformed or contradicts another one."""
+
+
+class LakeFSError(CollectionError):
+    """The lakeFS server could not be asked, or refused, or answered nonsense."""
+
+
+class AccessDenied(LakeFSError):
+    """The server answered 401 or 403."""
+
+
+class NotFound(LakeFSError):
+    """The server answered 404: the repository, branch, path or endpoint does not exist."""
+
+
+class NotSupported(LakeFSError):
+    """The server answered 501: it does not offer this call."""
+
+
+class ServerUnavailable(LakeFSError):
+    """The server could not be reached, timed out, or kept answering 429 or 5xx."""
+
+
+class ReadOnlyRepository(LakeFSError):
+    """The repository is read-only: lakeFS refuses to prepare a collection of it."""
+
+
+class StorageError(CollectionError):
+    """The object store could not be asked, or refused."""
+
+
+class ObjectNotFound(StorageError):
+    """There is no object at this key."""
+
+
+class AlreadyExists(StorageError):
+    """A conditional put found an object where none was expected."""
+
+
+class PreconditionFailed(StorageError):
+    """A conditional put found another version of the object than the expected one."""
+
+
+class UnlistableKey(StorageError):
+    """The listing library cannot represent a key below this prefix (`//`, `.` segments, control characters)."""
+
+
+class CorruptFile(CollectionError):
+    """A file that the live set depends on is missing, short, corrupt or disagrees with its own counts.
+
+    Attributes:
+        file: key or name of the file.
+        check: short name of the check that failed, such as `magic` or `block checksum`.
+    """
+
+    def __init__(self, file: str, check: str, detail: str) -> None:
+        super().__init__(file, check, detail)
+        self.file = file
+        self.check = check
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: {self.check}: {self.detail}. "
+            "The run ends because an unread live file could mean deleting live data."
+        )
+
+
+class OrderViolation(CollectionError):
+    """Frames of different attempts, or in an unsafe order, were about to be combined."""
+
+
+class GuardTripped(CollectionError):
+    """A guard stopped the run or its sweep; names the guard, its figures and the setting that lifts it."""
+
+    def __init__(self, guard: str, figures: str, lifted_by: str) -> None:
+        super().__init__(guard, figures, lifted_by)
+        self.guard = guard
+        self.figures = figures
+        self.lifted_by = lifted_by
+
+    def __str__(self) -> str:
+        return f"guard {self.guard}: {self.figures}. {self.lifted_by}"
+
+
+class LockHeld(CollectionError):
+    """Another collection of this repository holds the lock."""
+
+
+class LockLost(CollectionError):
+    """The lock this run held now belongs to another run: nothing more may be deleted."""

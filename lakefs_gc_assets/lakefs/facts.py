@@ -1,0 +1,159 @@
+"""Facts that a lakeFS server states, and the port through which the collector asks for them.
+
+Times are UTC. Addresses are as the server spells them unless said otherwise.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """`GET /repositories/{repository}`."""
+
+    id: str
+    storage_namespace: str
+    default_branch: str
+    read_only: bool
+    storage_id: str = ""
+    creation_date: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfiguration:
+    """The part of `GET /config` that concerns the repository's store."""
+
+    blockstore_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class UncommittedPage:
+    """One answer of `prepare_uncommited`; an empty `location` means that the page wrote no file."""
+
+    run_id: str
+    location: str
+    continuation_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch (hidden ones included) or a tag and the commit it points to."""
+
+    id: str
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiffEntry:
+    """One uncommitted change of a branch; `type` is added, changed, removed or conflict."""
+
+    path: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStats:
+    """`stat` of a path; `physical_address` in full, as the server formats it."""
+
+    path: str
+    physical_address: str
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefsDump:
+    """State of a dump task; the ids name metaranges whose ranges hold all commits, branches and tags."""
+
+    done: bool
+    error: str | None = None
+    commits_meta_range_id: str = ""
+    branches_meta_range_id: str = ""
+    tags_meta_range_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit; `parents` in order, the first parent first. `metarange_id` is empty for an empty first commit."""
+
+    id: str
+    metarange_id: str
+    parents: tuple[str, ...]
+    creation_date: int
+    version: int = 1
+    generation: int = 0
+
+
+class LakeFSApi(Protocol):
+    """What the collector asks of a lakeFS server about one repository.
+
+    Every method raises a subclass of LakeFSError whose message names the call, the answer and what to do.
+    """
+
+    server_clocks: "ServerClocks"
+
+    def repository(self) -> Repository:
+        """The repository. Raises NotFound where there is none of this name."""
+        ...
+
+    def storage_configuration(self, storage_id: str) -> StorageConfiguration:
+        """Kind of blockstore of the repository; fails where several are configured and none has this id."""
+        ...
+
+    def grace_period(self) -> timedelta:
+        """How long after its issue an address may still be linked; zero where the server does not say."""
+        ...
+
+    def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:
+        """Makes the server write the next part of its uncommitted data."""
+        ...
+
+    def branches(self) -> tuple[Branch, ...]:
+        """Every branch, hidden ones included, sorted by name."""
+        ...
+
+    def tags(self) -> tuple[Branch, ...]:
+        """Every tag, sorted by name."""
+        ...
+
+    def first_change(self, branch: str) -> DiffEntry | None:
+        """The first uncommitted change of a branch (`diff?amount=1`), None where there is none."""
+        ...
+
+    def changes(self, branch: str) -> Iterator[DiffEntry]:
+        """Every uncommitted change of a branch, in order of path."""
+        ...
+
+    def stat(self, reference: str, path: str) -> ObjectStats | None:
+        """The object at a path of a branch or commit, staged changes included; None where there is none."""
+        ...
+
+    def start_refs_dump(self) -> str:
+        """Starts a dump of commits, branches and tags; returns the task's id."""
+        ...
+
+    def refs_dump(self, task_id: str) -> RefsDump:
+        """State of a dump task."""
+        ...
+
+    def commit(self, commit_id: str) -> Commit:
+        """One commit. Raises NotFound."""
+        ...
+
+
+@dataclass(slots=True)
+class ServerClocks:
+    """Every `Date` header seen, as its difference from our own clock when the answer arrived.
+
+    A header has whole seconds, so a server that agrees shows up to one second behind.
+    """
+
+    earliest: timedelta | None = None
+    latest: timedelta | None = None
+
+    def saw(self, server_date: datetime, own_now: datetime) -> None:
+        """Notes one `Date` header."""
+        difference = server_date - own_now
+        self.earliest = difference if self.earliest is None else min(self.earliest, difference)
+        self.latest = difference if self.latest is None else max(self.latest, difference)

@@ -1,0 +1,77 @@
+"""The ids lakeFS gives to objects, slices and runs: 12 bytes in 20 characters that sort like the bytes.
+
+An object's id begins with its time of issue, a slice's and a run's with a time that counts down from the year 4000,
+so that the newest sorts first (lakeFS server, `pkg/upload/path_provider.go`; `rs/xid` for the encoding).
+Times are whole seconds since 1970-01-01 UTC.
+"""
+
+import os
+import threading
+from datetime import UTC, datetime
+
+ALPHABET = "0123456789abcdefghijklmnopqrstuv"
+LENGTH = 20
+_YEAR_4000 = 64_060_588_800
+_VALUES = {character: value for value, character in enumerate(ALPHABET)}
+_MASK_32 = 0xFFFF_FFFF
+
+
+def is_xid(text: str) -> bool:
+    """Whether the text is an id as lakeFS writes it (96 bits, so the last character carries one bit only)."""
+    return len(text) == LENGTH and text[-1] in "0g" and all(character in _VALUES for character in text)
+
+
+def encode(raw: bytes) -> str:
+    """The 20 characters of 12 raw bytes."""
+    if len(raw) != 12:
+        raise ValueError(f"an xid has 12 bytes, not {len(raw)}")
+    number = int.from_bytes(raw) << 4
+    return "".join(ALPHABET[number >> shift & 31] for shift in range(95, -1, -5))
+
+
+def decode(xid: str) -> bytes:
+    """The 12 raw bytes of an id. Raises ValueError for anything that is no xid."""
+    if not is_xid(xid):
+        raise ValueError(f"not an xid: {xid!r}")
+    number = 0
+    for character in xid:
+        number = number << 5 | _VALUES[character]
+    return (number >> 4).to_bytes(12)
+
+
+def issued_at(xid: str) -> int:
+    """When an object's id was issued."""
+    return int.from_bytes(decode(xid)[:4])
+
+
+def created_at(descending: str) -> int:
+    """When a slice or a run was created, from its descending id."""
+    return (_YEAR_4000 - int.from_bytes(decode(descending)[:4])) & _MASK_32
+
+
+class Generator:
+    """Issues ids that are unique in this process and, by 5 random bytes, between processes."""
+
+    def __init__(self, machine: bytes | None = None, counter: int | None = None) -> None:
+        self._machine = os.urandom(5) if machine is None else machine
+        self._counter = int.from_bytes(os.urandom(3)) if counter is None else counter
+        self._lock = threading.Lock()
+
+    def _with_prefix(self, prefix: int) -> str:
+        with self._lock:
+            self._counter = (self._counter + 1) & 0xFF_FFFF
+            counter = self._counter
+        return encode((prefix & _MASK_32).to_bytes(4) + self._machine + counter.to_bytes(3))
+
+    def ascending(self, now: datetime) -> str:
+        """An id as lakeFS gives it to an object."""
+        return self._with_prefix(int(now.timestamp()))
+
+    def descending(self, now: datetime) -> str:
+        """An id as lakeFS gives it to a slice or a run."""
+        return self._with_prefix(_YEAR_4000 - int(now.timestamp()))
+
+
+def as_datetime(seconds: int) -> datetime:
+    """The moment of a time in an id."""
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,102 @@
+"""The small interface behind which every object store looks the same.
+
+A store is bound to one storage namespace: keys are relative to it, exactly as the service spells them.
+All times are UTC, sizes bytes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+import pyarrow as pa
+
+LISTING_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("etag", pa.string()),
+    ]
+)
+"""Columns of a listing; `etag` without quotes, null where the store has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFacts:
+    """What a store says of one object."""
+
+    key: str
+    size: int
+    last_modified: datetime
+    etag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of a listing with a delimiter: sub-prefixes (each ends with `/`) and the objects directly below."""
+
+    prefixes: tuple[str, ...]
+    objects: tuple[ObjectFacts, ...]
+
+
+class DeleteResult(StrEnum):
+    """What a store said of one key of a delete; `ACCEPTED` is not proof that the object is gone."""
+
+    ACCEPTED = "accepted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOutcome:
+    """Outcome for one key; `error` is the service's code and message, without credentials."""
+
+    key: str
+    result: DeleteResult
+    error: str | None = None
+
+
+class ObjectStore(Protocol):
+    """An object store, bound to one storage namespace. Safe to use from several threads.
+
+    Every method raises StorageError (or a subclass named below) with the key and what to do.
+    """
+
+    delete_limit: int
+    """How many keys one call of `delete` takes."""
+
+    def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
+        """Every object below `prefix` (empty, or ends with `/`), at any depth, in batches of LISTING_SCHEMA.
+
+        Raises UnlistableKey where the library cannot represent a key and there is no fallback.
+        """
+        ...
+
+    def list_level(self, prefix: str) -> Level:
+        """Sub-prefixes and objects directly below `prefix` (empty, or ends with `/`)."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises ObjectNotFound."""
+        ...
+
+    def head(self, key: str) -> ObjectFacts:
+        """Size, time and ETag of one object. Raises ObjectNotFound."""
+        ...
+
+    def put(self, key: str, data: bytes) -> str | None:
+        """Writes an object whole, replacing any; returns its ETag."""
+        ...
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """Writes an object where there is none; returns its ETag. Raises AlreadyExists."""
+        ...
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """Replaces the version with this ETag; returns the new one. Raises PreconditionFailed."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> list[DeleteOutcome]:
+        """Deletes at most `delete_limit` keys, one outcome for each, in order; a missing key is accepted."""
+        ...
