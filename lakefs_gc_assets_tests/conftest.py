@@ -1,0 +1,40 @@
+"""What all tests share: one Spark session, hypothesis profiles, no telemetry."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.java import ensure_java, use_this_python
+
+os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+
+# `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) looks for new ones, long.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("soak", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one local session: started by the first test that asks for it, as small as tests need."""
+    ensure_java()
+    use_this_python()
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("lakefs-gc-assets-tests")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
