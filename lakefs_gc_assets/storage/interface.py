@@ -41,6 +41,13 @@ class Level:
     objects: tuple[ObjectFacts, ...]
 
 
+def checked_prefix(prefix: str) -> str:
+    """The prefix itself. Raises ValueError unless it is empty or ends with `/`."""
+    if prefix and not prefix.endswith("/"):
+        raise ValueError(f"a prefix is empty or ends with a slash, unlike {prefix!r}")
+    return prefix
+
+
 class DeleteResult(StrEnum):
     """What a store said of one key of a delete; `ACCEPTED` is not proof that the object is gone."""
 
@@ -69,12 +76,13 @@ class ObjectStore(Protocol):
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """Every object below `prefix` (empty, or ends with `/`), at any depth, in batches of LISTING_SCHEMA.
 
-        Raises UnlistableKey where the library cannot represent a key and there is no fallback.
+        In no promised order. An object named exactly like the prefix (a folder's marker) is not below it.
+        Raises UnlistableKey where a key cannot be represented and there is no fallback.
         """
         ...
 
     def list_level(self, prefix: str) -> Level:
-        """Sub-prefixes and objects directly below `prefix` (empty, or ends with `/`)."""
+        """Sub-prefixes and objects directly below `prefix` (empty, or ends with `/`), each sorted by UTF-8 bytes."""
         ...
 
     def get(self, key: str) -> bytes:
@@ -90,13 +98,22 @@ class ObjectStore(Protocol):
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> str:
-        """Writes an object where there is none; returns its ETag. Raises AlreadyExists."""
+        """Writes an object where there is none; returns its ETag. Raises AlreadyExists.
+
+        A repeat after a lost answer can find the object that it wrote itself: who must know reads it back.
+        """
         ...
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """Replaces the version with this ETag; returns the new one. Raises PreconditionFailed."""
+        """Replaces the version with this ETag; returns the new one. Raises PreconditionFailed, also where it is gone.
+
+        A repeat after a lost answer can find its own version: who must know reads it back.
+        """
         ...
 
-    def delete(self, keys: Sequence[str]) -> list[DeleteOutcome]:
-        """Deletes at most `delete_limit` keys, one outcome for each, in order; a missing key is accepted."""
+    def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        """Deletes at most `delete_limit` keys, one outcome for each, in order; a missing key is accepted.
+
+        Raises StorageError where the call failed as a whole: then any of the keys may be gone.
+        """
         ...

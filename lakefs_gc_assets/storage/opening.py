@@ -1,0 +1,66 @@
+"""Opening the store that a storage namespace lies in."""
+
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lakefs_gc_assets.configuration import StoreSettings
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.addresses import Location, Namespace
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets.storage.s3 import S3Store
+
+_opened: dict[tuple[int, "StoreOpener"], ObjectStore] = {}
+_opening = threading.Lock()
+
+
+def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
+    """The store bound to a namespace. Raises ConfigurationError where its kind is not supported or a setting lacks."""
+    match namespace.location.kind:
+        case "s3":
+            return S3Store(settings, namespace.location)
+        case "local":
+            return LocalStore(_folder(settings, namespace))
+        case kind:
+            raise ConfigurationError(
+                f"storage namespace {namespace.uri} is on a store of kind {kind!r}: supported are s3:// (AWS and "
+                "services that speak S3) and local://"
+            )
+
+
+def _folder(settings: StoreSettings, namespace: Namespace) -> Path:
+    """The folder of a `local://` namespace, which lakeFS joins to the path of its blockstore."""
+    if not settings.local_root:
+        raise ConfigurationError(
+            f"storage namespace {namespace.uri} is a folder: set store.local_root to lakeFS's blockstore.local.path"
+        )
+    relative = _below_root(namespace.location)
+    if ".." in relative.parts:
+        raise ConfigurationError(f"storage namespace {namespace.uri} leads out of store.local_root")
+    folder = Path(settings.local_root).expanduser() / relative
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {folder} for {namespace.uri}: see to store.local_root")
+    return folder
+
+
+def _below_root(location: Location) -> Path:
+    return Path(location.bucket, location.key.strip("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOpener:
+    """How to open a store, to hand to other processes; each opens its own once. Its text shows no settings."""
+
+    settings: StoreSettings = field(repr=False)
+    namespace_uri: str
+
+    def open(self) -> ObjectStore:
+        """The store, opened on the first call in this process. Raises what open_store raises."""
+        with _opening:
+            # A forked process must not use connections of its parent.
+            key = (os.getpid(), self)
+            if key not in _opened:
+                _opened[key] = open_store(self.settings, Namespace.parse(self.namespace_uri))
+            return _opened[key]

@@ -1,0 +1,199 @@
+"""A storage namespace in an S3 bucket, on AWS or on any service that speaks S3."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import pyarrow as pa
+from botocore.exceptions import BotoCoreError, ClientError
+from obstore.exceptions import BaseError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from lakefs_gc_assets.configuration import StoreSettings
+from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.lakefs.addresses import Location
+from lakefs_gc_assets.storage import s3_listing
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectFacts, checked_prefix
+from lakefs_gc_assets.storage.s3_connection import connect
+from lakefs_gc_assets.storage.s3_errors import CONFLICT, code_of
+
+CONFLICT_ATTEMPTS = 5
+_NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
+_Result = TypeVar("_Result")
+
+
+class S3Store:
+    """Objects below a prefix of a bucket; see ObjectStore. Every answer of the service is believed only as it stands.
+
+    Requests that were answered 5xx or SlowDown, timed out or lost their connection are repeated, at a rate that backs
+    off while the service throttles.
+    """
+
+    delete_limit = 1000
+
+    def __init__(self, settings: StoreSettings, location: Location) -> None:
+        """Binds to a bucket and prefix; asks the service nothing, unless its region is to be found out."""
+        self._connection = connect(settings, location.bucket)
+        self._client = self._connection.client
+        self._errors = self._connection.errors
+        self._bucket = location.bucket
+        self._root = location.key
+
+    def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
+        """See ObjectStore.list; here in order of keys."""
+        return s3_listing.batches(self._connection, self._root, checked_prefix(prefix))
+
+    def list_level(self, prefix: str) -> Level:
+        """See ObjectStore.list_level."""
+        full = self._root + checked_prefix(prefix)
+        prefixes: list[str] = []
+        objects: list[ObjectFacts] = []
+        paginator = self._client.get_paginator("list_objects_v2")
+        try:
+            for page in paginator.paginate(Bucket=self._bucket, Prefix=full, Delimiter="/"):
+                prefixes += (self._relative(found["Prefix"]) for found in page.get("CommonPrefixes", []))
+                objects += (
+                    _facts(self._relative(found["Key"]), found["Size"], found["LastModified"], found.get("ETag"))
+                    for found in page.get("Contents", [])
+                    if found["Key"] != full
+                )
+        except (ClientError, BotoCoreError) as error:
+            raise self._errors.explain(f"list directly below {full!r}", error) from None
+        return Level(tuple(prefixes), tuple(objects))
+
+    def get(self, key: str) -> bytes:
+        """See ObjectStore.get."""
+        full = self._full(key)
+        if not s3_listing.obstore_can_name(full):
+            return self._ask(f"read {full!r}", lambda: self._get_by_boto3(full))
+        try:
+            return bytes(self._connection.files.get(full).bytes())
+        except (BaseError, FileNotFoundError) as error:
+            raise self._errors.explain(f"read {full!r}", error) from None
+
+    def _get_by_boto3(self, full: str) -> bytes:
+        return self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read()
+
+    def head(self, key: str) -> ObjectFacts:
+        """See ObjectStore.head."""
+        full = self._full(key)
+        try:
+            found = self._client.head_object(Bucket=self._bucket, Key=full)
+        except ClientError as error:
+            if code_of(error) == "404" and self._bucket_exists():
+                raise self._errors.not_found(f"look at {full!r}") from None
+            raise self._errors.explain(f"look at {full!r}", error) from None
+        except BotoCoreError as error:
+            raise self._errors.explain(f"look at {full!r}", error) from None
+        return _facts(key, found["ContentLength"], found["LastModified"], found.get("ETag"))
+
+    def _bucket_exists(self) -> bool:
+        """An answer to HEAD does not say whether the object is missing or the bucket."""
+        try:
+            self._client.head_bucket(Bucket=self._bucket)
+        except ClientError as error:
+            return code_of(error) != "404"
+        return True
+
+    def put(self, key: str, data: bytes) -> str:
+        """See ObjectStore.put."""
+        full = self._full(key)
+        answer = self._ask(f"write {full!r}", lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data))
+        return answer["ETag"].strip('"')
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """See ObjectStore.put_if_absent."""
+        full = self._full(key)
+        try:
+            answer = self._ask(
+                f"create {full!r}",
+                lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data, IfNoneMatch="*"),
+            )
+        except PreconditionFailed:
+            raise self._errors.already_exists(f"create {full!r}") from None
+        return answer["ETag"].strip('"')
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """See ObjectStore.put_if_match."""
+        full = self._full(key)
+        try:
+            answer = self._ask(
+                f"replace {full!r}",
+                lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data, IfMatch=f'"{etag}"'),
+            )
+        except ObjectNotFound:
+            raise PreconditionFailed(f"cannot replace {full!r}: it is gone") from None
+        return answer["ETag"].strip('"')
+
+    def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        """See ObjectStore.delete. A key that the answer does not mention has failed."""
+        if len(keys) > self.delete_limit:
+            raise ValueError(f"{len(keys)} keys in one delete, at most {self.delete_limit} are taken")
+        full_keys = [self._full(key) for key in keys]
+        errors = self._delete_in_bulk([full for full in full_keys if not _NOT_IN_XML.search(full)])
+        errors |= {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
+        return [
+            DeleteOutcome(key, DeleteResult.FAILED if errors[full] else DeleteResult.ACCEPTED, errors[full])
+            for key, full in zip(keys, full_keys, strict=True)
+        ]
+
+    def _delete_in_bulk(self, full_keys: Sequence[str]) -> dict[str, str | None]:
+        """The error of each key, None where the service accepted it."""
+        if not full_keys:
+            return {}
+        answer = self._ask(
+            f"delete {len(full_keys)} objects such as {full_keys[0]!r}",
+            lambda: self._client.delete_objects(
+                Bucket=self._bucket, Delete={"Objects": [{"Key": full} for full in full_keys], "Quiet": False}
+            ),
+        )
+        errors: dict[str, str | None] = dict.fromkeys(full_keys, "the service's answer does not mention this key")
+        errors |= {deleted["Key"]: None for deleted in answer.get("Deleted", []) if "Key" in deleted}
+        errors |= {
+            failed["Key"]: f"{failed.get('Code', 'no code')}: {failed.get('Message', 'no message')}"
+            for failed in answer.get("Errors", [])
+            if "Key" in failed
+        }
+        return errors
+
+    def _delete_alone(self, full: str) -> str | None:
+        """Deletes a key that an XML document cannot hold."""
+        try:
+            self._ask(f"delete {full!r}", lambda: self._client.delete_object(Bucket=self._bucket, Key=full))
+        except StorageError as error:
+            return str(error)
+        return None
+
+    def _ask(self, action: str, call: Callable[[], _Result]) -> _Result:
+        """Calls boto3, again where another writer was in the way, and turns its errors into ours."""
+        attempts = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, ClientError) and code_of(error) in CONFLICT),
+            stop=stop_after_attempt(CONFLICT_ATTEMPTS),
+            wait=wait_random_exponential(max=2),
+            reraise=True,
+        )
+        try:
+            return attempts(call)
+        except (ClientError, BotoCoreError) as error:
+            raise self._errors.explain(action, error) from None
+
+    def _full(self, key: str) -> str:
+        if not key or not _is_text(key):
+            raise StorageError(f"{key!r} cannot be the key of an object")
+        return self._root + key
+
+    def _relative(self, full: str) -> str:
+        return full[len(self._root) :]
+
+
+def _is_text(key: str) -> bool:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _facts(key: str, size: int, last_modified: datetime, etag: str | None) -> ObjectFacts:
+    return ObjectFacts(key, size, last_modified.astimezone(UTC), etag.strip('"') if etag else None)

@@ -1,0 +1,153 @@
+"""An S3 service over HTTP for tests: moto's server, made atomic like S3, with faults on demand."""
+
+import threading
+import xml.etree.ElementTree as xml
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import boto3
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+
+from lakefs_gc_assets.configuration import StoreSettings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+ACCESS_KEY = "test-access-key"
+SECRET_KEY = "test-secret-key"
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as it arrived; `path` before any decoding."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Faults:
+    """What goes wrong: `answer` may give a status, headers and body of its own; keys in `undeletable` fail in bulk."""
+
+    answer: Callable[[Request], tuple[str, bytes] | None] | None = None
+    undeletable: dict[str, str] = field(default_factory=dict)
+    unmentioned: set[str] = field(default_factory=set)
+
+
+class S3Server:
+    """The service while it runs; every request is kept in `requests`."""
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        self.requests: list[Request] = []
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._one_at_a_time = threading.Lock()
+        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def settings(self) -> StoreSettings:
+        """Settings of a store that reach this service."""
+        return StoreSettings(
+            endpoint_url=self.url,
+            region="us-east-1",
+            path_style=True,
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+        )
+
+    def client(self) -> "S3Client":
+        """A plain boto3 client of this service."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+        )
+
+    def new_bucket(self) -> str:
+        """A bucket with a name of its own."""
+        bucket = f"bucket-{uuid4().hex}"
+        self.client().create_bucket(Bucket=bucket)
+        return bucket
+
+    @contextmanager
+    def failing(self, faults: Faults) -> Iterator[None]:
+        """Lets things go wrong for a while."""
+        self.faults = faults
+        try:
+            yield
+        finally:
+            self.faults = Faults()
+
+    def _serve(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        request = Request(
+            environ["REQUEST_METHOD"],
+            environ["RAW_URI"].partition("?")[0],
+            environ["QUERY_STRING"],
+            {name[5:].lower().replace("_", "-"): value for name, value in environ.items() if name.startswith("HTTP_")},
+            environ["wsgi.input"].read(length),
+        )
+        environ["wsgi.input"] = BytesIO(request.body)
+        self.requests.append(request)
+        faults = self.faults
+        if faults.answer is not None and (answer := faults.answer(request)) is not None:
+            status, body = answer
+            start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+            return [body]
+        if request.method == "POST" and "delete" in request.query and (faults.undeletable or faults.unmentioned):
+            return self._delete_some(environ, start_response, request, faults)
+        # moto looks before it writes, without a lock: conditional puts would not be atomic.
+        with self._one_at_a_time:
+            return list(self._moto(environ, start_response))
+
+    def _delete_some(
+        self, environ: dict[str, Any], start_response: Any, request: Request, faults: Faults
+    ) -> Iterable[bytes]:
+        """Passes a bulk delete on without the keys that fail, and says so in the answer."""
+        asked = xml.fromstring(request.body)
+        refused = []
+        for element in list(asked.findall(f"{{{_NAMESPACE}}}Object")):
+            key = element.findtext(f"{{{_NAMESPACE}}}Key") or ""
+            if key in faults.undeletable or key in faults.unmentioned:
+                asked.remove(element)
+            if key in faults.undeletable:
+                refused.append(key)
+        body = xml.tostring(asked)
+        environ |= {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        kept: dict[str, Any] = {}
+        with self._one_at_a_time:
+            answer = xml.fromstring(
+                b"".join(self._moto(environ, lambda status, headers, *_: kept.update(status=status, headers=headers)))
+            )
+        for key in refused:
+            error = xml.SubElement(answer, f"{{{_NAMESPACE}}}Error")
+            for name, text in (("Key", key), ("Code", faults.undeletable[key]), ("Message", "not today")):
+                xml.SubElement(error, f"{{{_NAMESPACE}}}{name}").text = text
+        body = xml.tostring(answer)
+        start_response(kept["status"], [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+        return [body]
+
+
+class _Quiet(MotoRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_: Any) -> None:
+        """Says nothing."""
