@@ -1,0 +1,52 @@
+# Needs Python 3.11 to 3.13, make, and a package registry that pip and uv can reach. `make help` lists what there is.
+
+PYTHON ?= python3
+PORT ?= 3000
+# Handed to uv by `make lock`: LOCK_FLAGS=--upgrade takes the newest versions that pyproject.toml allows.
+LOCK_FLAGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+export DAGSTER_DISABLE_TELEMETRY := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup lock lint test demo ui clean
+
+help: ## Lists the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: $(INSTALLED) ## Makes .venv with everything in it, once; again when the lock changes (PYTHON=python3.12 chooses one)
+
+$(INSTALLED): requirements.lock pyproject.toml make_venv.py
+	@"$(PYTHON)" make_venv.py
+	@touch $@
+
+lock: $(INSTALLED) ## Writes requirements.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade for newest versions)
+	$(BIN)/python -m uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" --output-file requirements.lock --quiet $(LOCK_FLAGS)
+
+lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
+	$(BIN)/dg check toml
+	$(BIN)/dg check defs
+	$(BIN)/python -m dagster definitions validate -w workspace.yaml
+
+test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some; HYPOTHESIS_PROFILE=soak searches longer)
+	@$(BIN)/python -m pytest $(TESTS)
+
+demo: $(INSTALLED) ## Collects a small lakeFS repository on this machine, from listing to deletion
+	@$(BIN)/lakefs-gc demo
+
+ui: $(INSTALLED) ## Starts the Dagster UI at http://127.0.0.1:3000 (PORT=3001 for another port)
+	@mkdir -p .dagster
+	@cp dagster.yaml .dagster/dagster.yaml
+	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/python -m dagster dev -w workspace.yaml -h 127.0.0.1 -p $(PORT)
+
+clean: ## Removes what tests, demo and UI leave behind; .venv stays
+	rm -rf .dagster .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
