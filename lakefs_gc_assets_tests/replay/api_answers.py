@@ -1,0 +1,254 @@
+"""What the recorded server answers on `/api/v1`, in the state that it had at the end of the recording.
+
+- `prepare_uncommited`: the last sequence that begins without a token. A page is found by the token of its request;
+  repeats of one token come in order, then its last answer again. A request without a token starts anew.
+- `prepare_commits`: what was recorded for the rules that are replayed.
+- `diff` and `stat` that were not asked for: no changes, and what the heads' ranges hold.
+- everything else: the last 2xx answer to the same method, path and query.
+"""
+
+import json
+from base64 import b64encode
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from lakefs_gc_assets_tests.replay.committed_objects import CommittedObjects
+from lakefs_gc_assets_tests.replay.recording import Recording, Row
+
+ACCESS_KEY_ID = "AKIAREPLAYREPLAY"
+SECRET_ACCESS_KEY = "replay/not-a-real-secret/0123456789ABCDE"
+_AUTHORIZATION = "Basic " + b64encode(f"{ACCESS_KEY_ID}:{SECRET_ACCESS_KEY}".encode()).decode()
+_BOOLEANS = {"True": "true", "False": "false"}
+"""Spellings of one value: lakeFS reads both, `lakefs-sdk` sends the first, the recordings have the second."""
+_REPOSITORIES = "/api/v1/repositories"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAnswer:
+    """Status and body of one answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    method: str
+    path: str
+    query: dict[str, str]
+
+
+def _said(content: object, status: int = 200) -> ApiAnswer:
+    return ApiAnswer(status, json.dumps(content).encode())
+
+
+def _refused(status: int, message: str) -> ApiAnswer:
+    return _said({"message": message}, status)
+
+
+def _replayed(row: Row) -> ApiAnswer:
+    return ApiAnswer(row.status, row.body, row.content_type)
+
+
+def _key(method: str, path: str, query: dict[str, str]) -> tuple[str, str, frozenset[tuple[str, str]]]:
+    return method, path, frozenset(query.items())
+
+
+class PreparedPages:
+    """The replayed preparation of uncommitted data."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        pages = [row for row in rows if row.method == "POST" and row.path.endswith("/gc/prepare_uncommited")]
+        starts = [index for index, row in enumerate(pages) if not _token(row.request)]
+        self._by_token: dict[str, list[Row]] = {}
+        for row in pages[starts[-1] :] if starts else []:
+            self._by_token.setdefault(_token(row.request), []).append(row)
+        self._asked: dict[str, int] = {}
+        self._lock = Lock()
+
+    def answer(self, body: bytes) -> ApiAnswer:
+        """The next page for the token in a request's body."""
+        try:
+            token = _token(json.loads(body or b"{}"))
+        except ValueError:
+            return _refused(400, "request body has an error: failed to decode request body")
+        pages = self._by_token.get(token)
+        if pages is None:
+            return _refused(400, "invalid continuation token")
+        with self._lock:
+            if not token:
+                self._asked.clear()
+            times = self._asked.get(token, 0)
+            self._asked[token] = times + 1
+        return _replayed(pages[min(times, len(pages) - 1)])
+
+
+def _token(request: object) -> str:
+    return (request.get("continuation_token") or "").strip() if isinstance(request, dict) else ""
+
+
+class ApiAnswers:
+    """All answers of one recording.
+
+    Args:
+        variant: number of the rule set to replay; None for the rules that the repository had at the end.
+    """
+
+    def __init__(self, recording: Recording, variant: int | None = None) -> None:
+        self._base = f"{_REPOSITORIES}/{recording.repository}"
+        self._pages = PreparedPages(recording.rows)
+        rows = [row for row in recording.rows if "/gc/prepare_" not in row.path]
+        self._last = {_key(row.method, row.path, row.query): row for row in rows}
+        self._commits = CommittedObjects(recording.read, recording.storage_namespace, _commits(rows))
+        prepared = [row for row in recording.rows if "/gc/prepare_commits" in row.path]
+        if variant is None:
+            self._rules: dict[str, Any] | None = None
+            main = [row for row in prepared if row.note.startswith("gc: prepare_commits")]
+            self._prepared = {_key(row.method, row.path, row.query): _replayed(row) for row in main}
+        else:
+            chosen = recording.rule_variants[variant]
+            # lakeFS answers null where no branch has a rule of its own.
+            self._rules = {**chosen["rules"], "branches": chosen["rules"]["branches"] or None}
+            self._prepared = _variant(self._base, prepared, chosen["run_id"])
+
+    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> ApiAnswer:
+        """The answer to one request; `target` is path and query as they came, header names are lower case."""
+        path, _, query = target.partition("?")
+        parameters = {name: _BOOLEANS.get(value, value) for name, value in parse_qsl(query, keep_blank_values=True)}
+        asked = _Asked(method, unquote(path), parameters)
+        if headers.get("authorization") != _AUTHORIZATION:
+            return _refused(401, "error authenticating request")
+        named = path.split("/")[4] if path.startswith(_REPOSITORIES + "/") else ""
+        if named and f"{_REPOSITORIES}/{unquote(named)}" != self._base:
+            return _refused(404, "repository not found")
+        if asked.path == f"{self._base}/gc/prepare_uncommited" and method == "POST":
+            return self._pages.answer(body)
+        if asked.path.startswith(f"{self._base}/gc/prepare_commits"):
+            return self._prepared_commits(asked)
+        if self._rules is not None and method == "GET" and asked.path in self._rule_paths():
+            return _said(self._rules)
+        row = self._last.get(_key(asked.method, asked.path, asked.query))
+        if row is not None:
+            return _replayed(row)
+        return self._derived(asked) if method == "GET" else _unknown()
+
+    def _rule_paths(self) -> tuple[str, str]:
+        return f"{self._base}/settings/gc_rules", f"{self._base}/gc/rules"
+
+    def _prepared_commits(self, asked: _Asked) -> ApiAnswer:
+        is_status = asked.path.endswith("/status")
+        if is_status and "id" not in asked.query:
+            return _refused(400, 'parameter "id" in query has an error: value is required but missing')
+        found = self._prepared.get(_key(asked.method, asked.path, asked.query if is_status else {}))
+        return found or (_refused(404, "not found") if is_status else _unknown())
+
+    def _derived(self, asked: _Asked) -> ApiAnswer:
+        """What was not recorded in these words, but follows from what was."""
+        inside = asked.path.removeprefix(self._base)
+        if inside in ("/branches", "/tags"):
+            return self._list(asked)
+        if inside.startswith("/branches/") and inside.endswith("/diff"):
+            return self._diff(asked, inside.removeprefix("/branches/").removesuffix("/diff"))
+        if inside.startswith("/refs/") and inside.endswith("/objects/stat"):
+            return self._stat(asked, inside.removeprefix("/refs/").removesuffix("/objects/stat"))
+        if inside.startswith("/commits/"):
+            commit = self._commits.commits.get(inside.removeprefix("/commits/"))
+            return _said(commit) if commit else _refused(404, "not found")
+        if inside == "/dump" and "task_id" in asked.query:
+            return _refused(404, "not found")
+        return _unknown()
+
+    def _list(self, asked: _Asked) -> ApiAnswer:
+        """Another page size or start than the recorded one."""
+        recorded = self._widest(
+            asked.path, {name: asked.query[name] for name in ("show_hidden",) if name in asked.query}
+        )
+        if recorded is None or recorded["pagination"]["has_more"]:
+            return _unknown()
+        return _said(_page(recorded, asked.query, "id"))
+
+    def _diff(self, asked: _Asked, branch: str) -> ApiAnswer:
+        if branch not in self._heads():
+            return _refused(404, "branch not found")
+        recorded = self._widest(asked.path, {})
+        return _said(_page(recorded or {"results": [], "pagination": {"has_more": False}}, asked.query, "path"))
+
+    def _stat(self, asked: _Asked, reference: str) -> ApiAnswer:
+        path = asked.query.get("path", "")
+        row = self._last.get(_key("GET", asked.path, {"path": path}))
+        if row is not None:
+            return _replayed(row)
+        commit_id = {**self._heads("/tags"), **self._heads()}.get(reference, reference)
+        if commit_id not in self._commits.commits:
+            known = commit_id != reference
+            return _refused(500, "the commit was not recorded") if known else _refused(404, "branch not found")
+        found = self._commits.stat(commit_id, path)
+        return _said(found) if found else _refused(404, "not found")
+
+    def _heads(self, kind: str = "/branches") -> dict[str, str]:
+        recorded = self._widest(self._base + kind, {"show_hidden": "true"}) or self._widest(self._base + kind, {})
+        return {item["id"]: item["commit_id"] for item in recorded["results"]} if recorded else {}
+
+    def _widest(self, path: str, query: dict[str, str]) -> Any:
+        """The recorded list with most results for these parameters besides `amount`, from its beginning."""
+        found = [
+            row.content
+            for (method, its_path, its_query), row in self._last.items()
+            if (method, its_path) == ("GET", path)
+            and {name: value for name, value in its_query if name != "amount"} == query
+        ]
+        return max(found, key=lambda content: len(content["results"]), default=None)
+
+
+def _unknown() -> ApiAnswer:
+    return _refused(404, "invalid API endpoint")
+
+
+def _page(recorded: dict[str, Any], query: dict[str, str], name: str) -> dict[str, Any]:
+    after, prefix = query.get("after", ""), query.get("prefix", "")
+    amount = int(query.get("amount", "100"))
+    amount = amount if 0 < amount <= 1000 else 1000
+    rest = [item for item in recorded["results"] if item[name] > after and item[name].startswith(prefix)]
+    results = rest[:amount]
+    # Of a longer list only its beginning was recorded: what follows counts as empty.
+    more = len(rest) > amount or (recorded["pagination"]["has_more"] and bool(results))
+    return {
+        "pagination": {
+            "has_more": more,
+            "max_per_page": 1000,
+            "next_offset": results[-1][name] if more else "",
+            "results": len(results),
+        },
+        "results": results,
+    }
+
+
+def _commits(rows: list[Row]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        if isinstance(row.content, dict):
+            for content in (row.content, *(row.content.get("results") or ())):
+                if isinstance(content, dict) and {"id", "meta_range_id", "parents"} <= content.keys():
+                    found.append(content)
+    return found
+
+
+def _variant(base: str, rows: list[Row], run_id: str) -> dict[tuple[str, str, frozenset[tuple[str, str]]], ApiAnswer]:
+    """The answers of `prepare_commits` that led to this run id; the blocking call gives the same result."""
+    for status in rows:
+        if not status.note.startswith("rules variant") or not status.path.endswith("/status"):
+            continue
+        result = status.content.get("result")
+        if result is None or result["run_id"] != run_id:
+            continue
+        start = next(row for row in rows if row.path.endswith("/async") and row.content["id"] == status.query["id"])
+        path = f"{base}/gc/prepare_commits"
+        return {
+            _key("POST", f"{path}/async", {}): _replayed(start),
+            _key("GET", f"{path}/status", status.query): _replayed(status),
+            _key("POST", path, {}): _said(result, 201),
+        }
+    raise ValueError(f"the recording has no prepared commits of run {run_id}")

@@ -1,0 +1,210 @@
+"""A recorded repository as it lies in a folder: what the server answered, and its objects at the end.
+
+A folder (or one `.tar.gz` with such a folder inside) holds `api.jsonl`, the namespace as files in `namespace/` or
+`namespace.tar.gz`, and `listing.json`, plain or gzipped, with size, time and ETag of each object. Nothing is written.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+_UNSAID = ("gc: errors", "gc before rules are set", "gc: read-only repository", "pass 1")
+"""Notes of answers that are never replayed."""
+_API = "/api/v1"
+
+
+class Files(Protocol):
+    """Files by their path relative to one folder."""
+
+    def names(self) -> Iterator[str]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+
+class FolderFiles:
+    """Files of a folder on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self) -> Iterator[str]:
+        return (path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file())
+
+    def read(self, name: str) -> bytes:
+        return (self._root / name).read_bytes()
+
+
+class ArchiveFiles:
+    """Files of a gzipped tar with a single folder inside, held in memory."""
+
+    def __init__(self, archive: bytes) -> None:
+        self._content = gzip.decompress(archive)
+        with tarfile.open(fileobj=io.BytesIO(self._content)) as tar:
+            self._places = {
+                member.name.removeprefix("./").partition("/")[2]: (member.offset_data, member.size)
+                for member in tar
+                if member.isfile()
+            }
+
+    def names(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def read(self, name: str) -> bytes:
+        start, size = self._places[name]
+        return self._content[start : start + size]
+
+
+class FilesBelow:
+    """The files below one folder of others."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._prefix = folder + "/"
+
+    def names(self) -> Iterator[str]:
+        return (name.removeprefix(self._prefix) for name in self._files.names() if name.startswith(self._prefix))
+
+    def read(self, name: str) -> bytes:
+        return self._files.read(self._prefix + name)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedObject:
+    """Size in bytes, time of the last modification in UTC, and ETag of one object."""
+
+    size: int
+    last_modified: datetime
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One recorded request with its 2xx answer; `content` is the answer's JSON, None where it had none."""
+
+    note: str
+    method: str
+    path: str
+    query: dict[str, str]
+    request: Any
+    status: int
+    content_type: str
+    body: bytes
+    content: Any
+
+
+class Recording:
+    """One recorded repository.
+
+    Args:
+        folder: the folder, or the archive of one.
+        now: time of the objects where the folder has no listing.
+    """
+
+    def __init__(self, folder: Path, now: datetime) -> None:
+        self.folder = folder
+        self._files: Files = ArchiveFiles(folder.read_bytes()) if folder.is_file() else FolderFiles(folder)
+        names = {name for name in self._files.names() if not name.startswith("namespace/")}
+        self._names = names
+        if "api.jsonl" not in names:
+            raise ValueError(f"{folder} has no api.jsonl: there is nothing to replay")
+        raw = [json.loads(line) for line in self._files.read("api.jsonl").splitlines()]
+        self.recorded_at = datetime.fromtimestamp(max(row["at"] for row in raw), UTC)
+        self.rows = [_row(row) for row in raw if _is_replayed(row)]
+        self.repository, namespace = _identity(self.rows)
+        self.storage_namespace = _served_as(namespace)
+        if self.storage_namespace != namespace:
+            self.rows = [_relocated(row, namespace, self.storage_namespace) for row in self.rows]
+        self._namespace: Files = (
+            ArchiveFiles(self._files.read("namespace.tar.gz"))
+            if "namespace.tar.gz" in names
+            else FilesBelow(self._files, "namespace")
+        )
+        self.objects = dict(self._listed(now))
+
+    def read(self, key: str) -> bytes:
+        """The content of an object, by its key relative to the storage namespace."""
+        return self._namespace.read(key)
+
+    @cached_property
+    def rule_variants(self) -> list[dict[str, Any]]:
+        """The rule sets that were tried besides the last one, with the id under which each was prepared."""
+        content = self._json("truth.json")
+        return [{"rules": variant["rules"], "run_id": variant["run_id"]} for variant in content["rule_variants"]]
+
+    def _json(self, name: str) -> Any:
+        if name in self._names:
+            return json.loads(self._files.read(name))
+        return json.loads(gzip.decompress(self._files.read(name + ".gz")))
+
+    def _listed(self, now: datetime) -> Iterator[tuple[str, RecordedObject]]:
+        if not self._names & {"listing.json", "listing.json.gz"}:
+            for key in self._namespace.names():
+                content = self.read(key)
+                yield key, RecordedObject(len(content), now, hashlib.md5(content).hexdigest())
+            return
+        for row in self._json("listing.json"):
+            # Objects that were recorded last have no ETag; stores give one to every object.
+            etag = row.get("etag") or hashlib.md5(self.read(row["key"])).hexdigest()
+            yield row["key"], RecordedObject(row["size"], datetime.fromtimestamp(row["mtime"], UTC), etag)
+
+
+def _is_replayed(row: dict[str, Any]) -> bool:
+    return 200 <= row["status"] < 300 and not (row.get("note") or "").startswith(_UNSAID)
+
+
+def _row(row: dict[str, Any]) -> Row:
+    content = row.get("response_json")
+    if "response_json" in row:
+        body = json.dumps(content).encode()
+    elif "response_b64" in row:
+        body = b64decode(row["response_b64"])
+    else:
+        body = (row.get("response_text") or "").encode()
+    return Row(
+        note=row.get("note") or "",
+        method=row["method"],
+        path=row["path"],
+        query={name: _as_text(value) for name, value in row["query"].items()},
+        request=row["request_body"],
+        status=row["status"],
+        content_type=row["response_headers"].get("Content-Type", "application/json"),
+        body=body,
+        content=content,
+    )
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _identity(rows: list[Row]) -> tuple[str, str]:
+    """Name and storage namespace of the recorded repository."""
+    for row in reversed(rows):
+        if row.method == "GET" and row.path.startswith(f"{_API}/repositories/") and row.path.count("/") == 4:
+            return row.content["id"], row.content["storage_namespace"]
+    for row in rows:
+        if row.path.endswith("/gc/prepare_uncommited") and row.content["gc_uncommitted_location"]:
+            location = row.content["gc_uncommitted_location"]
+            return row.path.split("/")[4], location.partition("/_lakefs/")[0]
+    raise ValueError("the recording names no repository")
+
+
+def _served_as(namespace: str) -> str:
+    """Where a namespace is served: files of a local blockstore as well are reached through S3."""
+    scheme, _, rest = namespace.partition("://")
+    return namespace if scheme == "s3" else "s3://" + rest.lstrip("/")
+
+
+def _relocated(row: Row, old: str, new: str) -> Row:
+    body = row.body.replace(old.encode(), new.encode())
+    content = json.loads(body) if row.content is not None else None
+    return Row(row.note, row.method, row.path, row.query, row.request, row.status, row.content_type, body, content)
