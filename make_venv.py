@@ -68,7 +68,7 @@ def existing_version() -> "tuple[int, ...] | None":
 
 def install_uv() -> None:
     """Installs the uv of the lock, by its hashes, where .venv has another one or none."""
-    pin = re.search(r"^uv==(\S+) (?:\\\n.*)*", LOCK.read_text(), re.MULTILINE)
+    pin = re.search(r"^uv==(\S+) (?:.*\\\n)*.*", LOCK.read_text(), re.MULTILINE)
     if pin is None:
         sys.exit("setup: requirements.lock does not pin uv; restore the file from git")
     if output_of(str(VENV_PYTHON), "-m", "uv", "--version").startswith(f"uv {pin.group(1)} "):
