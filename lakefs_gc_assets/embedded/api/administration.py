@@ -1,0 +1,65 @@
+"""What no lakeFS has: the clock, faults, users and presigned objects of this server, below `/_embedded`."""
+
+from datetime import datetime, timedelta
+from urllib.parse import unquote
+
+from lakefs_gc_assets.embedded import multipart_uploads, presigned, repositories, uncommitted_data
+from lakefs_gc_assets.embedded.core import Core, timestamp
+from lakefs_gc_assets.embedded.failures import bad_request, not_found
+from lakefs_gc_assets.embedded.http import Request, Response, Route, json_response
+from lakefs_gc_assets.errors import ObjectNotFound
+
+PREFIX = "/_embedded"
+
+
+def _clock(core: Core, request: Request) -> Response:
+    return json_response(200, {"now": timestamp(core.clock.now())})
+
+
+def _set_clock(core: Core, request: Request) -> Response:
+    now = str(request.json_object("now")["now"])
+    try:
+        moment = datetime.fromisoformat(now)
+    except ValueError:
+        raise bad_request(f"{now!r} is no time in ISO format") from None
+    if moment.tzinfo is None:
+        raise bad_request(f"{now!r} lacks a time zone")
+    core.clock.set(moment)
+    return _clock(core, request)
+
+
+def _advance_clock(core: Core, request: Request) -> Response:
+    core.clock.advance(timedelta(seconds=float(request.json_object("seconds")["seconds"])))
+    return _clock(core, request)
+
+
+def _lose_pages(core: Core, request: Request) -> Response:
+    uncommitted_data.lose_pages(core, int(request.json_object("count")["count"]))
+    return json_response(200, {"count": core.lost_pages})
+
+
+ROUTES = (
+    Route("GET", PREFIX + "/clock", "", _clock),
+    Route("POST", PREFIX + "/clock/set", "", _set_clock),
+    Route("POST", PREFIX + "/clock/advance", "", _advance_clock),
+    Route("POST", PREFIX + "/lost_pages", "", _lose_pages),
+)
+
+
+def serve_presigned(core: Core, request: Request) -> Response:
+    """Serves a presigned link, as an object store would. Raises ApiFailure 403, 404."""
+    repository_id, _, key = request.path.removeprefix(presigned.PATH + "/").partition("/")
+    repository_id, key = unquote(repository_id), unquote(key)
+    presigned.check(core, repository_id, key, request.method, dict(request.query))
+    repository = repositories.get(core, repository_id)
+    if request.method == "GET":
+        try:
+            return Response(200, repositories.store_of(core, repository).get(key), "application/octet-stream")
+        except ObjectNotFound:
+            raise not_found("object") from None
+    if upload_id := request.query.get("uploadId"):
+        number = int(request.query["partNumber"])
+        etag = multipart_uploads.put_part(core, repository, upload_id, number, request.body)
+    else:
+        etag = core.blockstore.put(repository.storage_namespace, key, request.body)
+    return Response(200, headers={"ETag": f'"{etag}"'})

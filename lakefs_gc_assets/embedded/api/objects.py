@@ -1,0 +1,285 @@
+"""Objects: upload, read, describe, list, copy, delete, stage; issued addresses; presigned multipart uploads; diffs."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lakefs_gc_assets.embedded import (
+    branches,
+    commits,
+    committed,
+    issued_addresses,
+    multipart_uploads,
+    objects,
+    presigned,
+    repositories,
+    staging,
+)
+from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.embedded.entries import decode_entry
+from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page
+from lakefs_gc_assets.embedded.objects import Found
+
+_METADATA_HEADER = "x-lakefs-meta-"
+_MAX_DELETED = 1000
+
+
+def _upload(core: Core, request: Request, repository: str, branch: str) -> Response:
+    found, path = repositories.get_writable(core, repository), request.required("path")
+    content, content_type = _content(request)
+    metadata = {
+        name[len(_METADATA_HEADER) :]: value
+        for name, value in request.headers.items()
+        if name.startswith(_METADATA_HEADER)
+    }
+    if_absent = request.headers.get("if-none-match") == "*"
+    entry = objects.upload(core, found, branch, path, content, content_type, metadata, if_absent=if_absent)
+    return json_response(201, objects.stats(found, path, entry))
+
+
+def _content(request: Request) -> tuple[bytes, str]:
+    """The uploaded bytes and their type: the body itself, or the part `content` of a form."""
+    content_type = request.headers.get("content-type", "")
+    if not content_type.startswith("multipart/form-data"):
+        return request.body, content_type
+    boundary = content_type.partition("boundary=")[2].strip('"').encode()
+    for part in request.body.split(b"--" + boundary):
+        head, separator, content = part.partition(b"\r\n\r\n")
+        lines = head.decode("utf-8", "replace").splitlines()
+        if separator and any(line.lower().startswith("content-disposition") and "content" in line for line in lines):
+            types = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("content-type:")]
+            return content.removesuffix(b"\r\n"), types[0] if types else ""
+    raise bad_request("missing multipart upload content")
+
+
+def _read(core: Core, request: Request, repository: str, ref: str) -> Response:
+    found = repositories.get(core, repository)
+    entry = objects.find(core, found, ref, request.required("path")).entry
+    headers = {"ETag": f'"{entry.etag}"', "Accept-Ranges": "bytes"}
+    if request.flag("presign") and request.method == "GET":
+        return Response(302, headers={"Location": presigned.url(core, found, entry.address, "GET")})
+    if request.method == "HEAD":
+        if not objects.exists(core, found, entry):
+            raise ApiFailure(410, "No data")
+        return Response(200, content_type=entry.content_type, headers=headers | {"Content-Length": str(entry.size)})
+    content = objects.read(core, found, entry)
+    return partial(request, content, entry.content_type, headers)
+
+
+def partial(request: Request, content: bytes, content_type: str, headers: dict[str, str]) -> Response:
+    """The bytes asked for by a Range header, or all of them."""
+    wanted = request.headers.get("range", "")
+    if not wanted.startswith("bytes=") or "," in wanted:
+        return Response(200, content, content_type, headers)
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    start = int(first) if first else max(len(content) - int(last), 0)
+    end = min(int(last), len(content) - 1) if first and last else len(content) - 1
+    if start > end:
+        return Response(416, headers={"Content-Range": f"bytes */{len(content)}"})
+    headers = headers | {"Content-Range": f"bytes {start}-{end}/{len(content)}"}
+    return Response(206, content[start : end + 1], content_type, headers)
+
+
+def _stat(core: Core, request: Request, repository: str, ref: str) -> Response:
+    found, path = repositories.get(core, repository), request.required("path")
+    return json_response(200, objects.stats(found, path, objects.find(core, found, ref, path).entry))
+
+
+def _list_objects(core: Core, request: Request, repository: str, ref: str) -> Response:
+    found = repositories.get(core, repository)
+    amount = request.number("amount", 100)
+    amount = 1000 if amount < 0 or amount > 1000 else amount
+    results: list[dict[str, Any]] = []
+    with core.database.transaction():
+        scanned = objects.scan(core, found, ref, request.query.get("prefix", ""), request.query.get("after", ""))
+        for item in grouped(scanned, request.query.get("prefix", ""), request.query.get("delimiter", "")):
+            if isinstance(item, str) and item <= request.query.get("after", ""):
+                continue
+            results.append(
+                _common_prefix(item) if isinstance(item, str) else objects.stats(found, item.path, item.entry)
+            )
+            if len(results) > amount:
+                break
+    return json_response(200, page(results[:amount], request, "path", more=len(results) > amount))
+
+
+def grouped(found: Iterable[Found], prefix: str, delimiter: str) -> Iterator[Found | str]:
+    """Objects, and one string for all objects below a common prefix."""
+    last = None
+    for item in found:
+        rest = item.path[len(prefix) :]
+        if delimiter and delimiter in rest:
+            common = prefix + rest[: rest.index(delimiter) + len(delimiter)]
+            if common != last:
+                last = common
+                yield common
+        else:
+            yield item
+
+
+def _common_prefix(path: str) -> dict[str, Any]:
+    return {"path": path, "path_type": "common_prefix", "physical_address": "", "checksum": "", "mtime": 0}
+
+
+def _delete(core: Core, request: Request, repository: str, branch: str) -> Response:
+    objects.delete(core, repositories.get_writable(core, repository), branch, request.required("path"))
+    return NO_CONTENT
+
+
+def _delete_several(core: Core, request: Request, repository: str, branch: str) -> Response:
+    found = repositories.get_writable(core, repository)
+    paths = request.json_object("paths")["paths"]
+    if len(paths) > _MAX_DELETED:
+        raise ApiFailure(500, f"request size exceeded: {len(paths)} paths, at most {_MAX_DELETED}")
+    branches.get(core, found, branch)
+    with core.database.transaction():
+        for path in paths:
+            objects.delete(core, found, branch, str(path))
+    return json_response(200, {"errors": []})
+
+
+def _copy(core: Core, request: Request, repository: str, branch: str) -> Response:
+    found, destination = repositories.get_writable(core, repository), request.required("dest_path")
+    body = request.json_object("src_path")
+    metadata = body.get("user_metadata")
+    entry = objects.copy(
+        core,
+        found,
+        branch,
+        destination,
+        str(body.get("src_ref") or branch),
+        str(body["src_path"]),
+        shallow=bool(body.get("shallow", False)),
+        metadata=metadata if body.get("override_metadata", metadata is not None) else None,
+    )
+    return json_response(201, objects.stats(found, destination, entry))
+
+
+def _stage(core: Core, request: Request, repository: str, branch: str) -> Response:
+    found, path = repositories.get_writable(core, repository), request.required("path")
+    body = request.json_object("physical_address", "checksum", "size_bytes")
+    answer = objects.stats(found, path, objects.stage_address(core, found, branch, path, body))
+    del answer["metadata"]
+    return json_response(201, answer)
+
+
+def _set_metadata(core: Core, request: Request, repository: str, branch: str) -> Response:
+    body = request.json_object("set")
+    found = repositories.get_writable(core, repository)
+    metadata = {str(key): str(value) for key, value in body["set"].items()}
+    objects.set_metadata(core, found, branch, request.required("path"), metadata)
+    return Response(201)
+
+
+def _get_address(core: Core, request: Request, repository: str, branch: str) -> Response:
+    found, path = repositories.get_writable(core, repository), request.required("path")
+    branches.get(core, found, branch)
+    address = issued_addresses.issue(core, found, branch, path)
+    answer: dict[str, Any] = {"physical_address": found.namespace + address, "presigned_url": None}
+    if request.flag("presign"):
+        answer["presigned_url"] = presigned.url(core, found, address, "PUT")
+        answer["presigned_url_expiry"] = presigned.expiry(core)
+    return json_response(200, answer)
+
+
+def _link_address(core: Core, request: Request, repository: str, branch: str) -> Response:
+    found, path = repositories.get_writable(core, repository), request.required("path")
+    body = request.json_object("staging", "checksum", "size_bytes")
+    return json_response(200, objects.stats(found, path, objects.link(core, found, branch, path, body)))
+
+
+def _begin_multipart(core: Core, request: Request, repository: str, branch: str) -> Response:
+    found, path = repositories.get_writable(core, repository), request.required("path")
+    branches.get(core, found, branch)
+    address = issued_addresses.issue(core, found, branch, path)
+    upload = multipart_uploads.begin(core, found, branch, path, address, objects.DEFAULT_CONTENT_TYPE, {})
+    urls = [
+        presigned.url(core, found, address, "PUT", (upload.id, number + 1))
+        for number in range(request.number("parts", 0))
+    ]
+    return json_response(
+        201, {"upload_id": upload.id, "physical_address": found.namespace + address, "presigned_urls": urls}
+    )
+
+
+def _complete_multipart(core: Core, request: Request, repository: str, branch: str, upload: str) -> Response:
+    found, path = repositories.get_writable(core, repository), request.required("path")
+    body = request.json_object("physical_address", "parts")
+    address = str(body["physical_address"]).removeprefix(found.namespace)
+    issued_addresses.redeem(core, found, branch, path, address)
+    parts = [(int(part["part_number"]), str(part["etag"])) for part in body["parts"]]
+    entry = multipart_uploads.complete(core, found, upload, parts)
+    objects.stage(core, found, branch, path, entry)
+    # Real servers answer this one call with the relative address.
+    return json_response(200, objects.stats(found, path, entry) | {"physical_address": address})
+
+
+def _abort_multipart(core: Core, request: Request, repository: str, branch: str, upload: str) -> Response:
+    multipart_uploads.abort(core, repositories.get_writable(core, repository), upload)
+    return NO_CONTENT
+
+
+def _diff_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
+    found = repositories.get(core, repository)
+    amount = request.number("amount", 100)
+    amount = 1000 if amount < 0 or amount > 1000 else amount
+    after, prefix = (staging.encode_path(request.query.get(name, "")) for name in ("after", "prefix"))
+    results: list[dict[str, Any]] = []
+    with core.database.transaction() as database:
+        at = branches.get(core, found, branch)
+        head = commits.get(core, found, at.commit_id)
+        for change in staging.changes(core, database, at.staging_token, head.metarange_id, max(after, prefix)):
+            if change.path == after or not change.path.startswith(prefix):
+                continue
+            data = change.data if change.data is not None else change.base_data
+            results.append(_difference(change.path, change.type, data))
+            if len(results) > amount:
+                break
+    return json_response(200, page(results[:amount], request, "path", more=len(results) > amount))
+
+
+def _diff_references(core: Core, request: Request, repository: str, left: str, right: str) -> Response:
+    found = repositories.get(core, repository)
+    before, after = (
+        {record[0]: record for record in committed.records(core, commits.resolve(core, found, name).metarange_id)}
+        for name in (left, right)
+    )
+    results = []
+    for path in sorted(before.keys() | after.keys()):
+        if path not in before:
+            results.append(_difference(path, "added", after[path][2]))
+        elif path not in after:
+            results.append(_difference(path, "removed", before[path][2]))
+        elif before[path][1] != after[path][1]:
+            results.append(_difference(path, "changed", after[path][2]))
+    return json_response(200, page(results, request, "path"))
+
+
+def _difference(path: bytes, kind: str, data: bytes | None) -> dict[str, Any]:
+    size = decode_entry(data).size if data is not None else 0
+    return {"type": kind, "path": staging.decode_path(path), "path_type": "object", "size_bytes": size}
+
+
+_REPOSITORY = "/repositories/{repository}"
+_BRANCH = _REPOSITORY + "/branches/{branch}"
+_REF = _REPOSITORY + "/refs/{ref}"
+
+ROUTES = (
+    Route("POST", _BRANCH + "/objects", "fs:WriteObject", _upload),
+    Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
+    Route("DELETE", _BRANCH + "/objects", "fs:DeleteObject", _delete),
+    Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
+    Route("POST", _BRANCH + "/objects/copy", "fs:WriteObject", _copy),
+    Route("PUT", _BRANCH + "/objects/stat/user_metadata", "fs:WriteObject", _set_metadata),
+    Route("GET", _REF + "/objects", "fs:ReadObject", _read),
+    Route("HEAD", _REF + "/objects", "fs:ReadObject", _read),
+    Route("GET", _REF + "/objects/stat", "fs:ReadObject", _stat),
+    Route("GET", _REF + "/objects/ls", "fs:ListObjects", _list_objects),
+    Route("GET", _BRANCH + "/staging/backing", "fs:WriteObject", _get_address),
+    Route("PUT", _BRANCH + "/staging/backing", "fs:WriteObject", _link_address),
+    Route("POST", _BRANCH + "/staging/pmpu", "fs:WriteObject", _begin_multipart),
+    Route("PUT", _BRANCH + "/staging/pmpu/{upload}", "fs:WriteObject", _complete_multipart),
+    Route("DELETE", _BRANCH + "/staging/pmpu/{upload}", "fs:WriteObject", _abort_multipart),
+    Route("GET", _BRANCH + "/diff", "fs:ListObjects", _diff_branch),
+    Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _diff_references),
+)

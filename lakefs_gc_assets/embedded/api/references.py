@@ -1,0 +1,209 @@
+"""Branches, tags, commits, logs, merges, reverts, cherry-picks, imports."""
+
+import itertools
+from typing import Any
+
+from lakefs_gc_assets.embedded import branches, commits, committing, imports, merges, repositories, tags
+from lakefs_gc_assets.embedded.core import Core, timestamp
+from lakefs_gc_assets.embedded.failures import bad_request, not_found
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page, text_response
+
+
+def _create_branch(core: Core, request: Request, repository: str) -> Response:
+    body = request.json_object("name", "source")
+    commit_id = branches.create(
+        core,
+        repositories.get_writable(core, repository),
+        str(body["name"]),
+        str(body["source"]),
+        hidden=bool(body.get("hidden", False)),
+    )
+    return text_response(201, commit_id)
+
+
+def _list_branches(core: Core, request: Request, repository: str) -> Response:
+    found = branches.every(core, repositories.get(core, repository), hidden=request.flag("show_hidden"))
+    return json_response(200, page([branch.as_json() for branch in found], request, "id"))
+
+
+def _get_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
+    return json_response(200, branches.get(core, repositories.get(core, repository), branch).as_json())
+
+
+def _delete_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
+    branches.delete(core, repositories.get_writable(core, repository), branch)
+    return NO_CONTENT
+
+
+def _reset_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
+    body = request.json_object("type")
+    branches.reset(
+        core, repositories.get_writable(core, repository), branch, str(body["type"]), str(body.get("path") or "")
+    )
+    return NO_CONTENT
+
+
+def _hard_reset(core: Core, request: Request, repository: str, branch: str) -> Response:
+    branches.hard_reset(
+        core,
+        repositories.get_writable(core, repository),
+        branch,
+        request.required("ref"),
+        force=request.flag("force"),
+    )
+    return NO_CONTENT
+
+
+def _commit(core: Core, request: Request, repository: str, branch: str) -> Response:
+    body = request.json_object("message")
+    date = body.get("date")
+    made = committing.commit(
+        core,
+        repositories.get_writable(core, repository),
+        branch,
+        request.user,
+        str(body["message"]),
+        body.get("metadata") or {},
+        date=None if date is None else int(date),
+        allow_empty=bool(body.get("allow_empty", False)),
+    )
+    return json_response(201, made.as_json())
+
+
+def _create_commit_record(core: Core, request: Request, repository: str) -> Response:
+    body = request.json_object(
+        "commit_id", "committer", "message", "metarange_id", "creation_date", "parents", "generation"
+    )
+    committing.add_record(core, repositories.get_writable(core, repository), body)
+    return NO_CONTENT
+
+
+def _get_commit(core: Core, request: Request, repository: str, commit: str) -> Response:
+    return json_response(200, commits.resolve(core, repositories.get(core, repository), commit).as_json())
+
+
+def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
+    found = repositories.get(core, repository)
+    amount = min(request.number("amount", 100), 1000)
+    ancestors = commits.log(core, found, commits.resolve(core, found, ref))
+    if after := request.query.get("after"):
+        ancestors = itertools.islice(itertools.dropwhile(lambda commit: commit.id != after, ancestors), 1, None)
+    taken = [commit.as_json() for commit in itertools.islice(ancestors, amount + 1)]
+    return json_response(200, page(taken[:amount], request, "id", more=len(taken) > amount))
+
+
+def _merge(core: Core, request: Request, repository: str, ref: str, branch: str) -> Response:
+    body = request.json_object()
+    made = merges.merge(
+        core,
+        repositories.get_writable(core, repository),
+        ref,
+        branch,
+        request.user,
+        str(body.get("message") or ""),
+        body.get("metadata") or {},
+        strategy=str(body.get("strategy") or ""),
+        squash=bool(body.get("squash_merge", False)),
+    )
+    return json_response(200, {"reference": made.id})
+
+
+def _revert(core: Core, request: Request, repository: str, branch: str) -> Response:
+    body = request.json_object("ref", "parent_number")
+    merges.revert(
+        core,
+        repositories.get_writable(core, repository),
+        branch,
+        str(body["ref"]),
+        int(body["parent_number"]),
+        request.user,
+    )
+    return NO_CONTENT
+
+
+def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> Response:
+    body = request.json_object("ref")
+    parent = body.get("parent_number")
+    made = merges.cherry_pick(
+        core,
+        repositories.get_writable(core, repository),
+        branch,
+        str(body["ref"]),
+        None if parent is None else int(parent),
+        request.user,
+    )
+    return json_response(201, made.as_json())
+
+
+def _create_tag(core: Core, request: Request, repository: str) -> Response:
+    body = request.json_object("id", "ref")
+    found = repositories.get_writable(core, repository)
+    return json_response(
+        201, tags.create(core, found, str(body["id"]), str(body["ref"]), force=bool(body.get("force", False)))
+    )
+
+
+def _list_tags(core: Core, request: Request, repository: str) -> Response:
+    return json_response(200, page(tags.every(core, repositories.get(core, repository)), request, "id"))
+
+
+def _get_tag(core: Core, request: Request, repository: str, tag: str) -> Response:
+    return json_response(200, tags.get(core, repositories.get(core, repository), tag))
+
+
+def _delete_tag(core: Core, request: Request, repository: str, tag: str) -> Response:
+    tags.delete(core, repositories.get_writable(core, repository), tag)
+    return NO_CONTENT
+
+
+def _start_import(core: Core, request: Request, repository: str, branch: str) -> Response:
+    body = request.json_object("paths", "commit")
+    if not isinstance(body["paths"], list):
+        raise bad_request("request body has an error: paths must be a list")
+    found = repositories.get_writable(core, repository)
+    branches.get(core, found, branch)
+    task_id = core.tasks.start("", lambda: imports.run(core, found, branch, request.user, body))
+    return json_response(202, {"id": task_id})
+
+
+def _import_status(core: Core, request: Request, repository: str, branch: str) -> Response:
+    repositories.get(core, repository)
+    state = core.tasks.state(request.required("id"))
+    if state is None:
+        raise not_found()
+    answer: dict[str, Any] = {
+        "completed": state.done.is_set() and state.error is None,
+        "update_time": timestamp(state.updated_at),
+        "ingested_objects": 0,
+    }
+    if state.error is not None:
+        answer["error"] = {"message": state.error}
+    elif state.done.is_set():
+        answer |= state.result or {}
+    return json_response(200, answer)
+
+
+_REPOSITORY = "/repositories/{repository}"
+_BRANCH = _REPOSITORY + "/branches/{branch}"
+
+ROUTES = (
+    Route("POST", _REPOSITORY + "/branches", "fs:CreateBranch", _create_branch),
+    Route("GET", _REPOSITORY + "/branches", "fs:ListBranches", _list_branches),
+    Route("GET", _BRANCH, "fs:ReadBranch", _get_branch),
+    Route("DELETE", _BRANCH, "fs:DeleteBranch", _delete_branch),
+    Route("PUT", _BRANCH, "fs:RevertBranch", _reset_branch),
+    Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),
+    Route("POST", _BRANCH + "/commits", "fs:CreateCommit", _commit),
+    Route("POST", _BRANCH + "/revert", "fs:RevertBranch", _revert),
+    Route("POST", _BRANCH + "/cherry-pick", "fs:CreateCommit", _cherry_pick),
+    Route("POST", _BRANCH + "/import", "fs:ImportFromStorage", _start_import),
+    Route("GET", _BRANCH + "/import", "fs:ReadBranch", _import_status),
+    Route("POST", _REPOSITORY + "/commits", "fs:CreateCommit", _create_commit_record),
+    Route("GET", _REPOSITORY + "/commits/{commit}", "fs:ReadCommit", _get_commit),
+    Route("GET", _REPOSITORY + "/refs/{ref}/commits", "fs:ReadBranch", _log),
+    Route("POST", _REPOSITORY + "/refs/{ref}/merge/{branch}", "fs:CreateCommit", _merge),
+    Route("POST", _REPOSITORY + "/tags", "fs:CreateTag", _create_tag),
+    Route("GET", _REPOSITORY + "/tags", "fs:ListTags", _list_tags),
+    Route("GET", _REPOSITORY + "/tags/{tag}", "fs:ReadTag", _get_tag),
+    Route("DELETE", _REPOSITORY + "/tags/{tag}", "fs:DeleteTag", _delete_tag),
+)

@@ -1,0 +1,117 @@
+"""Where objects lie: a local folder, or any store of `storage/`. One `ObjectStore` for each storage namespace."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from lakefs_gc_assets.embedded.clock import Clock
+from lakefs_gc_assets.errors import ObjectNotFound, StorageError
+from lakefs_gc_assets.lakefs.addresses import parse_location
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.local import LocalStore
+
+
+class Blockstore(Protocol):
+    """The stores of one kind.
+
+    Attributes:
+        type: `blockstore_type` in the server's configuration.
+        scheme: what storage namespaces begin with, such as `s3://`.
+    """
+
+    type: str
+    scheme: str
+
+    def open(self, location: str) -> ObjectStore:
+        """The store whose root is this full address. Raises ObjectNotFound where there can be no object below it."""
+        ...
+
+    def create(self, location: str) -> ObjectStore:
+        """The same for a new storage namespace. Raises StorageError where it cannot be used."""
+        ...
+
+    def put(self, location: str, key: str, content: bytes) -> str:
+        """Writes an object, last modified when the server's clock says so where the store allows that.
+
+        Returns the MD5 of the content, as object stores do in an ETag.
+        """
+        ...
+
+
+class LocalBlockstore:
+    """A folder: `local://<name>/…` is `<folder>/<name>/…`.
+
+    Real servers spell addresses on their local blockstore with the absolute path of the file. Here they begin with the
+    storage namespace, as on every other blockstore, so that a collector may delete what it finds there.
+    """
+
+    type = "local"
+    scheme = "local://"
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder.resolve()
+        self._clock = clock
+
+    def _path(self, location: str) -> Path:
+        parsed = parse_location(location)
+        if parsed is None or parsed.kind != "local" or not parsed.bucket:
+            raise StorageError(f"{location!r} is no address such as local://name: the local blockstore holds no other")
+        path = (self._folder / parsed.bucket / parsed.key).resolve()
+        if not path.is_relative_to(self._folder):
+            raise StorageError(f"{location!r} leads out of the blockstore's folder")
+        return path
+
+    def open(self, location: str) -> ObjectStore:
+        """A folder that exists."""
+        path = self._path(location)
+        if not path.is_dir():
+            raise ObjectNotFound(f"there is no folder for {location}")
+        return LocalStore(path)
+
+    def create(self, location: str) -> ObjectStore:
+        """A folder, made where there is none."""
+        path = self._path(location)
+        path.mkdir(parents=True, exist_ok=True)
+        return LocalStore(path)
+
+    def put(self, location: str, key: str, content: bytes) -> str:
+        """Writes a file and sets its time where the clock was moved."""
+        self.open(location).put(key, content)
+        if self._clock.moved:
+            moment = self._clock.now().timestamp()
+            os.utime(self._path(location) / key, (moment, moment))
+        return _md5(content)
+
+
+class RemoteBlockstore:
+    """Stores that something else opens, such as buckets behind the S3 API; times of objects are the service's own."""
+
+    def __init__(self, blockstore_type: str, open_store: Callable[[str], ObjectStore]) -> None:
+        """Takes a function that opens the store whose root is a full address."""
+        self.type = blockstore_type
+        self.scheme = f"{blockstore_type}://"
+        self._open = open_store
+        self._stores: dict[str, ObjectStore] = {}
+
+    def open(self, location: str) -> ObjectStore:
+        """A store, opened once."""
+        if location not in self._stores:
+            self._stores[location] = self._open(location)
+        return self._stores[location]
+
+    def create(self, location: str) -> ObjectStore:
+        """The same: buckets must exist."""
+        if not location.startswith(self.scheme):
+            raise StorageError(f"{location!r} does not begin with {self.scheme}")
+        return self.open(location)
+
+    def put(self, location: str, key: str, content: bytes) -> str:
+        """Writes an object."""
+        self.open(location).put(key, content)
+        return _md5(content)
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

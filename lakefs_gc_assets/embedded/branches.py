@@ -1,0 +1,132 @@
+"""Branches: made, moved, reset, removed; each has a staging token, under which its uncommitted entries lie."""
+
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from lakefs_gc_assets.embedded import commits, staging
+from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_found
+from lakefs_gc_assets.embedded.repositories import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch and the commit it points to."""
+
+    id: str
+    commit_id: str
+    staging_token: str
+    hidden: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """As the API shows it."""
+        return {"id": self.id, "commit_id": self.commit_id}
+
+
+def insert(
+    database: sqlite3.Connection, repository: Repository, branch_id: str, commit_id: str, *, hidden: bool
+) -> None:
+    """Adds a branch that is known not to exist."""
+    database.execute(
+        "INSERT INTO branches VALUES (?, ?, ?, ?, ?)",
+        (repository.id, branch_id, commit_id, _new_token(repository, branch_id), int(hidden)),
+    )
+
+
+def _new_token(repository: Repository, branch_id: str) -> str:
+    return f"{repository.id}-{branch_id}:{secrets.token_hex(8)}"
+
+
+def create(core: Core, repository: Repository, branch_id: str, source: str, *, hidden: bool) -> str:
+    """Makes a branch from a reference; returns its commit. Raises ApiFailure 404, 409."""
+    if not branch_id:
+        raise bad_request("branch name is required")
+    commit = commits.resolve(core, repository, source)
+    with core.database.transaction() as database:
+        if find(core, repository, branch_id) is not None:
+            raise ApiFailure(409, "branch already exists")
+        insert(database, repository, branch_id, commit.id, hidden=hidden)
+    return commit.id
+
+
+def find(core: Core, repository: Repository, branch_id: str) -> Branch | None:
+    """The branch of this name, None where there is none."""
+    with core.database.transaction() as database:
+        row = database.execute(
+            "SELECT id, commit_id, staging_token, hidden FROM branches WHERE repository = ? AND id = ?",
+            (repository.id, branch_id),
+        ).fetchone()
+    return None if row is None else Branch(row[0], row[1], row[2], bool(row[3]))
+
+
+def get(core: Core, repository: Repository, branch_id: str) -> Branch:
+    """Raises ApiFailure 404."""
+    branch = find(core, repository, branch_id)
+    if branch is None:
+        raise not_found("branch")
+    return branch
+
+
+def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
+    """Branches by name."""
+    with core.database.transaction() as database:
+        rows = database.execute(
+            "SELECT id, commit_id, staging_token, hidden FROM branches "
+            "WHERE repository = ? AND hidden <= ? ORDER BY id",
+            (repository.id, int(hidden)),
+        ).fetchall()
+    return [Branch(row[0], row[1], row[2], bool(row[3])) for row in rows]
+
+
+def delete(core: Core, repository: Repository, branch_id: str) -> None:
+    """Removes a branch and what is staged on it; its commits stay, perhaps dangling."""
+    if branch_id == repository.default_branch:
+        raise bad_request("cannot delete repository default branch")
+    with core.database.transaction() as database:
+        branch = get(core, repository, branch_id)
+        staging.drop(database, branch.staging_token)
+        database.execute("DELETE FROM branches WHERE repository = ? AND id = ?", (repository.id, branch_id))
+
+
+def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> None:
+    """Points a branch to a commit; what was staged is dropped, under a new token nothing is."""
+    with core.database.transaction() as database:
+        staging.drop(database, branch.staging_token)
+        database.execute(
+            "UPDATE branches SET commit_id = ?, staging_token = ? WHERE repository = ? AND id = ?",
+            (commit_id, _new_token(repository, branch.id), repository.id, branch.id),
+        )
+
+
+def hard_reset(core: Core, repository: Repository, branch_id: str, reference: str, *, force: bool) -> None:
+    """Points a branch to any commit. Raises ApiFailure 400 where changes are staged and `force` is not set."""
+    with core.database.transaction():
+        branch = get(core, repository, branch_id)
+        commit = commits.resolve(core, repository, reference)
+        if not force:
+            require_clean(core, repository, branch, f"update branch {branch_id}")
+        move(core, repository, branch, commit.id)
+
+
+def require_clean(core: Core, repository: Repository, branch: Branch, doing: str) -> None:
+    """Raises ApiFailure 400 where the branch has uncommitted changes."""
+    head = commits.get(core, repository, branch.commit_id)
+    with core.database.transaction() as database:
+        if next(staging.changes(core, database, branch.staging_token, head.metarange_id), None) is not None:
+            raise bad_request(f"{doing}: uncommitted changes (dirty branch)")
+
+
+def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: str) -> None:
+    """Drops what is staged: everything, one object, or all below a prefix."""
+    with core.database.transaction() as database:
+        token = get(core, repository, branch_id).staging_token
+        if kind == "reset":
+            staging.drop(database, token)
+        elif kind == "object":
+            staging.drop_path(database, token, path)
+        elif kind == "common_prefix":
+            staging.drop_prefix(database, token, path)
+        else:
+            raise bad_request(f"reset type not found: {kind}")

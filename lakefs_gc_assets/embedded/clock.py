@@ -1,0 +1,39 @@
+"""The server's clock: real time, moved by as much as a test or a demonstration wants."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+
+class Clock:
+    """Runs at the speed of real time. Safe to use from several threads."""
+
+    def __init__(self, now: datetime | None = None) -> None:
+        self._offset = timedelta()
+        self._lock = threading.Lock()
+        if now is not None:
+            self.set(now)
+
+    def now(self) -> datetime:
+        """The moment it shows, in UTC."""
+        with self._lock:
+            return datetime.now(UTC) + self._offset
+
+    def seconds(self) -> int:
+        """The moment it shows, in whole seconds since 1970 UTC."""
+        return int(self.now().timestamp())
+
+    def set(self, now: datetime) -> None:
+        """Makes it show this moment; time zone required."""
+        with self._lock:
+            self._offset = now - datetime.now(UTC)
+
+    def advance(self, by: timedelta) -> None:
+        """Moves it, back where negative."""
+        with self._lock:
+            self._offset += by
+
+    @property
+    def moved(self) -> bool:
+        """Whether it differs from real time by more than a second."""
+        with self._lock:
+            return abs(self._offset) > timedelta(seconds=1)

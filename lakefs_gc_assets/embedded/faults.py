@@ -1,0 +1,84 @@
+"""Faults that can be switched on: slow, throttled, failing and truncated answers, by path."""
+
+import re
+import threading
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lakefs_gc_assets.embedded.failures import bad_request
+
+Kind = Literal["slow", "throttled", "failing", "truncated"]
+_KINDS: tuple[Kind, ...] = ("slow", "throttled", "failing", "truncated")
+_THROTTLED_STATUS = 429
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        kind: `slow` waits `seconds` and then answers; `throttled` answers 429; `failing` answers `status`;
+            `truncated` breaks the connection halfway through the answer's body.
+        path: regular expression that the request's path must contain.
+        times: how many requests it strikes; None for all.
+        after: how many matching requests it lets pass first.
+        acts: whether a throttled or failing request is carried out all the same.
+    """
+
+    kind: Kind
+    path: str
+    method: str = ""
+    times: int | None = 1
+    after: int = 0
+    seconds: float = 1
+    status: int = 500
+    acts: bool = False
+
+    @property
+    def answer_status(self) -> int:
+        """Status of a throttled or failing answer."""
+        return _THROTTLED_STATUS if self.kind == "throttled" else self.status
+
+
+class Faults:
+    """Those that are switched on. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+
+    def add(self, fault: Fault) -> None:
+        """Switches one on."""
+        with self._lock:
+            self._faults.append(fault)
+
+    def clear(self) -> None:
+        """Switches all off."""
+        with self._lock:
+            self._faults.clear()
+
+    def strike(self, method: str, path: str) -> Fault | None:
+        """The first fault that strikes this request."""
+        with self._lock:
+            for fault in self._faults:
+                if fault.times == 0 or fault.method not in ("", method) or not re.search(fault.path, path):
+                    continue
+                if fault.after:
+                    fault.after -= 1
+                    continue
+                if fault.times is not None:
+                    fault.times -= 1
+                return fault
+        return None
+
+
+def from_json(body: dict[str, Any]) -> Fault:
+    """Reads a fault. Raises ApiFailure 400."""
+    kind = next((known for known in _KINDS if known == body.get("kind")), None)
+    if kind is None:
+        raise bad_request(f"kind must be one of {', '.join(_KINDS)}")
+    try:
+        re.compile(body.get("path", ""))
+        return Fault(**{**body, "kind": kind, "path": body.get("path", "")})
+    except (TypeError, re.error) as error:
+        raise bad_request(f"fault: {error}") from None

@@ -1,0 +1,153 @@
+"""Requests, responses and routes, independent of what is served."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from lakefs_gc_assets.embedded.failures import bad_request
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call.
+
+    Attributes:
+        path: as sent, still percent-encoded.
+        query: decoded; of a name given twice the last value.
+        headers: names in lower case.
+        user: who asks, once authenticated.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    user: str = ""
+
+    def asked_by(self, user: str) -> "Request":
+        """The same call, with who asks."""
+        return replace(self, user=user)
+
+    def json(self) -> Any:
+        """The body. Raises ApiFailure 400 where it is no JSON."""
+        if not self.body:
+            return {}
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise bad_request("request body has an error: failed to decode request body") from None
+
+    def json_object(self, *required: str) -> dict[str, Any]:
+        """The body as an object that has these properties. Raises ApiFailure 400."""
+        body = self.json()
+        if not isinstance(body, dict):
+            raise bad_request("request body has an error: value must be an object")
+        for name in required:
+            if name not in body:
+                raise bad_request(f'request body has an error: property "{name}" is missing')
+        return body
+
+    def required(self, name: str) -> str:
+        """A query parameter. Raises ApiFailure 400 where it is missing."""
+        if name not in self.query:
+            raise bad_request(f'parameter "{name}" in query has an error: value is required but missing')
+        return self.query[name]
+
+    def number(self, name: str, default: int) -> int:
+        """A query parameter that is a whole number. Raises ApiFailure 400."""
+        try:
+            return int(self.query.get(name) or default)
+        except ValueError:
+            raise bad_request(f'parameter "{name}" in query has an error: value is not an integer') from None
+
+    def flag(self, name: str) -> bool:
+        """A query parameter that is true or false."""
+        return self.query.get(name, "").lower() in ("true", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def json_response(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer in JSON."""
+    body = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+    return Response(status, body, "application/json", headers or {})
+
+
+def text_response(status: int, content: str) -> Response:
+    """An answer in plain text."""
+    return Response(status, content.encode(), "text/plain; charset=utf-8")
+
+
+NO_CONTENT = Response(204)
+
+Handler = Callable[..., Response]
+"""Takes core, request and, by name, what the path's braces matched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path, what serves it, and the action a user must be allowed."""
+
+    method: str
+    template: str
+    action: str
+    handler: Handler
+
+
+class Router:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = [(route, _pattern(route.template)) for route in routes]
+
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
+        """The route and the decoded values of its braces."""
+        for route, pattern in self._routes:
+            if route.method == method and (match := pattern.fullmatch(path)):
+                return route, {
+                    name: unquote(value, errors="surrogateescape") for name, value in match.groupdict().items()
+                }
+        return None
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", template)
+    return re.compile(
+        "".join(f"(?P<{part}>[^/]+)" if number % 2 else re.escape(part) for number, part in enumerate(parts))
+    )
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """Decodes what follows the question mark."""
+    return dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
+
+
+def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more: bool | None = None) -> dict[str, Any]:
+    """One page of a list, with `pagination`; `items` sorted by `key`, cut here unless `more` says what follows."""
+    amount = request.number("amount", 100)
+    amount = 1000 if amount < 0 or amount > 1000 else amount
+    if more is None:
+        after, prefix = request.query.get("after", ""), request.query.get("prefix", "")
+        matching = [item for item in items if item[key] > after and item[key].startswith(prefix)]
+        items, more = matching[:amount], len(matching) > amount
+    return {
+        "pagination": {
+            "has_more": more,
+            "max_per_page": 1000,
+            "next_offset": items[-1][key] if more and items else "",
+            "results": len(items),
+        },
+        "results": list(items),
+    }

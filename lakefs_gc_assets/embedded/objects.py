@@ -1,0 +1,269 @@
+"""Objects as users see them: a path of a branch or commit, and the bytes behind it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakefs_gc_assets.embedded import branches, commits, committed, copied_objects, issued_addresses, staging
+from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.embedded.entries import Entry, decode_entry
+from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_found
+from lakefs_gc_assets.embedded.repositories import Repository, store_of
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.storage.interface import ObjectFacts
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry at a path; `staged` where it is not what the commit has."""
+
+    path: str
+    entry: Entry
+    staged: bool
+
+
+def stats(repository: Repository, path: str, entry: Entry) -> dict[str, Any]:
+    """An object as the API describes it."""
+    return {
+        "path": path,
+        "path_type": "object",
+        "physical_address": repository.physical_address(entry.address, entry.address_type),
+        "checksum": entry.etag,
+        "size_bytes": entry.size,
+        "mtime": entry.last_modified,
+        "content_type": entry.content_type,
+        "metadata": dict(entry.metadata),
+    }
+
+
+def find(core: Core, repository: Repository, reference: str, path: str) -> Found:
+    """The object at a path, staged changes first where the reference is a branch. Raises ApiFailure 404."""
+    with core.database.transaction() as database:
+        branch = branches.find(core, repository, reference)
+        if branch is not None:
+            is_staged, data = staging.find(database, branch.staging_token, path)
+            if is_staged:
+                if data is None:
+                    raise not_found()
+                return Found(path, decode_entry(data), True)
+        metarange_id = commits.resolve(core, repository, reference).metarange_id
+        record = committed.lookup(core, metarange_id, staging.encode_path(path)) if metarange_id else None
+    if record is None:
+        raise not_found()
+    return Found(path, decode_entry(record[2]), False)
+
+
+def read(core: Core, repository: Repository, entry: Entry) -> bytes:
+    """The bytes behind an entry. Raises ApiFailure 410 where the object is gone."""
+    try:
+        if entry.address_type == AddressType.FULL:
+            folder, _, name = entry.address.rpartition("/")
+            return core.blockstore.open(folder).get(name)
+        return store_of(core, repository).get(entry.address)
+    except ObjectNotFound:
+        raise ApiFailure(410, "No data") from None
+
+
+def exists(core: Core, repository: Repository, entry: Entry) -> bool:
+    """Whether the bytes behind an entry are there."""
+    try:
+        if entry.address_type == AddressType.FULL:
+            folder, _, name = entry.address.rpartition("/")
+            core.blockstore.open(folder).head(name)
+        else:
+            store_of(core, repository).head(entry.address)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
+    """Writes an object under a new address; nothing refers to it yet."""
+    address = core.writer.new_address()
+    etag = core.blockstore.put(repository.storage_namespace, address, content)
+    return Entry(address, AddressType.RELATIVE, len(content), etag, core.clock.seconds())
+
+
+def stage(
+    core: Core, repository: Repository, branch_id: str, path: str, entry: Entry, *, if_absent: bool = False
+) -> None:
+    """Puts an entry at a path of a branch. Raises ApiFailure 404, or 412 where the path must not exist and does."""
+    if not path:
+        raise bad_request("path is required")
+    with core.database.transaction() as database:
+        branch = branches.get(core, repository, branch_id)
+        if if_absent and _exists(core, repository, branch_id, path):
+            raise ApiFailure(412, "path already exists")
+        staging.put(database, branch.staging_token, path, entry)
+
+
+def _exists(core: Core, repository: Repository, reference: str, path: str) -> bool:
+    try:
+        find(core, repository, reference, path)
+    except ApiFailure:
+        return False
+    return True
+
+
+def upload(
+    core: Core,
+    repository: Repository,
+    branch_id: str,
+    path: str,
+    content: bytes,
+    content_type: str,
+    metadata: Mapping[str, str],
+    *,
+    if_absent: bool = False,
+) -> Entry:
+    """Writes an object and stages it. An upload whose branch is gone leaves the object behind, as real servers do."""
+    branches.get(core, repository, branch_id)
+    if if_absent and _exists(core, repository, branch_id, path):
+        raise ApiFailure(412, "path already exists")
+    stored = store_bytes(core, repository, content)
+    entry = replace(stored, content_type=content_type or DEFAULT_CONTENT_TYPE, metadata=dict(metadata))
+    stage(core, repository, branch_id, path, entry, if_absent=if_absent)
+    return entry
+
+
+def delete(core: Core, repository: Repository, branch_id: str, path: str) -> None:
+    """Removes a path from a branch; a path that is not there is no error."""
+    with core.database.transaction() as database:
+        branch = branches.get(core, repository, branch_id)
+        head = commits.get(core, repository, branch.commit_id)
+        staging.remove(core, database, branch.staging_token, head.metarange_id, path)
+
+
+def copy(
+    core: Core,
+    repository: Repository,
+    branch_id: str,
+    destination: str,
+    source_reference: str,
+    source: str,
+    *,
+    shallow: bool = False,
+    metadata: Mapping[str, str] | None = None,
+) -> Entry:
+    """Copies an object to a path of a branch: in full, in rule set `seed` by reference within one staging area."""
+    if shallow and core.settings.rules == "oss":
+        raise ApiFailure(501, "Not Implemented")
+    with core.database.transaction():
+        branches.get(core, repository, branch_id)
+        found = find(core, repository, source_reference, source)
+        if core.settings.rules == "seed" and found.staged and source_reference == branch_id:
+            entry = replace(found.entry, last_modified=core.clock.seconds())
+            if metadata is not None:
+                entry = entry.with_metadata(metadata)
+            if entry.address_type != AddressType.FULL:
+                copied_objects.remember(core, repository, entry.address)
+            stage(core, repository, branch_id, destination, entry)
+            return entry
+    if shallow:
+        raise bad_request("a shallow copy needs a staged source on the same branch")
+    content = read(core, repository, found.entry)
+    stored = store_bytes(core, repository, content)
+    entry = replace(
+        stored,
+        etag=found.entry.etag,
+        content_type=found.entry.content_type,
+        metadata=dict(found.entry.metadata if metadata is None else metadata),
+    )
+    stage(core, repository, branch_id, destination, entry)
+    return entry
+
+
+def _address_of(repository: Repository, physical_address: str) -> tuple[str, AddressType]:
+    if physical_address.startswith(repository.namespace):
+        return physical_address[len(repository.namespace) :], AddressType.RELATIVE
+    return physical_address, AddressType.FULL
+
+
+def stage_address(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
+    """Stages an object that is already somewhere; in rule set `seed` only outside the storage namespace."""
+    address, kind = _address_of(repository, str(body["physical_address"]))
+    if core.settings.rules == "seed" and kind == AddressType.RELATIVE:
+        raise bad_request("physical address: staging is allowed outside the storage namespace only")
+    entry = _described(core, address, kind, body)
+    stage(core, repository, branch_id, path, entry)
+    return entry
+
+
+def link(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
+    """Stages an object that was uploaded to an issued address. Raises ApiFailure 400 for any other address."""
+    described = body.get("staging")
+    physical_address = described.get("physical_address") if isinstance(described, Mapping) else None
+    if not isinstance(physical_address, str):
+        raise bad_request("request body has an error: staging.physical_address is missing")
+    address, kind = _address_of(repository, physical_address)
+    with core.database.transaction():
+        issued_addresses.redeem(core, repository, branch_id, path, address)
+        entry = _described(core, address, kind, body)
+        stage(core, repository, branch_id, path, entry)
+    return entry
+
+
+def _described(core: Core, address: str, kind: AddressType, body: Mapping[str, Any]) -> Entry:
+    metadata = body.get("user_metadata") or body.get("metadata") or {}
+    return Entry(
+        address,
+        kind,
+        int(body["size_bytes"]),
+        str(body["checksum"]),
+        int(body.get("mtime") or core.clock.seconds()),
+        str(body.get("content_type") or DEFAULT_CONTENT_TYPE),
+        {str(key): str(value) for key, value in metadata.items()},
+    )
+
+
+def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, metadata: Mapping[str, str]) -> None:
+    """Stages the same object again under other user metadata."""
+    with core.database.transaction():
+        found = find(core, repository, branch_id, path)
+        stage(core, repository, branch_id, path, found.entry.with_metadata(metadata))
+
+
+def facts_of(core: Core, repository: Repository, address: str) -> ObjectFacts:
+    """What the store says of an object. Raises ApiFailure 404."""
+    try:
+        return store_of(core, repository).head(address)
+    except ObjectNotFound:
+        raise not_found("object") from None
+
+
+def scan(core: Core, repository: Repository, reference: str, prefix: str, after: str) -> Iterator[Found]:
+    """Objects of a reference below a prefix and behind `after`, in order of path. Use up inside a transaction."""
+    key = staging.encode_path(prefix)
+    start = max(key, staging.encode_path(after))
+    with core.database.transaction() as database:
+        branch = branches.find(core, repository, reference)
+        metarange_id = commits.resolve(core, repository, reference).metarange_id
+        base = committed.scan(database, metarange_id, start)
+        if branch is None:
+            merged: Iterator[tuple[bytes, bytes | None, bool]] = ((path, data, False) for path, _, data in base)
+        else:
+            merged = _merged(base, staging.scan(database, branch.staging_token, start))
+    for path, data, is_staged in merged:
+        if not path.startswith(key):
+            return
+        if data is not None and path > staging.encode_path(after):
+            yield Found(staging.decode_path(path), decode_entry(data), is_staged)
+
+
+def _merged(
+    base: Iterator[tuple[bytes, bytes, bytes]], staged: Iterator[tuple[bytes, bytes | None, bytes | None]]
+) -> Iterator[tuple[bytes, bytes | None, bool]]:
+    left, right = next(base, None), next(staged, None)
+    while left is not None or right is not None:
+        if right is None or (left is not None and left[0] < right[0]):
+            assert left is not None
+            yield left[0], left[2], False
+            left = next(base, None)
+            continue
+        if left is not None and left[0] == right[0]:
+            left = next(base, None)
+        yield right[0], right[2], True
+        right = next(staged, None)

@@ -1,0 +1,132 @@
+"""Repositories: made, read, listed, removed."""
+
+import json
+import sqlite3
+from dataclasses import dataclass
+
+from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_found
+from lakefs_gc_assets.errors import ObjectNotFound, StorageError
+from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_MARKER = "_lakefs/dummy"
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """One repository; `storage_namespace` without trailing slash, as it was given."""
+
+    id: str
+    storage_namespace: str
+    default_branch: str
+    creation_date: int
+    read_only: bool
+    metadata: dict[str, str]
+
+    @property
+    def namespace(self) -> str:
+        """The storage namespace with one trailing slash."""
+        return self.storage_namespace.rstrip("/") + "/"
+
+    def physical_address(self, address: str, address_type: int) -> str:
+        """An entry's address in full."""
+        return address if address_type == AddressType.FULL else self.namespace + address
+
+
+def store_of(core: Core, repository: Repository) -> ObjectStore:
+    """The store that holds a repository's objects."""
+    return core.blockstore.open(repository.storage_namespace)
+
+
+def create(
+    core: Core, name: str, storage_namespace: str, default_branch: str, *, read_only: bool, bare: bool
+) -> Repository:
+    """Makes a repository and proves that its storage namespace can be written; a bare one has no commit.
+
+    Raises ApiFailure 409 where the name is taken, 400 where the namespace is in use.
+    """
+    from lakefs_gc_assets.embedded import branches, commits
+
+    if not name or not storage_namespace:
+        raise bad_request("error creating repository: name and storage_namespace are required")
+    now = core.clock.seconds()
+    repository = Repository(name, storage_namespace, default_branch, now, read_only, {})
+    with core.database.transaction() as database:
+        if database.execute("SELECT 1 FROM repositories WHERE id = ?", (name,)).fetchone():
+            raise ApiFailure(409, "error creating repository: not unique")
+        _claim(core, repository, check_unused=not bare)
+        database.execute(
+            "INSERT INTO repositories VALUES (?, ?, ?, ?, ?, '{}')",
+            (name, storage_namespace, default_branch, now, int(read_only)),
+        )
+        if not bare:
+            first = commits.add(
+                core,
+                repository,
+                commits.Draft(committer="", message="Repository created", metarange_id="", parents=(), generation=1),
+            )
+            branches.insert(database, repository, default_branch, first.id, hidden=False)
+    return repository
+
+
+def _claim(core: Core, repository: Repository, *, check_unused: bool) -> None:
+    try:
+        store = core.blockstore.create(repository.storage_namespace)
+        if check_unused:
+            try:
+                store.head(_MARKER)
+            except ObjectNotFound:
+                pass
+            else:
+                raise bad_request("error creating repository: found lakeFS objects in the storage namespace")
+        store.put(_MARKER, b"written by the embedded lakeFS to see that it can write here\n")
+    except StorageError as error:
+        raise bad_request(f"error creating repository: failed to access storage: {error}") from None
+
+
+def get(core: Core, name: str) -> Repository:
+    """Raises ApiFailure 404."""
+    with core.database.transaction() as database:
+        row = database.execute("SELECT * FROM repositories WHERE id = ?", (name,)).fetchone()
+    if row is None:
+        raise not_found("repository")
+    return _from_row(row)
+
+
+def get_writable(core: Core, name: str) -> Repository:
+    """Raises ApiFailure 404, or 403 where the repository is read-only."""
+    repository = get(core, name)
+    if repository.read_only:
+        raise ApiFailure(403, "read-only repository")
+    return repository
+
+
+def every(core: Core) -> list[Repository]:
+    """All of them, by name."""
+    with core.database.transaction() as database:
+        return [_from_row(row) for row in database.execute("SELECT * FROM repositories ORDER BY id").fetchall()]
+
+
+def delete(core: Core, name: str) -> None:
+    """Forgets a repository; its objects and files stay where they are."""
+    repository = get(core, name)
+    with core.database.transaction() as database:
+        database.execute(
+            "DELETE FROM staged WHERE token IN (SELECT staging_token FROM branches WHERE repository = ?)", (name,)
+        )
+        for table in ("branches", "tags", "commits", "retention_rules", "issued_addresses", "copies", "uploads"):
+            database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))
+        database.execute("DELETE FROM repositories WHERE id = ?", (repository.id,))
+
+
+def set_metadata(core: Core, repository: Repository, key: str, value: str) -> None:
+    """Sets one pair of the repository's own metadata."""
+    with core.database.transaction() as database:
+        metadata = get(core, repository.id).metadata | {key: value}
+        database.execute("UPDATE repositories SET metadata = ? WHERE id = ?", (json.dumps(metadata), repository.id))
+
+
+def _from_row(row: tuple[str, str, str, int, int, str] | sqlite3.Row) -> Repository:
+    name, namespace, default_branch, creation_date, read_only, metadata = row
+    return Repository(name, namespace, default_branch, creation_date, bool(read_only), json.loads(metadata))

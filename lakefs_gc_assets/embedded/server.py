@@ -1,0 +1,197 @@
+"""The server, put together: `with EmbeddedServer(folder) as server: …`. It is no production server.
+
+`server.url` is the lakeFS API's address, `server.s3_url` that of the S3 gateway; both take the credentials
+`server.access_key_id` and `server.secret_access_key`.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+from lakefs_gc_assets.embedded import faults, presigned, users
+from lakefs_gc_assets.embedded.api import administration, collection, configuration, objects, references, repositories
+from lakefs_gc_assets.embedded.blockstores import Blockstore, LocalBlockstore
+from lakefs_gc_assets.embedded.clock import Clock
+from lakefs_gc_assets.embedded.core import Core, RuleSet, Settings, Tasks
+from lakefs_gc_assets.embedded.database import Database
+from lakefs_gc_assets.embedded.failures import ApiFailure
+from lakefs_gc_assets.embedded.gateway.service import Gateway
+from lakefs_gc_assets.embedded.http import Request, Response, Router, json_response
+from lakefs_gc_assets.embedded.http_server import Listener
+from lakefs_gc_assets.embedded.object_names import Writer
+
+API_PREFIX = "/api/v1"
+_DATABASE_FILE = "metadata.sqlite"
+_OBJECTS_FOLDER = "objects"
+
+
+class EmbeddedServer:
+    """A lakeFS on this machine, from `__enter__` to `__exit__`.
+
+    Args:
+        folder: where metadata are kept and, unless `blockstore` is given, objects, in its folder `objects`. What is
+            there already is served again.
+        blockstore: where objects lie instead, such as a RemoteBlockstore on a bucket.
+        settings: how the server behaves.
+        rules: shorthand for the setting of that name.
+        port, s3_port: 0 for any free one.
+        access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        blockstore: Blockstore | Callable[[Clock], Blockstore] | None = None,
+        rules: RuleSet | None = None,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        s3_port: int = 0,
+        access_key_id: str = "",
+        secret_access_key: str = "",
+    ) -> None:
+        self.folder = folder
+        self.clock = clock or Clock()
+        self.faults = faults.Faults()
+        chosen = settings or Settings(rules=rules or "oss")
+        if rules is not None and chosen.rules != rules:
+            raise ValueError(f"rules {rules!r} contradict the settings, which say {chosen.rules!r}")
+        folder.mkdir(parents=True, exist_ok=True)
+        if blockstore is None:
+            blockstore = LocalBlockstore(folder / _OBJECTS_FOLDER, self.clock)
+        admin = users.new_user("admin")
+        if access_key_id:
+            admin = users.User("admin", access_key_id, secret_access_key)
+        self._users = {admin.access_key_id: admin}
+        self.access_key_id = admin.access_key_id
+        self.secret_access_key = admin.secret_access_key
+        self.core = Core(
+            database=Database(folder / _DATABASE_FILE),
+            blockstore=blockstore(self.clock) if callable(blockstore) else blockstore,
+            clock=self.clock,
+            settings=chosen,
+            writer=Writer(self.clock, max_slice_size=chosen.max_slice_size),
+            tasks=Tasks(self.clock),
+            signing_key=_signing_key(folder),
+        )
+        self._api = Router(
+            (
+                *repositories.ROUTES,
+                *references.ROUTES,
+                *objects.ROUTES,
+                *collection.ROUTES,
+                *configuration.ROUTES,
+            )
+        )
+        self._administration = Router(administration.ROUTES)
+        self._gateway = Gateway(self.core, self._users)
+        self._listeners = (
+            Listener(host, port, self._serve, self.clock, self.faults),
+            Listener(host, s3_port, self._gateway.serve, self.clock, self.faults),
+        )
+        self.url = self._listeners[0].url
+        self.s3_url = self._listeners[1].url
+        self.core.public_url = self.url
+
+    def __enter__(self) -> "EmbeddedServer":
+        for listener in self._listeners:
+            threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stops listening and closes the metadata; running tasks are waited for."""
+        for listener in self._listeners:
+            listener.shutdown()
+            listener.server_close()
+        self.core.tasks.wait_for_all(5)
+        self.core.database.close()
+
+    def add_user(self, name: str, *denied: str) -> users.User:
+        """A further user, refused these actions (such as `fs:ListCommits` or `retention:*`)."""
+        user = users.new_user(name, denied)
+        self._users[user.access_key_id] = user
+        return user
+
+    def switch_writer(self, *, machine: bytes | None = None, clock_offset: timedelta = timedelta()) -> Writer:
+        """Lets another server process write from now on: a new slice, other machine bytes, perhaps a clock that is off.
+
+        Returns the writer before it, to switch back with `use_writer`.
+        """
+        previous = self.core.writer
+        self.core.writer = Writer(
+            self.clock,
+            machine=machine,
+            clock_offset=clock_offset,
+            max_slice_size=self.core.settings.max_slice_size,
+        )
+        return previous
+
+    def use_writer(self, writer: Writer) -> None:
+        """Lets a known writer write from now on."""
+        self.core.writer = writer
+
+    def namespace_folder(self, name: str) -> Path:
+        """The folder of the storage namespace `local://<name>`."""
+        return self.folder / _OBJECTS_FOLDER / name
+
+    def _serve(self, request: Request) -> Response:
+        if request.path.startswith(API_PREFIX + "/"):
+            return self._serve_api(request)
+        if request.path == "/_health":
+            return json_response(200, {"status": "ok"})
+        if request.path.startswith(presigned.PATH + "/"):
+            return administration.serve_presigned(self.core, request)
+        if request.path.startswith(administration.PREFIX + "/"):
+            return self._serve_administration(request)
+        raise ApiFailure(404, "not found")
+
+    def _serve_api(self, request: Request) -> Response:
+        found = self._api.find(request.method, request.path.removeprefix(API_PREFIX))
+        if found is None:
+            raise ApiFailure(404, "invalid API endpoint")
+        route, values = found
+        user = users.authenticate(self._users, request.headers)
+        user.require(route.action)
+        return route.handler(self.core, request.asked_by(user.name), **values)
+
+    def _serve_administration(self, request: Request) -> Response:
+        users.authenticate(self._users, request.headers)
+        if request.path == administration.PREFIX + "/faults":
+            if request.method == "POST":
+                self.faults.add(faults.from_json(request.json_object("kind")))
+            elif request.method == "DELETE":
+                self.faults.clear()
+            return Response(204)
+        found = self._administration.find(request.method, request.path)
+        if found is None:
+            raise ApiFailure(404, "not found")
+        return found[0].handler(self.core, request, **found[1])
+
+
+def _signing_key(folder: Path) -> bytes:
+    """The key of issued addresses: kept, so that they can be linked after a restart."""
+    file = folder / "signing.key"
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_bytes(secrets.token_bytes(32))
+    return file.read_bytes()
+
+
+def serve(
+    folder: Path, *, rules: RuleSet = "oss", host: str = "127.0.0.1", port: int = 8000, s3_port: int = 8001
+) -> None:
+    """Serves a folder until it is interrupted; says where, and with which credentials."""
+    with EmbeddedServer(folder, rules=rules, host=host, port=port, s3_port=s3_port) as server:
+        print(f"embedded lakeFS (rules {rules}; no production server): {server.url}, S3 gateway {server.s3_url}")
+        print(f"access key {server.access_key_id}, secret key {server.secret_access_key}")
+        threading.Event().wait()

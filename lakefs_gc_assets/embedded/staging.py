@@ -1,0 +1,100 @@
+"""What is staged on a branch and not committed: entries, and tombstones for deleted committed paths."""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lakefs_gc_assets.embedded import committed
+from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.embedded.entries import Entry
+
+
+def encode_path(path: str) -> bytes:
+    """A path as it is stored and ordered."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def decode_path(path: bytes) -> str:
+    """The reverse of `encode_path`."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A difference between staging and commit; `data` is None where the path was removed."""
+
+    type: Literal["added", "changed", "removed"]
+    path: bytes
+    data: bytes | None
+    base_data: bytes | None
+
+
+def put(database: sqlite3.Connection, token: str, path: str, entry: Entry) -> None:
+    """Stages an entry."""
+    database.execute(
+        "INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?)",
+        (token, encode_path(path), entry.identity, entry.encode()),
+    )
+
+
+def remove(core: Core, database: sqlite3.Connection, token: str, metarange_id: str, path: str) -> None:
+    """Stages a deletion: a tombstone where the path is committed, else nothing stays staged."""
+    key = encode_path(path)
+    if committed.lookup(core, metarange_id, key) is None:
+        drop_path(database, token, path)
+    else:
+        database.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, NULL, NULL)", (token, key))
+
+
+def drop(database: sqlite3.Connection, token: str) -> None:
+    """Forgets everything staged."""
+    database.execute("DELETE FROM staged WHERE token = ?", (token,))
+
+
+def drop_path(database: sqlite3.Connection, token: str, path: str) -> None:
+    """Forgets what is staged at one path."""
+    database.execute("DELETE FROM staged WHERE token = ? AND path = ?", (token, encode_path(path)))
+
+
+def drop_prefix(database: sqlite3.Connection, token: str, prefix: str) -> None:
+    """Forgets what is staged below a prefix."""
+    key = encode_path(prefix)
+    database.execute(
+        "DELETE FROM staged WHERE token = ? AND path >= ? AND substr(path, 1, ?) = ?", (token, key, len(key), key)
+    )
+
+
+def find(database: sqlite3.Connection, token: str, path: str) -> tuple[bool, bytes | None]:
+    """Whether anything is staged at a path, and the entry's data; None for a tombstone."""
+    row = database.execute(
+        "SELECT data FROM staged WHERE token = ? AND path = ?", (token, encode_path(path))
+    ).fetchone()
+    return (False, None) if row is None else (True, row[0])
+
+
+def scan(
+    database: sqlite3.Connection, token: str, start: bytes = b""
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Path, identity, data of what is staged, in order; identity and data None for a tombstone."""
+    yield from database.execute(
+        "SELECT path, identity, data FROM staged WHERE token = ? AND path >= ? ORDER BY path", (token, start)
+    )
+
+
+def changes(
+    core: Core, database: sqlite3.Connection, token: str, metarange_id: str, start: bytes = b""
+) -> Iterator[Change]:
+    """Staged differences from the commit, in order of path. To be used up inside the transaction it began in.
+
+    As in lakeFS, a staged entry whose identity equals the committed one at its path is no difference.
+    """
+    for path, identity, data in scan(database, token, start):
+        base = committed.lookup(core, metarange_id, path)
+        if data is None:
+            if base is not None:
+                yield Change("removed", path, None, base[2])
+        elif base is None:
+            yield Change("added", path, data, None)
+        elif base[1] != identity:
+            yield Change("changed", path, data, base[2])
