@@ -9,6 +9,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 export DAGSTER_DISABLE_TELEMETRY := 1
+export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
