@@ -104,7 +104,7 @@ class _Listing:
         keys = batch["key"]
         if not pc.all(pc.starts_with(keys, self._prefix)).as_py():
             raise StorageError(f"asked to {self._action}, the service listed keys that do not begin so: listed nothing")
-        if keys[0].as_py().encode() <= self._last.encode() or not pc.all(pc.less(keys[:-1], keys[1:])).as_py():
+        if keys[0].as_py().encode() <= self._last.encode() or pc.any(pc.greater_equal(keys[:-1], keys[1:])).as_py():
             if lenient:
                 raise _BeyondObstore("keys are out of order, which a slash at the end of a key can cause")
             raise StorageError(f"asked to {self._action}, the service did not list in order of keys: cannot be trusted")

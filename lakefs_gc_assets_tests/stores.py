@@ -1,0 +1,47 @@
+"""Fixtures of real stores: a folder, and a bucket over HTTP. A test module imports the ones it asks for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from lakefs_gc_assets.configuration import StoreSettings
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.s3_server import S3Server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3 service for as long as the tests run."""
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def bucket(s3_server: S3Server) -> str:
+    """A bucket for as long as the tests run."""
+    return s3_server.new_bucket()
+
+
+@pytest.fixture
+def s3_store(s3_server: S3Server, bucket: str) -> ObjectStore:
+    """An empty storage namespace in a bucket."""
+    return open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/{uuid4().hex}"))
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> ObjectStore:
+    """An empty storage namespace in a folder."""
+    (tmp_path / "repository").mkdir()
+    return open_store(StoreSettings(local_root=str(tmp_path)), Namespace.parse("local://repository"))
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    """An empty storage namespace of each kind."""
+    opened: ObjectStore = request.getfixturevalue(f"{request.param}_store")
+    return opened
