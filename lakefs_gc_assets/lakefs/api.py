@@ -218,4 +218,5 @@ def _page(fields: Fields) -> tuple[list[Fields], str | None]:
     told = pagination.number("results")
     if told != len(results):
         raise pagination.wrong("results", f"is {told}, but {len(results)} came")
-    return results, pagination.text("next_offset", empty=True) if pagination.flag("has_more") else None
+    next_offset = pagination.text("next_offset", empty=True)
+    return results, next_offset if pagination.flag("has_more") else None

@@ -16,7 +16,14 @@ import urllib3
 from lakefs_sdk.api_client import ApiClient
 from lakefs_sdk.configuration import Configuration
 from lakefs_sdk.exceptions import ApiException
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+    wait_random,
+)
 from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
 
 from lakefs_gc_assets.configuration import LakeFSSettings
@@ -25,7 +32,7 @@ from lakefs_gc_assets.lakefs.facts import ServerClocks
 from lakefs_gc_assets.lakefs.refusals import Answer, Call, is_transient, refusal
 
 _API_PATH = "/api/v1"
-_BACKOFF = wait_exponential_jitter(initial=0.5, max=20, jitter=0.5)
+_BACKOFF = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 0.5)
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
 
 
@@ -220,12 +227,12 @@ def api_endpoint(endpoint: str) -> str:
 
     Raises ConfigurationError, which does not repeat the setting where it may hold a password.
     """
-    parts = urlsplit(endpoint.strip())
-    if parts.username is not None or parts.password is not None:
+    if "@" in endpoint:
         raise ConfigurationError(
             "lakefs.endpoint holds a user or password: put keys into lakefs.access_key_id and lakefs.secret_access_key"
         )
+    base = endpoint.strip().rstrip("/")
+    parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigurationError(f"lakefs.endpoint {endpoint!r} is no address such as https://lakefs.example.com")
-    base = endpoint.strip().rstrip("/")
     return base if base.endswith(_API_PATH) else base + _API_PATH
