@@ -1,6 +1,7 @@
 """Where objects lie: a local folder, or any store of `storage/`. One `ObjectStore` for each storage namespace."""
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import parse_location
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local import LocalStore
+
+_INCOMING = ".incoming"
+"""Folder beside the storage namespaces where files are written before they are renamed into place."""
 
 
 class Blockstore(Protocol):
@@ -53,6 +57,10 @@ class LocalBlockstore:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder.resolve()
         self._clock = clock
+        self._incoming = self._folder / _INCOMING
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        self._names = itertools.count()
+        self._stores: dict[str, ObjectStore] = {}
 
     def _path(self, location: str) -> Path:
         parsed = parse_location(location)
@@ -65,23 +73,31 @@ class LocalBlockstore:
 
     def open(self, location: str) -> ObjectStore:
         """A folder that exists."""
-        path = self._path(location)
-        if not path.is_dir():
-            raise ObjectNotFound(f"there is no folder for {location}")
-        return LocalStore(path)
+        if location not in self._stores:
+            path = self._path(location)
+            if not path.is_dir():
+                raise ObjectNotFound(f"there is no folder for {location}")
+            self._stores[location] = LocalStore(path)
+        return self._stores[location]
 
     def create(self, location: str) -> ObjectStore:
         """A folder, made where there is none."""
-        path = self._path(location)
-        path.mkdir(parents=True, exist_ok=True)
-        return LocalStore(path)
+        self._path(location).mkdir(parents=True, exist_ok=True)
+        return self.open(location)
 
     def put(self, location: str, key: str, content: bytes) -> str:
-        """Writes a file and sets its time where the clock was moved."""
-        self.open(location).put(key, content)
+        """Writes a file whole, with its time, but without waiting for the disk: nothing here must survive a crash."""
+        target = self._folder / location.removeprefix(self.scheme) / key
+        incoming = self._incoming / str(next(self._names))
+        incoming.write_bytes(content)
         if self._clock.moved:
             moment = self._clock.now().timestamp()
-            os.utime(self._path(location) / key, (moment, moment))
+            os.utime(incoming, (moment, moment))
+        try:
+            incoming.replace(target)
+        except FileNotFoundError:
+            self._path(location + "/" + key).parent.mkdir(parents=True, exist_ok=True)
+            incoming.replace(target)
         return _md5(content)
 
 

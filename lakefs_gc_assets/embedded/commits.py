@@ -1,8 +1,9 @@
 """Commits and the references that name them."""
 
+import heapq
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,23 +147,31 @@ def resolve(core: Core, repository: Repository, reference: str) -> Commit:
 
 
 def log(core: Core, repository: Repository, start: Commit) -> Iterator[Commit]:
-    """A commit and all its ancestors, the highest generation first."""
-    known = {commit.id: commit for commit in every(core, repository)}
-    reached, waiting = {start.id}, [start]
-    while waiting:
-        waiting.sort(key=lambda commit: (commit.generation, commit.creation_date))
-        commit = waiting.pop()
-        yield commit
-        for parent in commit.parents:
-            if parent not in reached and parent in known:
-                reached.add(parent)
-                waiting.append(known[parent])
+    """A commit and all its ancestors, of those reached so far the newest first."""
+    return _ancestry(core, repository, start, lambda commit: (commit.creation_date, commit.generation))
 
 
 def merge_base(core: Core, repository: Repository, left: Commit, right: Commit) -> Commit | None:
     """The common ancestor of the highest generation."""
     ancestors = {commit.id for commit in log(core, repository, left)}
-    return next((commit for commit in log(core, repository, right) if commit.id in ancestors), None)
+    by_generation = _ancestry(core, repository, right, lambda commit: (commit.generation, commit.creation_date))
+    return next((commit for commit in by_generation if commit.id in ancestors), None)
+
+
+def _ancestry(
+    core: Core, repository: Repository, start: Commit, priority: Callable[[Commit], tuple[int, int]]
+) -> Iterator[Commit]:
+    known = {commit.id: commit for commit in every(core, repository)}
+    reached = {start.id}
+    waiting = [((0, 0), 0, start)]
+    while waiting:
+        commit = heapq.heappop(waiting)[2]
+        yield commit
+        for parent in commit.parents:
+            if parent not in reached and parent in known:
+                reached.add(parent)
+                first, second = priority(known[parent])
+                heapq.heappush(waiting, ((-first, -second), len(reached), known[parent]))
 
 
 def _from_row(row: tuple[Any, ...] | sqlite3.Row) -> Commit:

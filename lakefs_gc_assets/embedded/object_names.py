@@ -11,6 +11,7 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
 
 MAX_SLICE_SIZE = 50_000
+_CLOCK_STEP = timedelta(minutes=1)
 
 
 class Writer:
@@ -42,10 +43,10 @@ class Writer:
         with self._lock:
             now = self.now()
             began = self._slice_began
-            # A clock set back also opens a new slice: a slice never holds names older than itself.
+            # A clock set back also opens a new slice, so that a slice holds no names much older than itself.
             if (
                 began is None
-                or not timedelta() <= now - began <= timedelta(seconds=SLICE_SPAN_SECONDS)
+                or not -_CLOCK_STEP <= now - began <= timedelta(seconds=SLICE_SPAN_SECONDS)
                 or self._names_in_slice >= self._max_slice_size
             ):
                 self._slice = self._ids.descending(now)

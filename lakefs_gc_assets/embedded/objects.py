@@ -212,7 +212,7 @@ def _described(core: Core, address: str, kind: AddressType, body: Mapping[str, A
         address,
         kind,
         int(body["size_bytes"]),
-        str(body["checksum"]),
+        str(body["checksum"]).strip('"'),
         int(body.get("mtime") or core.clock.seconds()),
         str(body.get("content_type") or DEFAULT_CONTENT_TYPE),
         {str(key): str(value) for key, value in metadata.items()},

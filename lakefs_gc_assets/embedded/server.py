@@ -4,6 +4,7 @@
 `server.access_key_id` and `server.secret_access_key`.
 """
 
+import base64
 import secrets
 import threading
 from collections.abc import Callable
@@ -116,6 +117,12 @@ class EmbeddedServer:
         self.core.tasks.wait_for_all(5)
         self.core.database.close()
 
+    @property
+    def basic_authorization(self) -> str:
+        """Value of the header Authorization for the user `admin`."""
+        pair = f"{self.access_key_id}:{self.secret_access_key}".encode()
+        return "Basic " + base64.b64encode(pair).decode()
+
     def add_user(self, name: str, *denied: str) -> users.User:
         """A further user, refused these actions (such as `fs:ListCommits` or `retention:*`)."""
         user = users.new_user(name, denied)
@@ -140,9 +147,10 @@ class EmbeddedServer:
         """Lets a known writer write from now on."""
         self.core.writer = writer
 
-    def namespace_folder(self, name: str) -> Path:
-        """The folder of the storage namespace `local://<name>`."""
-        return self.folder / _OBJECTS_FOLDER / name
+    @property
+    def objects_folder(self) -> Path:
+        """What `local://` namespaces are relative to: `store.local_root` of a collector."""
+        return self.folder / _OBJECTS_FOLDER
 
     def _serve(self, request: Request) -> Response:
         if request.path.startswith(API_PREFIX + "/"):

@@ -314,7 +314,9 @@ class Gateway:
             for part in root.iter("Part")
         ]
         entry = multipart_uploads.complete(self._core, key.repository, upload_id, parts)
-        objects.stage(self._core, key.repository, key.reference, key.path, entry)
+        # The answer has S3's ETag; the entry keeps it without the number of parts, as on real servers.
+        stored = replace(entry, etag=entry.etag.partition("-")[0])
+        objects.stage(self._core, key.repository, key.reference, key.path, stored)
         name = f"{key.reference}/{key.path}"
         return xml.document(
             "CompleteMultipartUploadResult",
