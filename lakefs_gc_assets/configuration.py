@@ -1,11 +1,13 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with the sections `repository`, `lakefs`, `store`, `collection` and `spark`. Where a value is a secret, or
-differs between machines, write `{env: NAME}`: the value is read from that environment variable when it is needed.
+A file is YAML with `repository` and the sections `lakefs`, `store`, `collection` and `spark`. Where a value differs between
+machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are read
+when they are needed.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -173,21 +175,61 @@ class Configuration(Settings):
     spark: SparkSettings = SparkSettings()
 
 
-def load(file: Path) -> Configuration:
-    """Reads a configuration file, environment variables put in.
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration whose secrets are still where they belong.
+
+    Attributes:
+        configuration: with secrets left empty.
+        secret_variables: the environment variable of each secret, by section and name.
+    """
+
+    configuration: Configuration
+    secret_variables: dict[tuple[str, str], str]
+
+    def with_secrets(self) -> Configuration:
+        """The configuration with secrets read from the environment. Raises ConfigurationError where one is not set."""
+        content = self.configuration.model_dump()
+        for (section, name), variable in self.secret_variables.items():
+            content[section][name] = _environment(variable, f"{section}.{name}")
+        return Configuration.model_validate(content)
+
+
+def load(file: Path) -> Loaded:
+    """Reads a configuration file; values from the environment are put in, but for secrets.
 
     Raises ConfigurationError naming the file, the setting and what is wrong with it.
     """
-    return _validated(_resolved(read_raw(file), file, ()), file)
+    content = _read(file)
+    secrets: dict[tuple[str, str], str] = {}
+    for section, name in _secret_fields():
+        values = content.get(section)
+        if not isinstance(values, dict) or name not in values:
+            continue
+        variable = _reference(values.pop(name))
+        if variable is None:
+            raise ConfigurationError(
+                f"{file}: {section}.{name} is a secret: put it into an environment variable and write "
+                f"`{name}: {{env: NAME}}` here"
+            )
+        secrets[section, name] = variable
+    return Loaded(_validated(_resolved(content, ()), file), secrets)
 
 
-def read_raw(file: Path) -> dict[str, Any]:
-    """The file's mapping with `{env: NAME}` left as it stands, to hand on without the secret itself."""
+def _secret_fields() -> Iterator[tuple[str, str]]:
+    for section, field in Configuration.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            for name, inner in field.annotation.model_fields.items():
+                if isinstance(inner.json_schema_extra, dict) and inner.json_schema_extra.get("dagster__is_secret"):
+                    yield section, name
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"cannot read configuration file {file}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"configuration file {file} is not YAML: {error}") from None
     if content is None:
         return {}
@@ -196,23 +238,25 @@ def read_raw(file: Path) -> dict[str, Any]:
     return content
 
 
-def environment_reference(value: object) -> str | None:
+def _reference(value: object) -> str | None:
     """The variable's name where a value is written `{env: NAME}`."""
     if isinstance(value, Mapping) and set(value) == {"env"} and isinstance(value["env"], str):
         return value["env"]
     return None
 
 
-def _resolved(value: Any, file: Path, path: tuple[str, ...]) -> Any:
-    if (name := environment_reference(value)) is not None:
-        if name not in os.environ:
-            raise ConfigurationError(
-                f"{file}: {'.'.join(path)} is to come from the environment variable {name}, which is not set"
-            )
-        return os.environ[name]
+def _resolved(value: Any, path: tuple[str, ...]) -> Any:
+    if (name := _reference(value)) is not None:
+        return _environment(name, ".".join(path))
     if isinstance(value, Mapping):
-        return {key: _resolved(item, file, (*path, str(key))) for key, item in value.items()}
+        return {key: _resolved(item, (*path, str(key))) for key, item in value.items()}
     return value
+
+
+def _environment(variable: str, setting: str) -> str:
+    if variable not in os.environ:
+        raise ConfigurationError(f"{setting} is to come from the environment variable {variable}, which is not set")
+    return os.environ[variable]
 
 
 def _validated(content: Any, file: Path) -> Configuration:

@@ -153,6 +153,30 @@ def verify(store: ObjectStore, token: LockToken) -> None:
         raise LockLost(f"the lock {KEY} was released: nothing more may be deleted by this run")
 
 
+def holder(store: ObjectStore) -> str | None:
+    """Who holds the lock, since when, for a person to read; None where nobody does."""
+    try:
+        facts, current = _read(store)
+    except ObjectNotFound:
+        return None
+    if current.released:
+        return None
+    return (
+        f"held by {current.owner} for run {current.run_id} since {_shown(current.acquired_at)}, "
+        f"until {_shown(current.expires_at(facts.last_modified))} unless renewed"
+    )
+
+
+def release_owned(store: ObjectStore, owner: str) -> None:
+    """Releases the lock of an owner that ended without its steps; somebody else's lock stays."""
+    try:
+        facts, current = _read(store)
+        if current.owner == owner and not current.released:
+            store.put_if_match(KEY, replace(current, released=True).encode(), _etag(facts))
+    except (ObjectNotFound, PreconditionFailed):
+        return
+
+
 def _take(store: ObjectStore, record: _Record) -> str:
     """Writes the lock where that is allowed; returns its ETag."""
     data = record.encode()
@@ -174,7 +198,7 @@ def _take(store: ObjectStore, record: _Record) -> str:
             etag = store.put_if_match(KEY, data, _etag(facts))
         except PreconditionFailed:
             continue
-        if not current.released:
+        if not current.released and current.owner != record.owner:
             _log.warning("took the lock over from %s, last renewed %s", current.owner, _shown(current.renewed_at))
         return etag
     raise LockHeld(f"the lock {KEY} changed hands {_ATTEMPTS} times while it was asked for: run again")

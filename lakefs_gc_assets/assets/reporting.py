@@ -1,0 +1,82 @@
+"""The report of a run that came to its end, put together from what its frames say of themselves."""
+
+import pyspark.sql.functions as F
+
+from lakefs_gc_assets.assets.candidates import mark_of
+from lakefs_gc_assets.assets.step import Step
+from lakefs_gc_assets.collection import guards
+from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.frames.spark import StoredFrame
+
+
+def report_of(run: Step, deleted: StoredFrame) -> Report:
+    """The report; `success` only where every deletion was accepted or none was asked for."""
+    listed, uncommitted = run.stored("store_df"), run.stored("uncommitted_df")
+    committed, candidates = run.stored("committed_df"), run.stored("candidates")
+    mark = mark_of(listed, uncommitted, committed, candidates)
+    objects, sizes = totals(run, deleted)
+    failed = objects[Outcome.FAILED]
+    plan = run.plan
+    return Report(
+        run_id=plan.run_id,
+        attempt=plan.attempt,
+        repository=plan.repository,
+        storage_namespace=plan.storage_namespace,
+        flow=plan.flow.value,
+        previous_run=None,
+        dry_run=not plan.sweep,
+        success=not failed,
+        ending=ending(plan.sweep, mark.candidates, failed),
+        started_at=plan.started_at,
+        ended_at=run.repository.clock.now(),
+        cutoff=plan.cutoff,
+        windows=plan.windows,
+        last_read_slice=listed.manifest.figures["last_read_slice"],
+        counts={
+            "listed": mark.listed,
+            "slices_listed": listed.manifest.figures["slices_listed"],
+            "slices_skipped": listed.manifest.figures["slices_skipped"],
+            "uncommitted": mark.uncommitted,
+            "committed": mark.committed,
+            "commits": committed.manifest.figures["commits"],
+            "ranges_read": committed.manifest.figures["ranges_read"],
+            "candidates": mark.candidates,
+            "deleted": objects[Outcome.ACCEPTED],
+            "failed": failed,
+            "kept_live": objects[Outcome.KEPT_LIVE],
+        },
+        bytes={
+            "listed": mark.listed_bytes,
+            "candidates": mark.candidate_bytes,
+            "deleted": sizes[Outcome.ACCEPTED],
+        },
+        kept=mark.kept,
+        commit_source=committed.manifest.figures["commit_source"],
+        server_run_ids=tuple(uncommitted.manifest.figures["server_run_ids"]),
+        warnings=() if plan.sweep else tuple(map(str, guards.tripped(mark, run.repository.settings))),
+    )
+
+
+def ending(sweep: bool, candidates: int, failed: int) -> Ending:
+    """How a run that came to its end ended."""
+    if not candidates:
+        return Ending.NOTHING_TO_DELETE
+    if not sweep:
+        return Ending.MARKED
+    return Ending.PARTLY_DELETED if failed else Ending.DELETED
+
+
+def totals(run: Step, deleted: StoredFrame) -> tuple[dict[Outcome, int], dict[Outcome, int]]:
+    """Objects and bytes by outcome."""
+    rows = (
+        deleted.dataframe(run.spark)
+        .groupBy("outcome")
+        .agg(F.count("*").alias("objects"), F.sum("size").alias("bytes"))
+        .collect()
+    )
+    objects, sizes = dict.fromkeys(Outcome, 0), dict.fromkeys(Outcome, 0)
+    for row in rows:
+        objects[Outcome(row.outcome)] = row.objects
+        sizes[Outcome(row.outcome)] = row.bytes
+    return objects, sizes

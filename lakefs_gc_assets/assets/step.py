@@ -1,0 +1,199 @@
+"""What every asset does around its own work: open the repository, hold the lock, store the frame, report a failure."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import dagster as dg
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakefs_gc_assets.assets.graph import ORDER
+from lakefs_gc_assets.collection import plan as plans
+from lakefs_gc_assets.collection import report as reports
+from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.collection.order import Span
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation
+from lakefs_gc_assets.frames import manifest as manifests
+from lakefs_gc_assets.frames import spark as frames
+from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
+from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
+from lakefs_gc_assets.partitions import selected
+from lakefs_gc_assets.resources import Collector
+from lakefs_gc_assets.sources.failures import from_worker
+from lakefs_gc_assets.sources.references import References
+
+
+@dataclass
+class Step:
+    """One step of a collection while its lock is held."""
+
+    log: Callable[[str], None]
+    repository: OpenRepository
+    spark: SparkSession
+    plan: Plan
+    lock: Lock
+    tasks: int
+    started_at: datetime = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_at = self.repository.clock.now()
+
+    def partitions(self, setting: int) -> int:
+        """A number of Spark partitions: the setting, or the usual one."""
+        return setting or self.tasks
+
+    def references(self) -> References:
+        """Reads references of the repository with the settings' number of tasks."""
+        return References(
+            self.spark,
+            self.repository.opener,
+            self.repository.namespace,
+            self.plan.slice_window,
+            self.partitions(self.repository.settings.range_partitions),
+        )
+
+    def stored(self, frame: str) -> StoredFrame:
+        """A frame of this run as stored."""
+        return self.stored_of(self.plan.run_id, frame)
+
+    def stored_of(self, run_id: str, frame: str) -> StoredFrame:
+        """A frame of any run as stored. Raises OrderViolation where it was not made."""
+        manifest = manifests.read(self.repository.store, run_id, frame)
+        return StoredFrame(manifest, self.repository.opener, self.partitions(0))
+
+    def store(
+        self,
+        frame: str,
+        dataframe: DataFrame | None,
+        inputs: tuple[StoredFrame, ...] = (),
+        figures: Mapping[str, Any] | None = None,
+        started_at: datetime | None = None,
+    ) -> StoredFrame:
+        """Stores a frame of this run; rows outside of its windows go to the window `other`.
+
+        Args:
+            dataframe: the rows; None for a frame without any.
+
+        Raises OrderViolation where an input is of another attempt.
+        """
+        for given in inputs:
+            if given.manifest.span.attempt != self.plan.attempt:
+                raise OrderViolation(
+                    f"{given.name} is of attempt {given.manifest.span.attempt}, the run is at attempt "
+                    f"{self.plan.attempt}. Materialize {given.name} and what follows it again"
+                )
+        began = time.monotonic()
+        files: tuple[FrameFile, ...] = ()
+        if dataframe is not None:
+            window = F.when(F.col("slice_window").isin(*self.plan.windows), F.col("slice_window"))
+            windowed = dataframe.withColumn("slice_window", window.otherwise(OTHER_WINDOW))
+            files = frames.store(windowed, self.repository.opener, self.plan.run_id, frame)
+        span = Span(
+            frame, self.plan.run_id, self.plan.attempt, started_at or self.started_at, self.repository.clock.now()
+        )
+        digests = {given.name: given.manifest.digest for given in inputs}
+        manifest = Manifest(span, files, digests, figures or {})
+        manifests.write(self.repository.store, manifest)
+        seconds = time.monotonic() - began
+        self.log(f"{frame}: {manifest.rows:,} rows in {seconds:.1f} s ({manifest.rows / max(seconds, 1e-3):,.0f}/s)")
+        return StoredFrame(manifest, self.repository.opener, self.partitions(0))
+
+
+@contextmanager
+def step(
+    context: dg.AssetExecutionContext,
+    collector: Collector,
+    begin: Callable[[OpenRepository, str, tuple[str, ...], str, Lock], Plan] | None = None,
+) -> Iterator[Step]:
+    """Runs the body of an asset under the repository's lock.
+
+    Args:
+        begin: makes and stores the plan of a new attempt, for the first step; later ones read it.
+    Raises:
+        dagster.Failure: with the one line that says what happened; the failed run's report is stored before.
+    """
+    repository: OpenRepository | None = None
+    plan: Plan | None = None
+    lock: Lock | None = None
+    try:
+        run_id, windows = selected(context.partition_keys)
+        repository = collector.open()
+        owner = context.run.root_run_id or context.run.run_id
+        if begin is None:
+            plan = plans.read(repository.store, run_id)
+            owner = plan.owner
+            require_windows(plan, windows)
+        lock = Lock.acquire(
+            repository.store,
+            run_id=run_id,
+            owner=owner,
+            now=repository.clock.now(),
+            expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
+        )
+        if begin is not None:
+            plan = begin(repository, run_id, windows, owner, lock)
+        assert plan is not None
+        with _renewed(lock, repository):
+            yield Step(context.log.info, repository, collector.spark.session(), plan, lock, collector.tasks())
+        if not steps_to_come(context):
+            lock.release()
+    except Exception as error:
+        ours = error if isinstance(error, CollectionError) else from_worker(error)
+        if repository is not None and plan is not None:
+            fail(repository, plan, str(ours or error))
+        if lock is not None:
+            with suppress(LockLost):
+                lock.release()
+        if ours is None:
+            raise
+        raise dg.Failure(description=f"{type(ours).__name__}: {ours}", allow_retries=False) from error
+
+
+def steps_to_come(context: dg.AssetExecutionContext) -> bool:
+    """Whether this Dagster run makes a later asset of the graph: then the lock is kept for it."""
+    chosen = context.run.asset_selection
+    later = ORDER[ORDER.index(context.asset_key.path[-1]) + 1 :]
+    return any(chosen is None or dg.AssetKey(name) in chosen for name in later)
+
+
+def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:
+    """Raises OrderViolation where a later step is asked for other windows than the plan has."""
+    if set(windows) != set(plan.windows):
+        raise OrderViolation(
+            f"run {plan.run_id} covers the windows {', '.join(plan.windows)}, the selection {', '.join(windows)}: "
+            "select the same windows, or open a new run"
+        )
+
+
+def fail(repository: OpenRepository, plan: Plan, error: str) -> None:
+    """Stores the report of a failed run, unless the run already ended well."""
+    earlier = reports.read(repository.store, plan.run_id)
+    if earlier is None or not earlier.success:
+        reports.write(repository.store, reports.failed(plan, repository.clock.now(), error))
+
+
+@contextmanager
+def _renewed(lock: Lock, repository: OpenRepository) -> Iterator[None]:
+    """Renews the lock in the background for as long as a step works."""
+    ended = threading.Event()
+    pause = repository.settings.lock_expiry_minutes * 60 / 4
+
+    def renew() -> None:
+        while not ended.wait(pause):
+            lock.renew(repository.clock.now())
+
+    thread = threading.Thread(target=renew, name="lock renewal", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

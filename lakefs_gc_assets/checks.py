@@ -1,0 +1,162 @@
+"""Blocking checks of the stored frames: their shape by pandera, and what no run may get wrong.
+
+A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from lakefs_gc_assets.assets.candidates import mark_of
+from lakefs_gc_assets.assets.graph import ORDER
+from lakefs_gc_assets.assets.step import fail
+from lakefs_gc_assets.collection import guards
+from lakefs_gc_assets.collection import plan as plans
+from lakefs_gc_assets.collection.lock import release_owned
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.frames.models import MODELS, Frame
+from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.partitions import RunPartitions
+from lakefs_gc_assets.resources import Collector
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing that a frame gets wrong; `rows` where they were counted."""
+
+    rule: str
+    detail: str
+    rows: int | None = None
+
+
+def define(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
+    """The checks of one repository's assets."""
+    return [*(_shape(name, partitions) for name in ORDER), *_rules(partitions)]
+
+
+def shape_violations(frame: DataFrame, model: type[Frame]) -> list[Violation]:
+    """What pandera finds wrong with a frame's columns; a frame read several times, so worth being persisted."""
+    validated: Any = model.validate(frame)
+    found = validated.pandera.errors or {}
+    return [
+        Violation(f"{kind}: {reason}", str(error.get("error", error)))
+        for kind, reasons in found.items()
+        for reason, errors in reasons.items()
+        for error in errors
+    ]
+
+
+def not_disjoint(candidates: DataFrame, live: DataFrame, name: str) -> list[Violation]:
+    """Candidates that are live after all, compared as strings."""
+    both = live.join(F.broadcast(candidates.select("address")), "address", "left_semi").select("address").distinct()
+    count = both.count()
+    if not count:
+        return []
+    shown = ", ".join(row.address for row in both.limit(_SHOWN).collect())
+    return [Violation(f"disjoint from {name}", shown, count)]
+
+
+def too_young(candidates: DataFrame, plan: Plan) -> list[Violation]:
+    """Candidates that were written or named at or after the cutoff."""
+    moment = F.timestamp_micros(F.lit(int(plan.cutoff.timestamp() * 1_000_000)))
+    young = candidates.where((F.col("last_modified") >= moment) | (F.col("issued_at") >= moment))
+    count = young.count()
+    return [Violation("older than the cutoff", f"the cutoff is {plan.cutoff:%F %T}Z", count)] if count else []
+
+
+def _shape(name: str, partitions: RunPartitions) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=dg.AssetKey(name),
+        name="shape",
+        description="Columns, types and values are what the frame's pandera model says.",
+        blocking=True,
+        partitions_def=partitions.definition,
+    )
+    def shape(collector: Collector, frame: StoredFrame) -> dg.AssetCheckResult:
+        rows = frame.dataframe(collector.spark.session()).persist()
+        try:
+            return _result(collector, frame, shape_violations(rows, MODELS[name]))
+        finally:
+            rows.unpersist()
+
+    return shape
+
+
+def _rules(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
+    def check(description: str, *others: str) -> Any:
+        return dg.asset_check(
+            asset=dg.AssetKey("candidates"),
+            description=description,
+            blocking=True,
+            partitions_def=partitions.definition,
+            additional_ins={other: dg.AssetIn(other) for other in others},
+        )
+
+    @check("No candidate is committed or uncommitted.", "uncommitted_df", "committed_df")
+    def disjoint(
+        collector: Collector, candidates: StoredFrame, uncommitted_df: StoredFrame, committed_df: StoredFrame
+    ) -> dg.AssetCheckResult:
+        spark = collector.spark.session()
+        rows = candidates.dataframe(spark)
+        found = [
+            violation
+            for live in (uncommitted_df, committed_df)
+            if candidates.manifest.rows and live.manifest.rows
+            for violation in not_disjoint(rows, live.dataframe(spark), live.name)
+        ]
+        return _result(collector, candidates, found)
+
+    @check("Every candidate was written and named before the cutoff.")
+    def older_than_cutoff(collector: Collector, candidates: StoredFrame) -> dg.AssetCheckResult:
+        plan = plans.read(collector.open().store, candidates.manifest.span.run_id)
+        rows = candidates.dataframe(collector.spark.session())
+        return _result(collector, candidates, too_young(rows, plan) if candidates.manifest.rows else [])
+
+    @check(
+        "Something is committed where live commits count entries and there are candidates.",
+        "store_df",
+        "uncommitted_df",
+        "committed_df",
+    )
+    def live_set(
+        collector: Collector,
+        candidates: StoredFrame,
+        store_df: StoredFrame,
+        uncommitted_df: StoredFrame,
+        committed_df: StoredFrame,
+    ) -> dg.AssetCheckResult:
+        try:
+            guards.require_live_set(mark_of(store_df, uncommitted_df, committed_df, candidates))
+        except GuardTripped as tripped:
+            return _result(collector, candidates, [Violation(tripped.guard, str(tripped))])
+        return _result(collector, candidates, [])
+
+    return [disjoint, older_than_cutoff, live_set]
+
+
+def _result(collector: Collector, frame: StoredFrame, violations: list[Violation]) -> dg.AssetCheckResult:
+    """The result of a check; a failed one also ends the collection in the store."""
+    if violations:
+        repository = collector.open()
+        plan = plans.read(repository.store, frame.manifest.span.run_id)
+        fail(repository, plan, f"check of {frame.name}: " + "; ".join(f"{v.rule}: {v.detail}" for v in violations))
+        release_owned(repository.store, plan.owner)
+    return dg.AssetCheckResult(
+        passed=not violations,
+        metadata={
+            "rows": frame.manifest.rows,
+            "violations": dg.MetadataValue.table(
+                [dg.TableRecord({"rule": v.rule, "detail": v.detail, "rows": v.rows or 0}) for v in violations],
+                schema=_VIOLATIONS,
+            ),
+        },
+    )
+
+
+_VIOLATIONS = dg.TableSchema([dg.TableColumn("rule"), dg.TableColumn("detail"), dg.TableColumn("rows", "int")])

@@ -1,0 +1,104 @@
+"""The command line: collect a repository, and see what earlier runs did.
+
+Everything goes through the same graph as in the UI. With DAGSTER_HOME set, runs are recorded there and show up in it.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, DEFAULT_FILE, Configuration, Loaded, default_file, load
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+
+_CONFIG = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"Configuration file; by default the one named by {CONFIGURATION_VARIABLE}, else {DEFAULT_FILE}.",
+)
+_REPOSITORY = click.option("--repository", help="Name of the lakeFS repository, in place of the file's.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def main() -> None:
+    """Collects the garbage of a lakeFS repository: stored objects that nothing references any more.
+
+    A run lists what is stored, learns from lakeFS what is committed, staged or copied, and reports the rest. It deletes
+    nothing unless --sweep is given or the configuration says so.
+    """
+
+
+@main.command()
+@_CONFIG
+@_REPOSITORY
+@click.option(
+    "--sweep/--dry-run",
+    default=None,
+    help="Delete the candidates, or only report them. By default as the configuration says, which is a dry run.",
+)
+def run(file: Path | None, repository: str | None, sweep: bool | None) -> None:
+    """Makes one clean run: lists everything, subtracts everything that is live.
+
+    Exit status 0 if the run came to its end and every deletion was accepted, 1 otherwise.
+    """
+    with _one_line_errors():
+        loaded = _loaded(file, repository)
+        from lakefs_gc_assets.running import collect
+
+        succeeded, lines = collect(loaded, sweep, _progress)
+        for line in lines:
+            click.echo(line)
+        if not succeeded:
+            sys.exit(1)
+
+
+@main.command()
+@_CONFIG
+@_REPOSITORY
+@click.option("--runs", default=10, show_default=True, help="How many runs to show, newest first.")
+def status(file: Path | None, repository: str | None, runs: int) -> None:
+    """Shows the last runs of a repository and who holds its lock."""
+    with _one_line_errors():
+        loaded = _loaded(file, repository)
+        from lakefs_gc_assets.running import summary
+
+        for line in summary(loaded, runs):
+            click.echo(line)
+
+
+def _loaded(file: Path | None, repository: str | None) -> Loaded:
+    chosen = file or default_file()
+    if chosen is None:
+        raise ConfigurationError(
+            f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+        )
+    loaded = load(chosen)
+    if repository:
+        content = {**loaded.configuration.model_dump(), "repository": repository}
+        loaded = replace(loaded, configuration=Configuration.model_validate(content))
+    if not loaded.configuration.repository:
+        raise ConfigurationError(f"no repository is named: give --repository, or set `repository` in {chosen}")
+    loaded.with_secrets()
+    return loaded
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turns what went wrong into one line on standard error and exit status 1."""
+    if "DAGSTER_HOME" not in os.environ:
+        logging.getLogger("dagster").setLevel(logging.ERROR)
+    try:
+        yield
+    except CollectionError as error:
+        click.echo(f"lakefs-gc: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,199 @@
+"""Which commits are live: all that the server's refs dump names, proved complete, or every range file as a fallback.
+
+A refs dump is no snapshot: branches are dumped after commits, so heads made in between are missing from its commits. It
+counts only when every branch head, tag and parent is known; what a busy server left out is fetched one by one.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+from lakefs_gc_assets.collection.clock import Clock
+from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, ObjectNotFound
+from lakefs_gc_assets.lakefs import ranges, refs
+from lakefs_gc_assets.lakefs.facts import Branch, Commit, LakeFSApi, RefsDump
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.refs import Entity
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+Record_co = TypeVar("Record_co", covariant=True)
+_DUMP_TRIES = 3
+_FIRST_POLL_SECONDS = 0.2
+_LONGEST_POLL_SECONDS = 10.0
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+class CommitSource(StrEnum):
+    """Where the live commits were learnt from."""
+
+    REFS_DUMP = "refs dump"
+    METADATA_FOLDER = "metadata folder"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCommits:
+    """Everything that holds committed entries.
+
+    Attributes:
+        metarange_ids: distinct metaranges of all commits; empty with the fallback.
+        files: names of all metadata files, of whatever kind, with the fallback; empty with a refs dump.
+        heads: metarange of each branch's head, by branch; branches whose head is empty are left out.
+        commits: how many commits are live, 0 where the source does not say.
+        fetched: how many of them the dump lacked and the API gave.
+    """
+
+    source: CommitSource
+    started_at: datetime
+    ended_at: datetime
+    metarange_ids: tuple[str, ...]
+    files: tuple[str, ...]
+    heads: dict[str, str]
+    commits: int = 0
+    fetched: int = 0
+
+
+class IncompleteDump(LakeFSError):
+    """A refs dump lacks commits that its own branches, tags or commits name."""
+
+
+def live_commits(
+    api: LakeFSApi,
+    store: ObjectStore,
+    settings: CollectionSettings,
+    clock: Clock,
+    prepared_until: datetime,
+    note: Callable[[str], None] = lambda message: None,
+) -> LiveCommits:
+    """All commits, from the refs dump; every range file of the repository where dumping is refused or unknown.
+
+    Args:
+        prepared_until: end of the last preparation of uncommitted data; the dump starts a set time later.
+        note: is told what is worth a line in the log.
+    Raises:
+        LakeFSError: on any timeout or failure other than 401, 403, 404, 501, or where the dump stays incomplete.
+        CorruptFile: where one of its files cannot be read.
+    """
+    wait = prepared_until + timedelta(seconds=settings.wait_before_dump_seconds) - clock.now()
+    if wait > timedelta():
+        note(f"waiting {wait.total_seconds():.0f} s before the refs dump")
+        clock.sleep(wait.total_seconds())
+    started_at = clock.now()
+    problem: LakeFSError | None = None
+    for _ in range(_DUMP_TRIES):
+        try:
+            return _from_dump(api, store, settings, clock, started_at)
+        except (AccessDenied, NotFound, NotSupported) as refusal:
+            note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
+            return _from_metadata_folder(api, store, clock, started_at)
+        except IncompleteDump as incomplete:
+            note(f"{incomplete}; asking for another one")
+            problem = incomplete
+    raise LakeFSError(f"{_DUMP_TRIES} refs dumps in a row were incomplete, the last: {problem}")
+
+
+def _from_dump(
+    api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, started_at: datetime
+) -> LiveCommits:
+    dump = _finished_dump(api, settings, clock)
+    commits = {commit.id: commit for commit in read_table(store, dump.commits_meta_range_id, "commit", refs.read_commits)}
+    branches = read_table(store, dump.branches_meta_range_id, "branch", refs.read_branches)
+    tags = read_table(store, dump.tags_meta_range_id, "tag", refs.read_tags)
+    if not branches:
+        raise IncompleteDump("the refs dump names no branch, and every repository has one")
+    fetched = _fetch_missing(api, settings, commits, branches, tags)
+    metaranges = dict.fromkeys(commit.metarange_id for commit in commits.values() if commit.metarange_id)
+    heads = {branch.id: metarange for branch in branches if (metarange := commits[branch.commit_id].metarange_id)}
+    return LiveCommits(
+        CommitSource.REFS_DUMP, started_at, clock.now(), tuple(sorted(metaranges)), (), heads, len(commits), fetched
+    )
+
+
+def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -> RefsDump:
+    task = api.start_refs_dump()
+    deadline = clock.now() + timedelta(seconds=settings.dump_timeout_seconds)
+    pause = _FIRST_POLL_SECONDS
+    while True:
+        try:
+            dump = api.refs_dump(task)
+        except (AccessDenied, NotFound, NotSupported) as lost:
+            raise IncompleteDump(f"the refs dump {task} was started, but its state is refused: {lost}") from lost
+        if dump.done:
+            break
+        if clock.now() >= deadline:
+            raise LakeFSError(
+                f"the refs dump {task} was not done after {settings.dump_timeout_seconds:.0f} s. See the server's log, "
+                "or raise collection.dump_timeout_seconds"
+            )
+        clock.sleep(pause)
+        pause = min(pause * 2, _LONGEST_POLL_SECONDS)
+    if dump.error:
+        raise IncompleteDump(f"the refs dump {task} ended with an error: {dump.error}")
+    if not (dump.commits_meta_range_id and dump.branches_meta_range_id and dump.tags_meta_range_id):
+        raise IncompleteDump(f"the refs dump {task} is done, but lacks one of its three tables")
+    return dump
+
+
+class _TableReader(Protocol[Record_co]):
+    """Reads the records of one file of a dump's table."""
+
+    def __call__(self, data: bytes, file: str, *, expected: RangeRecord | None = None) -> Sequence[Record_co]: ...
+
+
+def read_table(
+    store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Record_co]
+) -> list[Record_co]:
+    """All records of one table of a dump, through its metarange; counts and bounds are checked."""
+    key = METADATA_PREFIX + metarange_id
+    records: list[Record_co] = []
+    for part in ranges.read_metarange(fetch(store, key), key, entity=entity):
+        part_key = METADATA_PREFIX + part.id
+        records.extend(read(fetch(store, part_key), part_key, expected=part))
+    return records
+
+
+def fetch(store: ObjectStore, key: str) -> bytes:
+    """A metadata file; its absence is an error of the live side, not of the store."""
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        raise CorruptFile(key, "existence", "the file is missing from the object store") from None
+
+
+def _fetch_missing(
+    api: LakeFSApi,
+    settings: CollectionSettings,
+    commits: dict[str, Commit],
+    branches: Iterable[refs.BranchRecord],
+    tags: Iterable[Branch],
+) -> int:
+    named = [branch.commit_id for branch in branches] + [tag.commit_id for tag in tags]
+    named += [parent for commit in commits.values() for parent in commit.parents]
+    missing = [commit_id for commit_id in dict.fromkeys(named) if commit_id not in commits]
+    fetched = 0
+    while missing:
+        commit_id = missing.pop()
+        if commit_id in commits:
+            continue
+        if fetched >= settings.dump_fetch_limit:
+            raise IncompleteDump(f"the refs dump lacks more than {settings.dump_fetch_limit} commits")
+        try:
+            commit = api.commit(commit_id)
+        except NotFound as gone:
+            raise IncompleteDump(f"the refs dump names commit {commit_id}, which the server does not know") from gone
+        commits[commit_id] = commit
+        fetched += 1
+        missing.extend(parent for parent in commit.parents if parent not in commits)
+    return fetched
+
+
+def _from_metadata_folder(api: LakeFSApi, store: ObjectStore, clock: Clock, started_at: datetime) -> LiveCommits:
+    names = (facts.key.removeprefix(METADATA_PREFIX) for facts in store.list_level(METADATA_PREFIX).objects)
+    files = tuple(sorted(name for name in names if len(name) == 64 and _HEXADECIMAL.issuperset(name)))
+    heads = {
+        branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)
+    }
+    return LiveCommits(CommitSource.METADATA_FOLDER, started_at, clock.now(), (), files, heads)

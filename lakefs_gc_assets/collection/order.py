@@ -1,0 +1,44 @@
+"""The safe order, checked on what frames say of themselves.
+
+An object that is uploaded, staged or committed while a collection runs must be seen by a later step at the latest. That
+holds when the listing ended before the preparation of uncommitted data began, and that ended before commits were read.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from lakefs_gc_assets.errors import OrderViolation
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When a frame was made, UTC, and in which attempt of which run."""
+
+    frame: str
+    run_id: str
+    attempt: str
+    started_at: datetime
+    ended_at: datetime
+
+
+def require_same_attempt(*spans: Span) -> None:
+    """Raises OrderViolation where frames belong to different runs or attempts."""
+    first = spans[0]
+    for other in spans[1:]:
+        if (other.run_id, other.attempt) != (first.run_id, first.attempt):
+            raise OrderViolation(
+                f"{first.frame} is of run {first.run_id}, attempt {first.attempt}, but {other.frame} of run "
+                f"{other.run_id}, attempt {other.attempt}. Materialize {other.frame} and what follows it again"
+            )
+
+
+def require_safe_order(listing: Span, uncommitted: Span, committed: Span) -> None:
+    """Raises OrderViolation unless listing, preparation and reading of commits followed each other in one attempt."""
+    require_same_attempt(listing, uncommitted, committed)
+    for earlier, later in ((listing, uncommitted), (uncommitted, committed)):
+        if not earlier.started_at <= earlier.ended_at <= later.started_at <= later.ended_at:
+            raise OrderViolation(
+                f"{later.frame} began at {later.started_at:%F %T.%f}Z, before {earlier.frame} was complete at "
+                f"{earlier.ended_at:%F %T.%f}Z: something live may have been missed. Materialize {later.frame} and "
+                "what follows it again"
+            )

@@ -1,0 +1,136 @@
+"""The plan: everything that a run decided before it read the first object, written first and never changed.
+
+Runs of every kind go through the same five steps; they differ in their plan alone.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, ObjectNotFound, OrderViolation
+from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 1
+
+
+class Flow(StrEnum):
+    """Kinds of run."""
+
+    CLEAN = "clean"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run collects. Times UTC, durations in seconds.
+
+    Attributes:
+        flow: which universe is collected against which live set.
+        run_id: a descending xid, also the name of the run's folder.
+        attempt: names one pass over the graph; frames of different attempts are never combined.
+        owner: the first Dagster run of this collection; re-executions keep it.
+        cutoff: nothing named or written at or after this moment is a candidate.
+        windows: the slice windows that are collected; other windows are stored and subtracted, never collected.
+        sweep: whether candidates are deleted; otherwise it is a dry run.
+    """
+
+    flow: Flow
+    repository: str
+    storage_namespace: str
+    run_id: str
+    attempt: str
+    owner: str
+    started_at: datetime
+    cutoff: datetime
+    min_age_seconds: float
+    grace_period_seconds: float
+    clock_skew_seconds: float
+    slice_window: WindowSize
+    windows: tuple[str, ...]
+    sweep: bool
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def skew(self) -> timedelta:
+        """The margin below every clock."""
+        return timedelta(seconds=self.clock_skew_seconds)
+
+    def to_json(self) -> bytes:
+        """The plan as it is stored."""
+        return json.dumps(asdict(self), default=_plain, indent=2, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, file: str) -> "Plan":
+        """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
+        try:
+            content: dict[str, Any] = json.loads(data)
+            if content.get("format_version") != FORMAT_VERSION:
+                raise CorruptFile(
+                    file, "format version", f"{content.get('format_version')}, this program reads {FORMAT_VERSION}"
+                )
+            unknown = set(content) - {field.name for field in fields(cls)}
+            if unknown:
+                raise CorruptFile(file, "plan", f"unknown entries {sorted(unknown)}")
+            return cls(
+                **{
+                    **content,
+                    "flow": Flow(content["flow"]),
+                    "windows": tuple(content["windows"]),
+                    "started_at": read_time(content["started_at"]),
+                    "cutoff": read_time(content["cutoff"]),
+                }
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptFile(file, "plan", f"cannot be read: {error}") from None
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return write_time(value)
+    raise TypeError(f"cannot be written: {type(value).__name__}")
+
+
+def write_time(moment: datetime) -> str:
+    """ISO 8601 in UTC with microseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def read_time(text: str) -> datetime:
+    """The reverse; raises ValueError for a time without a zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"time without a zone: {text}")
+    return moment.astimezone(UTC)
+
+
+def read(store: ObjectStore, run_id: str) -> Plan:
+    """The stored plan of a run. Raises CollectionError where there is none."""
+    key = run_folder.plan(run_id)
+    try:
+        return Plan.from_json(store.get(key), key)
+    except ObjectNotFound:
+        raise CollectionError(
+            f"run {run_id} has no plan in this repository: materialize store_df first, or launch the job collect"
+        ) from None
+
+
+def write_first(store: ObjectStore, plan: Plan) -> None:
+    """Writes the plan of a new run; a run that another Dagster run began is refused, its own next attempt is not.
+
+    Raises OrderViolation.
+    """
+    key = run_folder.plan(plan.run_id)
+    try:
+        store.put_if_absent(key, plan.to_json())
+        return
+    except AlreadyExists:
+        earlier = Plan.from_json(store.get(key), key)
+    if earlier.owner != plan.owner:
+        raise OrderViolation(
+            f"run {plan.run_id} is already collected by Dagster run {earlier.owner}: one run id belongs to one Dagster "
+            "run. Re-execute that run, or open a new one with the job open_run"
+        )
+    store.put(key, plan.to_json())

@@ -1,0 +1,63 @@
+"""Receipts: one row for each candidate that a sweep decided about, stored as it happens.
+
+A batch's receipts are written after its deletion was answered, so a receipt never claims what did not happen; a killed
+sweep goes on with the candidates that have none.
+"""
+
+import io
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection.tables import RECEIPTS
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+
+class Outcome(StrEnum):
+    """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is."""
+
+    DRY_RUN = "dry_run"
+    ACCEPTED = "accepted"
+    FAILED = "failed"
+    KEPT_LIVE = "kept_live"
+
+
+def table(
+    candidates: pa.Table, outcomes: Sequence[Outcome], errors: Sequence[str | None], decided_at: datetime
+) -> pa.Table:
+    """Receipts (RECEIPTS) for candidates, in their order."""
+    count = candidates.num_rows
+    columns = [candidates.column(name) for name in ("address", "size", "slice", "slice_window")]
+    return pa.table(
+        [
+            *columns,
+            pa.array([outcome.value for outcome in outcomes], pa.string()),
+            pa.array(errors, pa.string()),
+            pa.array([decided_at] * count, RECEIPTS.field("decided_at").type),
+        ],
+        schema=RECEIPTS,
+    )
+
+
+def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) -> None:
+    """Stores the receipts of one batch."""
+    buffer = io.BytesIO()
+    pq.write_table(receipts, buffer, compression="zstd")
+    store.put(f"{run_folder.receipts(run_id)}{batch_id}.parquet", buffer.getvalue())
+
+
+def read(store: ObjectStore, run_id: str) -> pa.Table:
+    """All receipts of a run (RECEIPTS). Raises CorruptFile."""
+    parts = []
+    for batch in store.list(run_folder.receipts(run_id)):
+        for key in batch.column("key").to_pylist():
+            try:
+                parts.append(pq.read_table(io.BytesIO(store.get(key))).cast(RECEIPTS))
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise CorruptFile(key, "receipts", f"cannot be read: {error}") from None
+    return pa.concat_tables(parts) if parts else RECEIPTS.empty_table()

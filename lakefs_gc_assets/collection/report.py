@@ -1,0 +1,123 @@
+"""The report of a run: what it looked at, what it found, what it deleted, and whether it can be relied on.
+
+Written for every run, failed ones too. Times UTC, sizes bytes, durations seconds.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection.plan import Plan, read_time, write_time
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 1
+
+
+class Ending(StrEnum):
+    """How a run ended."""
+
+    NOTHING_TO_DELETE = "nothing to delete"
+    MARKED = "marked, nothing deleted"
+    DELETED = "deleted"
+    PARTLY_DELETED = "some deletions failed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one run did.
+
+    Attributes:
+        started_at: run start time.
+        last_read_slice: the newest slice that was listed; empty where none was.
+        success: every step ended and every deletion was accepted; only then may a later run build on this one.
+        counts: objects and addresses by what they were found to be.
+        bytes: sizes by the same names.
+        kept: unreferenced objects that stay, by reason.
+    """
+
+    run_id: str
+    attempt: str
+    repository: str
+    storage_namespace: str
+    flow: str
+    previous_run: str | None
+    dry_run: bool
+    success: bool
+    ending: Ending
+    started_at: datetime
+    ended_at: datetime
+    cutoff: datetime
+    windows: tuple[str, ...]
+    last_read_slice: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    commit_source: str = ""
+    server_run_ids: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> bytes:
+        """The report as it is stored."""
+        return json.dumps(asdict(self), default=_plain, indent=2, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, file: str) -> "Report":
+        """Reads a stored report. Raises CorruptFile."""
+        try:
+            content: dict[str, Any] = json.loads(data)
+            if content["format_version"] != FORMAT_VERSION:
+                raise CorruptFile(
+                    file, "format version", f"{content['format_version']}, this program reads {FORMAT_VERSION}"
+                )
+            times = {name: read_time(content[name]) for name in ("started_at", "ended_at", "cutoff")}
+            lists = {name: tuple(content[name]) for name in ("windows", "server_run_ids", "warnings")}
+            return cls(**{**content, **times, **lists, "ending": Ending(content["ending"])})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptFile(file, "report", f"cannot be read: {error}") from None
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return write_time(value)
+    raise TypeError(f"cannot be written: {type(value).__name__}")
+
+
+def failed(plan: Plan, now: datetime, error: str) -> Report:
+    """The report of a run that a step ended with an error."""
+    return Report(
+        run_id=plan.run_id,
+        attempt=plan.attempt,
+        repository=plan.repository,
+        storage_namespace=plan.storage_namespace,
+        flow=plan.flow.value,
+        previous_run=None,
+        dry_run=not plan.sweep,
+        success=False,
+        ending=Ending.FAILED,
+        started_at=plan.started_at,
+        ended_at=now,
+        cutoff=plan.cutoff,
+        windows=plan.windows,
+        error=error,
+    )
+
+
+def write(store: ObjectStore, report: Report) -> None:
+    """Stores the report, in place of one of an earlier attempt."""
+    store.put(run_folder.report(report.run_id), report.to_json())
+
+
+def read(store: ObjectStore, run_id: str) -> Report | None:
+    """The stored report of a run; None while there is none. Raises CorruptFile."""
+    key = run_folder.report(run_id)
+    try:
+        return Report.from_json(store.get(key), key)
+    except ObjectNotFound:
+        return None

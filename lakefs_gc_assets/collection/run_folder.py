@@ -1,0 +1,55 @@
+"""Where a run keeps its plan, frames, receipts and report: beside the files of lakeFS's own collections.
+
+Keys are relative to the storage namespace. The root is the one lakeFS uses for uncommitted data, so a run of ours and
+the server's own files of a preparation are siblings; only folders that hold our plan are ours.
+"""
+
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+ROOT = "_lakefs/retention/gc/uncommitted/"
+
+
+def folder(run_id: str) -> str:
+    """The run's folder, with a trailing slash."""
+    return f"{ROOT}{run_id}/"
+
+
+def plan(run_id: str) -> str:
+    """Key of the plan."""
+    return f"{folder(run_id)}plan.json"
+
+
+def report(run_id: str) -> str:
+    """Key of the report."""
+    return f"{folder(run_id)}report.json"
+
+
+def frame(run_id: str, name: str) -> str:
+    """Folder of one frame, with a trailing slash."""
+    return f"{folder(run_id)}{name}/"
+
+
+def manifest(run_id: str, name: str) -> str:
+    """Key of a frame's manifest."""
+    return f"{frame(run_id, name)}manifest.json"
+
+
+def receipts(run_id: str) -> str:
+    """Folder of the receipts, with a trailing slash."""
+    return f"{folder(run_id)}receipts/"
+
+
+def run_ids(store: ObjectStore) -> tuple[str, ...]:
+    """Every run of ours in this namespace, newest first."""
+    names = (prefix.removeprefix(ROOT).rstrip("/") for prefix in store.list_level(ROOT).prefixes)
+    return tuple(name for name in sorted(names) if xids.is_xid(name) and _exists(store, plan(name)))
+
+
+def _exists(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True

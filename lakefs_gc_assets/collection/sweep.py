@@ -1,0 +1,57 @@
+"""Deleting: in bulk, under the lock, with a receipt for every address.
+
+A batch is the unit: the lock is checked right before it, its receipts are stored right after. At most the one batch that
+is under way when the lock is lost is not fenced.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collection import receipts
+from lakefs_gc_assets.collection.clock import Clock
+from lakefs_gc_assets.collection.lock import LockToken, verify
+from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+
+_NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Deletes candidates of one run, whose lock is held."""
+
+    store: ObjectStore
+    run_id: str
+    lock: LockToken
+    clock: Clock
+
+    def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
+        """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
+
+        Raises LockLost before a batch when the lock is no longer this run's, and CollectionError for a name that must
+        never be deleted.
+        """
+        for start in range(0, candidates.num_rows, self.store.delete_limit):
+            yield self._batch(candidates.slice(start, self.store.delete_limit))
+
+    def _batch(self, batch: pa.Table) -> pa.Table:
+        addresses = batch.column("address").to_pylist()
+        for address in addresses:
+            if layout.parse(address).layout in _NEVER_DELETED:
+                raise CollectionError(f"{address!r} is among the candidates, but is no name that lakeFS gives to data")
+        verify(self.store, self.lock)
+        outcomes = self.store.delete(addresses)
+        rows = receipts.table(
+            batch,
+            [Outcome.ACCEPTED if outcome.result is DeleteResult.ACCEPTED else Outcome.FAILED for outcome in outcomes],
+            [outcome.error for outcome in outcomes],
+            self.clock.now(),
+        )
+        receipts.write(self.store, self.run_id, uuid.uuid4().hex, rows)
+        return rows

@@ -1,0 +1,261 @@
+"""Making the server write its uncommitted data, and making sure that all of it was written.
+
+A server pages through its branches. A page that wrote nothing has no location, which is also what a server answers when
+a branch is deleted while it works and it loses count: such a page is believed only when it repeats while the branches
+stay the same. Afterwards one staged entry of every branch is looked for in what was written.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakefs_gc_assets.collection.clock import Clock
+from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, OrderViolation
+from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs.facts import LakeFSApi, UncommittedPage
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_EMPTY_PAGE_TRIES = 20
+_CONCURRENT_QUESTIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One complete preparation.
+
+    Attributes:
+        server_run_ids: ids under which the server wrote; more than one where a first page was asked again.
+        files: keys of all parquet files, relative to the storage namespace.
+        pages: answers that carried a location or ended the preparation.
+    """
+
+    started_at: datetime
+    ended_at: datetime
+    server_run_ids: tuple[str, ...]
+    files: tuple[str, ...]
+    pages: int
+
+
+@dataclass(slots=True)
+class _Progress:
+    run_ids: list[str] = field(default_factory=list)
+    prefixes: dict[str, int] = field(default_factory=dict)
+    pages: int = 0
+
+
+def prepare(
+    api: LakeFSApi,
+    store: ObjectStore,
+    namespace: Namespace,
+    settings: CollectionSettings,
+    clock: Clock,
+    progress: Callable[[int], None] = lambda pages: None,
+) -> Prepared:
+    """Pages through `prepare_uncommited` to its end and lists the files it wrote.
+
+    Raises LakeFSError where the server makes no progress, and OrderViolation or CorruptFile where it wrote less than
+    it said.
+    """
+    started_at = clock.now()
+    state = _Progress()
+    token: str | None = None
+    token_since, repeats = started_at, 0
+    while True:
+        page = _believable_page(api, token, state)
+        if page.location:
+            prefix = _prefix(namespace, page)
+            state.prefixes[prefix] = state.prefixes.get(prefix, 0) + 1
+        state.pages += 1
+        progress(state.pages)
+        if not page.continuation_token:
+            break
+        if page.continuation_token != token:
+            token, token_since, repeats = page.continuation_token, clock.now(), 0
+            continue
+        repeats += 1
+        waited = (clock.now() - token_since).total_seconds()
+        if repeats >= settings.prepare_page_limit or waited > settings.prepare_timeout_seconds:
+            raise LakeFSError(
+                f"prepare_uncommited repeated one continuation token {repeats} times in {waited:.0f} s without getting "
+                "further. See the server's log; raise collection.prepare_timeout_seconds where it is only slow"
+            )
+    ended_at = clock.now()
+    return Prepared(started_at, ended_at, tuple(state.run_ids), _written(store, state), state.pages)
+
+
+def _believable_page(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
+    page = _ask(api, token, state)
+    for _ in range(_EMPTY_PAGE_TRIES):
+        if page.location:
+            return page
+        before = {branch.id for branch in api.branches()}
+        first, second = _ask(api, token, state), None
+        if not first.location:
+            second = _ask(api, token, state)
+        after = {branch.id for branch in api.branches()}
+        if first.location:
+            return first
+        if second is not None and second.location:
+            return second
+        if before == after and second is not None:
+            return second
+        page = first
+    raise LakeFSError(
+        "prepare_uncommited kept answering without a location while branches came and went: whether there is "
+        "uncommitted data cannot be known. Collect when fewer branches are being deleted"
+    )
+
+
+def _ask(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
+    page = api.prepare_uncommitted(token)
+    if not state.run_ids or token is None:
+        state.run_ids.append(page.run_id)
+    elif page.run_id not in state.run_ids:
+        raise OrderViolation(
+            f"prepare_uncommited changed its run id from {state.run_ids[-1]} to {page.run_id} between pages: "
+            "parts of two preparations cannot be put together. Start the collection again"
+        )
+    return page
+
+
+def _prefix(namespace: Namespace, page: UncommittedPage) -> str:
+    relative = namespace.relative(page.location)
+    if relative is None:
+        raise LakeFSError(
+            f"prepare_uncommited wrote to {page.location}, which is outside of the repository's {namespace.uri}: "
+            "check that repository and object store belong together"
+        )
+    return relative.rstrip("/") + "/"
+
+
+def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
+    prefixes = dict.fromkeys(
+        [*state.prefixes, *(f"_lakefs/retention/gc/uncommitted/{run_id}/uncommitted/" for run_id in state.run_ids)]
+    )
+    files: list[str] = []
+    for prefix in prefixes:
+        found = [key for batch in store.list(prefix) for key in batch.column("key").to_pylist()]
+        told = state.prefixes.get(prefix, 0)
+        if len(found) < told:
+            raise CorruptFile(
+                prefix, "uncommitted files", f"the server said that it wrote {told} files, the store lists {len(found)}"
+            )
+        files.extend(found)
+    return tuple(sorted(files))
+
+
+def read_addresses(store: ObjectStore, file: str) -> pa.ChunkedArray:
+    """The column `physical_address` of one file, as the server spelled it.
+
+    Raises CorruptFile where the file is missing, is no such parquet file, or holds a null.
+    """
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(store.get(file)))
+        column = parquet.read(columns=["physical_address"]).column("physical_address").cast(pa.string())
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise CorruptFile(file, "uncommitted data", f"cannot be read as parquet: {error}") from None
+    if column.null_count or len(column) != parquet.metadata.num_rows:
+        raise CorruptFile(
+            file,
+            "uncommitted data",
+            f"{len(column)} addresses, {column.null_count} of them null, its footer says {parquet.metadata.num_rows}",
+        )
+    return column
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSample:
+    """One staged entry of a branch, as the server shows it, and the addresses it may mean."""
+
+    branch: str
+    path: str
+    keys: tuple[str, ...]
+    physical_address: str
+
+
+def staged_samples(api: LakeFSApi, namespace: Namespace) -> tuple[StagedSample, ...]:
+    """The first staged object of every branch whose address lies inside the storage namespace."""
+    branches = [branch.id for branch in api.branches()]
+    with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
+        samples = pool.map(lambda branch: _sample(api, namespace, branch), branches)
+        return tuple(sample for sample in samples if sample is not None)
+
+
+def _sample(api: LakeFSApi, namespace: Namespace, branch: str) -> StagedSample | None:
+    change = api.first_change(branch)
+    if change is None or change.type == "removed":
+        return None
+    stats = api.stat(branch, change.path)
+    if stats is None:
+        return None
+    keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
+    return StagedSample(branch, change.path, keys, stats.physical_address) if keys else None
+
+
+def missing_samples(
+    store: ObjectStore,
+    namespace: Namespace,
+    files: Sequence[str],
+    samples: Sequence[StagedSample],
+    cutoff: datetime,
+) -> tuple[StagedSample, ...]:
+    """Samples that no file holds although their name is older than the cutoff; a name without a time counts as old."""
+    old = [sample for sample in samples if _older(sample.keys[-1], cutoff)]
+    if not old:
+        return ()
+    wanted = {key for sample in old for key in sample.keys}
+    wanted |= {namespace.uri + key for key in wanted}
+    values = pa.array(sorted(wanted), pa.string())
+    found: set[str] = set()
+    for file in files:
+        column = read_addresses(store, file)
+        found.update(column.filter(pc.is_in(column, value_set=values)).to_pylist())
+    known = {key for address in found for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
+    return tuple(sample for sample in old if known.isdisjoint(sample.keys))
+
+
+def _older(address: str, cutoff: datetime) -> bool:
+    issued = layout.parse(address).issued_at
+    return issued is None or xids.as_datetime(issued) < cutoff
+
+
+def prepare_checked(
+    api: LakeFSApi,
+    store: ObjectStore,
+    namespace: Namespace,
+    settings: CollectionSettings,
+    clock: Clock,
+    cutoff: datetime,
+    progress: Callable[[int], None] = lambda pages: None,
+) -> Prepared:
+    """Prepares, compares with one staged entry of every branch, and prepares once more where one is missing.
+
+    Both preparations count. Raises LakeFSError where an old staged entry is missing from the second as well.
+    """
+    first = prepare(api, store, namespace, settings, clock, progress)
+    missing = missing_samples(store, namespace, first.files, staged_samples(api, namespace), cutoff)
+    if not missing:
+        return first
+    second = prepare(api, store, namespace, settings, clock, progress)
+    both = Prepared(
+        first.started_at,
+        second.ended_at,
+        first.server_run_ids + second.server_run_ids,
+        tuple(sorted({*first.files, *second.files})),
+        first.pages + second.pages,
+    )
+    still = missing_samples(store, namespace, both.files, staged_samples(api, namespace), cutoff)
+    if still:
+        raise LakeFSError(
+            f"the server's uncommitted data lacks {still[0].physical_address}, staged as {still[0].path!r} on branch "
+            f"{still[0].branch!r} ({len(still)} such branches): its preparation is incomplete, nothing may be collected. "
+            "Start the collection again; where it persists, see the server's log"
+        )
+    return both

@@ -1,0 +1,112 @@
+"""What is stored: which parts of a namespace a run lists, and the table that each part gives."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collection.tables import LISTED
+from lakefs_gc_assets.lakefs import layout, names, xids
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ObjectFacts, ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the listing: everything below `prefix`, or only the objects directly below it.
+
+    `slice` is set where the prefix is a slice of the usual layout.
+    """
+
+    prefix: str
+    only_directly: bool = False
+    slice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What to list, and which slices are left alone because nothing in them is old enough."""
+
+    parts: tuple[Part, ...]
+    skipped_slices: tuple[str, ...]
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        """The slices that are listed, newest first."""
+        return tuple(part.slice for part in self.parts if part.slice is not None)
+
+
+def listing(store: ObjectStore, cutoff: datetime) -> Listing:
+    """Finds the parts of a namespace with one listing of `data/` by delimiter.
+
+    A slice created at or after the cutoff is skipped: all its names were issued later. Everything else directly below
+    `data/` (shards, old layouts, foreign folders) is listed whole, the root and `data/` themselves without descending.
+    """
+    parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
+    skipped = []
+    for prefix in sorted(store.list_level(DATA_PREFIX).prefixes):
+        name = prefix.removeprefix(DATA_PREFIX).rstrip("/")
+        if not xids.is_xid(name):
+            parts.append(Part(prefix))
+        elif xids.as_datetime(xids.created_at(name)) >= cutoff:
+            skipped.append(name)
+        else:
+            parts.append(Part(prefix, slice=name))
+    return Listing(tuple(parts), tuple(skipped))
+
+
+def slice_names(store: ObjectStore) -> tuple[str, ...]:
+    """The slices of the usual layout, newest first."""
+    prefixes = store.list_level(DATA_PREFIX).prefixes
+    found = (prefix.removeprefix(DATA_PREFIX).rstrip("/") for prefix in prefixes)
+    return tuple(sorted(name for name in found if xids.is_xid(name)))
+
+
+def windows_of(slices: tuple[str, ...], size: WindowSize) -> tuple[str, ...]:
+    """`legacy` first, then the windows of the slices, oldest first."""
+    oldest_first = sorted(slices, key=xids.created_at)
+    return tuple(dict.fromkeys([LEGACY_WINDOW, *(layout.window(name, size) for name in oldest_first)]))
+
+
+def list_part(store: ObjectStore, part: Part, window_size: WindowSize) -> Iterator[pa.RecordBatch]:
+    """The objects of one part (LISTED); lakeFS's own files and the root's `dummy` are left out."""
+    if part.only_directly:
+        batches: Iterator[pa.RecordBatch] = iter([_as_batch(store.list_level(part.prefix).objects)])
+    else:
+        batches = store.list(part.prefix)
+    for batch in batches:
+        if batch.num_rows:
+            yield _listed(batch, window_size)
+
+
+def _as_batch(objects: tuple[ObjectFacts, ...]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": [facts.key for facts in objects],
+            "size": [facts.size for facts in objects],
+            "last_modified": [facts.last_modified for facts in objects],
+            "etag": [facts.etag for facts in objects],
+        },
+        schema=LISTING_SCHEMA,
+    )
+
+
+def _listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
+    addresses = batch.column("key")
+    read = names.read(addresses, window_size)
+    listed = pa.RecordBatch.from_arrays(
+        [
+            addresses,
+            read.slices,
+            read.windows,
+            read.layouts,
+            read.issued_at,
+            batch.column("last_modified"),
+            batch.column("size"),
+            batch.column("etag"),
+        ],
+        schema=LISTED,
+    )
+    return listed.filter(pc.not_equal(read.layouts, Layout.SPECIAL.value))

@@ -1,0 +1,76 @@
+"""How frames pass between assets: as what is stored, with what the UI shows of it."""
+
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from lakefs_gc_assets.frames import manifest as manifests
+from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.partitions import selected
+from lakefs_gc_assets.resources import Collector
+
+PREVIEW_ROWS = 20
+
+
+class FrameIOManager(dg.ConfigurableIOManager):
+    """Hands stored frames from asset to asset and to checks; assets store them themselves, as the last thing they do."""
+
+    collector: dg.ResourceDependency[Collector]
+
+    def handle_output(self, context: dg.OutputContext, obj: StoredFrame) -> None:
+        """Tells the UI about a frame: rows, bytes, windows, path, and a preview."""
+        context.add_output_metadata(metadata(obj))
+
+    def load_input(self, context: dg.InputContext) -> StoredFrame:
+        """The frame of the one run that the partitions name; always whole, whichever windows are asked for.
+
+        Raises OrderViolation where it was not made, CorruptFile where its manifest cannot be read.
+        """
+        run_id, _ = selected(context.asset_partition_keys)
+        repository = self.collector.open()
+        frame = context.asset_key.path[-1]
+        manifest = manifests.read(repository.store, run_id, frame)
+        return StoredFrame(manifest, repository.opener, self.collector.tasks())
+
+
+def metadata(frame: StoredFrame) -> dict[str, Any]:
+    """What the UI shows of a frame; small, because Dagster copies it to every cell."""
+    manifest = frame.manifest
+    return {
+        "dagster/row_count": manifest.rows,
+        "dagster/uri": frame.uri,
+        "path": dg.MetadataValue.path(frame.uri),
+        "run_id": manifest.span.run_id,
+        "attempt": manifest.span.attempt,
+        "started_at": dg.MetadataValue.timestamp(manifest.span.started_at),
+        "ended_at": dg.MetadataValue.timestamp(manifest.span.ended_at),
+        "object_bytes": manifest.object_bytes,
+        "file_bytes": manifest.file_bytes,
+        "files": len(manifest.files),
+        "rows_by_window": dg.MetadataValue.md(_windows(manifest.rows_by_window())),
+        "preview": dg.MetadataValue.md(_preview(frame.preview(rows=PREVIEW_ROWS))),
+        **_figures(manifest.figures),
+    }
+
+
+def _windows(rows: dict[str, int]) -> str:
+    lines = [f"| {window} | {count:,} |" for window, count in sorted(rows.items())]
+    return "\n".join(["| window | rows |", "|---|---:|", *lines]) if lines else "no rows"
+
+
+def _preview(rows: pa.Table) -> str:
+    if not rows.num_rows:
+        return "no rows"
+    names = rows.column_names
+    lines = ["| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in rows.to_pylist()]
+    return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *lines])
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def _figures(figures: Any) -> dict[str, Any]:
+    """Counts that a step made; long lists and maps stay in the manifest."""
+    return {name: value for name, value in figures.items() if isinstance(value, int | float | str)}

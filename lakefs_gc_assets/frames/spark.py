@@ -1,0 +1,76 @@
+"""Frames to and from Spark: a DataFrame is stored once, and every later step reads what was stored."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from lakefs_gc_assets.collection import run_folder, tables
+from lakefs_gc_assets.frames import files
+from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
+from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "store_df": tables.LISTED,
+    "uncommitted_df": tables.LIVE,
+    "committed_df": tables.LIVE,
+    "candidates": tables.LISTED,
+    "deleted_report": tables.RECEIPTS,
+    "unrecognised": tables.UNRECOGNISED,
+    "sightings": tables.SIGHTINGS,
+}
+"""Columns of each frame as they are stored: the five assets, and what a run keeps beside them."""
+
+
+@dataclass(frozen=True)
+class StoredFrame:
+    """A frame as stored. Reading it costs nothing until a DataFrame of it is used."""
+
+    manifest: Manifest
+    opener: StoreOpener
+    partitions: int
+
+    @property
+    def name(self) -> str:
+        """Name of the asset."""
+        return self.manifest.span.frame
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns as stored."""
+        return SCHEMAS[self.name]
+
+    @property
+    def uri(self) -> str:
+        """Where the frame lies in the object store."""
+        return self.opener.namespace_uri + run_folder.frame(self.manifest.span.run_id, self.name)
+
+    def dataframe(self, spark: SparkSession, windows: Sequence[str] | None = None) -> DataFrame:
+        """The rows of all windows, or of some; files are dealt out to tasks by their size."""
+        chosen = [file for file in self.manifest.files if windows is None or file.slice_window in windows]
+        groups = tasks.spread_by_weight(chosen, self.partitions, lambda file: file.bytes)
+        return tasks.dataframe(spark, groups, _reader(self.opener, self.schema), self.schema)
+
+    def preview(self, windows: Sequence[str] | None = None, rows: int = 20) -> pa.Table:
+        """The first rows, read without Spark."""
+        chosen = [file for file in self.manifest.files if windows is None or file.slice_window in windows]
+        return files.preview(self.opener.open(), chosen, self.schema, rows)
+
+
+def _reader(opener: StoreOpener, schema: pa.Schema) -> Callable[[FrameFile], Iterator[pa.RecordBatch]]:
+    def read(file: FrameFile) -> Iterator[pa.RecordBatch]:
+        yield from files.read_file(opener.open(), file, schema).to_batches()
+
+    return read
+
+
+def store(dataframe: DataFrame, opener: StoreOpener, run_id: str, frame: str) -> tuple[FrameFile, ...]:
+    """Writes the rows of a DataFrame as files of a frame; the frame exists when its manifest is written."""
+    schema = SCHEMAS[frame]
+    write = files.write_task(opener.open, run_folder.frame(run_id, frame), schema)
+    written = dataframe.select(*schema.names).mapInArrow(write, from_arrow_schema(files.WRITTEN)).collect()
+    found = [FrameFile(**row.asDict()) for row in written]
+    return tuple(sorted(found, key=lambda file: (file.slice_window, file.key)))

@@ -1,0 +1,76 @@
+"""Run ids by slice windows: the two dimensions in which every asset of the graph is partitioned.
+
+Both are dynamic. A cell is one window of one run; one Dagster run covers all windows of one run id.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from lakefs_gc_assets.errors import OrderViolation
+
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+REPOSITORY_TAG = "lakefs/repository"
+FLOW_TAG = "lakefs/flow"
+_CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class RunPartitions:
+    """The partitions of one repository's assets."""
+
+    repository: str
+
+    @property
+    def run_ids(self) -> dg.DynamicPartitionsDefinition:
+        """One key for each collection."""
+        return dg.DynamicPartitionsDefinition(name=f"gc_runs_{self.repository}")
+
+    @property
+    def windows(self) -> dg.DynamicPartitionsDefinition:
+        """One key for each slice window, `legacy` first, then in the order in which they were found."""
+        return dg.DynamicPartitionsDefinition(name=f"gc_slice_windows_{self.repository}")
+
+    @property
+    def definition(self) -> dg.MultiPartitionsDefinition:
+        """Cells are written `<run_id>|<window>`."""
+        return dg.MultiPartitionsDefinition({"run_id": self.run_ids, "slice": self.windows})
+
+    def add(self, instance: dg.DagsterInstance, run_id: str, windows: Iterable[str]) -> tuple[str, ...]:
+        """Adds a run and the windows that are new; returns all windows in their order."""
+        name = self.windows.name or ""
+        known = instance.get_dynamic_partitions(name)
+        new = [window for window in windows if window not in known]
+        for start in range(0, len(new), _CHUNK):
+            instance.add_dynamic_partitions(name, new[start : start + _CHUNK])
+        instance.add_dynamic_partitions(self.run_ids.name or "", [run_id])
+        return tuple(instance.get_dynamic_partitions(name))
+
+    def tags(self, run_id: str, windows: Sequence[str], flow: str) -> dict[str, str]:
+        """Tags that make one Dagster run cover the windows from the first to the last."""
+        return {
+            RANGE_START_TAG: f"{run_id}|{windows[0]}",
+            RANGE_END_TAG: f"{run_id}|{windows[-1]}",
+            REPOSITORY_TAG: self.repository,
+            FLOW_TAG: flow,
+        }
+
+
+def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The one run id and the windows that a Dagster run covers.
+
+    Raises OrderViolation for none (a range whose end was added before its start) and for more than one run id.
+    """
+    cells = [key.keys_by_dimension for key in partition_keys if isinstance(key, dg.MultiPartitionKey)]
+    run_ids = {cell["run_id"] for cell in cells}
+    if not cells:
+        raise OrderViolation(
+            "the selection covers no partition: choose a range from an older to a newer window, or use the job open_run"
+        )
+    if len(run_ids) > 1:
+        raise OrderViolation(
+            f"the selection covers {len(run_ids)} run ids, and one Dagster run collects one: choose a single run_id"
+        )
+    return run_ids.pop(), tuple(dict.fromkeys(cell["slice"] for cell in cells))

@@ -1,0 +1,161 @@
+"""Running a collection in this process, and telling a person what runs did: what the command line is made of."""
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from lakefs_gc_assets import automation
+from lakefs_gc_assets.collection import lock, report, run_folder
+from lakefs_gc_assets.collection.clock import Clock, SystemClock
+from lakefs_gc_assets.collection.report import Report
+from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.definitions import build
+from lakefs_gc_assets.partitions import FLOW_TAG
+from lakefs_gc_assets.resources import Collector, resources
+
+Progress = Callable[[str], None]
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def collect(
+    loaded: Loaded, sweep: bool | None, progress: Progress, clock: Clock | None = None
+) -> tuple[bool, list[str]]:
+    """Opens a run and makes it in this process.
+
+    Args:
+        sweep: whether to delete; None for what the settings say.
+        progress: is told each line as it happens.
+    Returns:
+        Whether the run succeeded, and what to tell of it.
+    Raises:
+        CollectionError: where the run could not be opened.
+    """
+    clock = clock or SystemClock()
+    with instance() as home:
+        succeeded, run_id, error = execute(loaded, sweep, progress, clock, home)
+    found = report.read(opened(loaded, clock).open().store, run_id)
+    if found is None:
+        return False, [f"lakefs-gc: {error}"]
+    return succeeded and found.success, described(found, error)
+
+
+def execute(
+    loaded: Loaded, sweep: bool | None, progress: Progress, clock: Clock, home: dg.DagsterInstance
+) -> tuple[bool, str, str | None]:
+    """Makes one run on an instance; returns whether it succeeded, its id, and what stopped it."""
+    definitions = build(loaded, clock, {"console": line_logger(progress)})
+    new = automation.open_run(home, opened(loaded, clock))
+    progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
+    job = definitions.resolve_job_def("collect")
+    config = {} if sweep is None else automation.run_config(sweep)
+    result = job.execute_in_process(instance=home, tags=new.tags, run_config=config, raise_on_error=False)
+    return result.success, new.run_id, _failure(result)
+
+
+def opened(loaded: Loaded, clock: Clock) -> Collector:
+    """The repository's resource outside of a run; secrets are read from the environment."""
+    complete = Loaded(loaded.with_secrets(), {})
+    collector = resources(complete, clock)["collector"]
+    assert isinstance(collector, Collector)
+    return collector
+
+
+@contextmanager
+def instance() -> Iterator[dg.DagsterInstance]:
+    """The instance of DAGSTER_HOME; without one, an instance that is gone with this process."""
+    if os.environ.get("DAGSTER_HOME"):
+        with dg.DagsterInstance.get() as home:
+            yield home
+        return
+    with tempfile.TemporaryDirectory(prefix="lakefs-gc-") as folder, dg.DagsterInstance.ephemeral(folder) as home:
+        yield home
+
+
+def line_logger(progress: Progress) -> dg.LoggerDefinition:
+    """A console that shows a run's messages as plain lines."""
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = getattr(record, "dagster_meta", {}).get("orig_message") or record.getMessage()
+            step = getattr(record, "dagster_meta", {}).get("step_key")
+            if not getattr(record, "dagster_meta", {}).get("dagster_event"):
+                progress(f"  {step}: {message}" if step else f"  {message}")
+
+    @dg.logger
+    def lines(_: dg.InitLoggerContext) -> logging.Logger:
+        logger = logging.Logger("lakefs-gc", logging.INFO)
+        logger.addHandler(Lines())
+        return logger
+
+    return lines
+
+
+def _failure(result: dg.ExecuteInProcessResult) -> str | None:
+    for event in result.all_events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            if data.user_failure_data and data.user_failure_data.description:
+                return f"{event.step_key}: {data.user_failure_data.description}"
+            return f"{event.step_key}: {data.error.message.strip() if data.error else 'failed'}"
+    return None if result.success else "the run failed"
+
+
+def described(found: Report, error: str | None) -> list[str]:
+    """What a person wants to know of a run, in lines."""
+    if not found.counts:
+        return [f"lakefs-gc: run {found.run_id} failed: {error or found.error}"]
+    counts, sizes = found.counts, found.bytes
+    lines = [
+        f"run {found.run_id} of {found.repository}: {found.ending.value}",
+        f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "
+        f"{counts['slices_listed']:,} slices, cutoff {found.cutoff:%F %T}Z",
+        f"  uncommitted {counts['uncommitted']:>12,} addresses",
+        f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, by the {found.commit_source}",
+        f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
+        *(f"  kept        {count:>12,} objects: {reason}" for reason, count in sorted(found.kept.items())),
+    ]
+    if not found.dry_run:
+        lines.append(
+            f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}; "
+            f"{counts['failed']:,} failed, {counts['kept_live']:,} kept as live at the recheck"
+        )
+    lines += [f"  warning: a sweep would be refused: {warning}" for warning in found.warnings]
+    if found.dry_run and counts["candidates"]:
+        lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
+    return lines
+
+
+def size(count: int) -> str:
+    """Bytes as a person reads them."""
+    amount = float(count)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
+
+
+def summary(loaded: Loaded, runs: int) -> Iterator[str]:
+    """The last runs, newest first, and the lock."""
+    repository = opened(loaded, SystemClock()).open()
+    yield f"{repository.facts.id} at {repository.namespace.uri}"
+    holder = lock.holder(repository.store)
+    yield f"lock: {holder}" if holder else "lock: free"
+    run_ids = run_folder.run_ids(repository.store)
+    for run_id in run_ids[:runs]:
+        found = report.read(repository.store, run_id)
+        yield f"{run_id}  {_line(found)}" if found else f"{run_id}  not ended"
+    if not run_ids:
+        yield "no runs yet"
+
+
+def _line(found: Report) -> str:
+    kind = "dry run" if found.dry_run else "sweep"
+    start = f"{found.started_at:%F %T}Z  {found.flow}, {kind}: {found.ending.value}"
+    if not found.counts:
+        return f"{start}: {found.error}"
+    return f"{start}; {found.counts['candidates']:,} candidates, {found.counts['deleted']:,} deleted"

@@ -1,0 +1,1 @@
+"""DataFrames out of the store and the server, and the functions that subtract them from each other."""

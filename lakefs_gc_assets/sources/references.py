@@ -1,0 +1,79 @@
+"""What is referenced, as DataFrames: ranges of metaranges, addresses of ranges and of uncommitted data."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lakefs_gc_assets.collection.live_files import LiveFiles
+from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LIVE, RANGES
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+
+@dataclass(frozen=True)
+class References:
+    """Reads references of one repository on Spark's workers.
+
+    Attributes:
+        partitions: how many tasks read files.
+    """
+
+    spark: SparkSession
+    opener: StoreOpener
+    namespace: Namespace
+    window_size: WindowSize
+    partitions: int
+
+    def ranges(self, metarange_ids: Sequence[str]) -> DataFrame:
+        """The distinct ranges of metaranges (RANGES). Two counts for one id give two rows, and the reading fails."""
+        groups = tasks.spread(metarange_ids, self.partitions)
+        return tasks.dataframe(self.spark, groups, self._each(LiveFiles.metarange), RANGES).distinct()
+
+    def range_records(self, metarange_ids: Sequence[str]) -> list[RangeRecord]:
+        """The same on the driver."""
+        rows = self.ranges(metarange_ids).collect()
+        return [
+            RangeRecord(row["id"], bytes(row["min_key"]), bytes(row["max_key"]), row["count"], row["estimated_size"])
+            for row in rows
+        ]
+
+    def committed(self, ranges: Sequence[RangeRecord]) -> DataFrame:
+        """The distinct addresses of ranges (LIVE).
+
+        Neighbours share a task, since ranges that follow each other hold many of the same addresses.
+        """
+        size = max(1, -(-len(ranges) // self.partitions))
+        ordered = sorted(ranges, key=lambda record: record.min_key)
+        groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+        return tasks.dataframe(self.spark, groups, self._each(LiveFiles.range), LIVE).distinct()
+
+    def of_metadata_files(self, names: Sequence[str]) -> DataFrame:
+        """The distinct addresses of all ranges among the files of the metadata folder (LIVE)."""
+        groups = tasks.spread(names, self.partitions)
+        return tasks.dataframe(self.spark, groups, self._each(LiveFiles.metadata_file), LIVE).distinct()
+
+    def uncommitted(self, files: Sequence[str]) -> DataFrame:
+        """The distinct addresses of files of uncommitted data (LIVE)."""
+        groups = tasks.spread(files, self.partitions)
+        return tasks.dataframe(self.spark, groups, self._each(LiveFiles.uncommitted), LIVE).distinct()
+
+    def head_entries(self, range_ids: Sequence[str], sizes: pa.Int64Array) -> DataFrame:
+        """Entries of branch heads' ranges that have one of these sizes (HEAD_ENTRIES)."""
+        groups = tasks.spread(range_ids, self.partitions)
+        read = self._each(lambda files, range_id: files.head_entries(range_id, sizes))
+        return tasks.dataframe(self.spark, groups, read, HEAD_ENTRIES)
+
+    def _each(
+        self, table: Callable[[LiveFiles, tasks.Item], pa.Table]
+    ) -> Callable[[tasks.Item], Iterator[pa.RecordBatch]]:
+        opener, namespace, window_size = self.opener, self.namespace, self.window_size
+
+        def read(item: tasks.Item) -> Iterator[pa.RecordBatch]:
+            yield from table(LiveFiles(opener.open(), namespace, window_size), item).to_batches()
+
+        return read

@@ -1,0 +1,74 @@
+"""Pure functions over frames: subtracting what is live, and telling what may go from what is kept all the same."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column, DataFrame
+
+from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
+from lakefs_gc_assets.lakefs.layout import Layout
+
+EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
+
+
+def without(universe: DataFrame, *live: DataFrame) -> DataFrame:
+    """Rows whose address is in none of the live frames.
+
+    Compared by a 64-bit hash: a collision keeps an object, it never loses one. Never use it for an intersection.
+    """
+    hashes = live[0].select("address")
+    for frame in live[1:]:
+        hashes = hashes.unionAll(frame.select("address"))
+    hashes = hashes.select(F.xxhash64("address").alias("live_hash"))
+    return universe.join(hashes, F.xxhash64(universe["address"]) == hashes["live_hash"], "left_anti")
+
+
+def without_exactly(frame: DataFrame, addresses: DataFrame) -> DataFrame:
+    """Rows whose address is not among the addresses, compared as strings."""
+    return frame.join(addresses.select("address"), "address", "left_anti")
+
+
+def kept_because(unreferenced: DataFrame, cutoff: datetime, windows: Sequence[str], sighted: DataFrame) -> DataFrame:
+    """Adds the column `kept`: why an unreferenced object stays (a value of Kept), null where it may go.
+
+    Args:
+        unreferenced: rows of the listing that nothing references.
+        cutoff: LastModified and the time in the name must both be earlier.
+        windows: the windows that the run collects.
+        sighted: addresses (`address`) of objects uploaded in parts that an earlier run listed long enough ago.
+    """
+    moment = F.timestamp_micros(F.lit(int(cutoff.timestamp() * 1_000_000)))
+    seen = sighted.select("address").distinct().withColumn("sighted", F.lit(True))
+    multipart = F.col("etag").rlike(MULTIPART_ETAG) & F.col("sighted").isNull()
+    young = (F.col("last_modified") >= moment) | (F.col("issued_at") >= moment)
+    timed = F.col("layout").isin(Layout.SLICE.value, Layout.SHARDED.value)
+    reason = (
+        F.when(F.col("layout") == Layout.UNRECOGNISED.value, F.lit(Kept.UNRECOGNISED.value))
+        .when(F.coalesce(young, F.lit(False)) | (timed & F.col("issued_at").isNull()), F.lit(Kept.YOUNG.value))
+        .when(~F.col("slice_window").isin(*windows), F.lit(Kept.OTHER_WINDOW.value))
+        .when(F.coalesce(multipart, F.lit(False)), F.lit(Kept.MULTIPART.value))
+    )
+    return unreferenced.join(seen, "address", "left").withColumn("kept", reason).drop("sighted")
+
+
+def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:
+    """Rows of a frame that have the size of some row of another one, and its ETag where both are plain MD5.
+
+    Both frames have `size` and `etag`. A store without ETags gives the MD5 of nothing for size 0.
+    """
+    mine = frame.withColumn("content", _content())
+    theirs = others.select("size", _content().alias("content")).distinct()
+    known, unknown = theirs.where("content is not null"), theirs.where("content is null")
+    by_content = mine.join(known, ["size", "content"], "left_semi")
+    by_size = mine.where("content is null").join(known.select("size"), "size", "left_semi")
+    either = mine.join(unknown.select("size"), "size", "left_semi")
+    columns = frame.columns
+    return by_content.select(*columns).unionAll(by_size.select(*columns)).unionAll(either.select(*columns)).distinct()
+
+
+def _content() -> Column:
+    """The MD5 of an object's content, null where its ETag does not say."""
+    return F.when(F.col("etag").rlike(PLAIN_ETAG), F.col("etag")).when(
+        F.col("etag").isNull() & (F.col("size") == 0), F.lit(EMPTY_MD5)
+    )

@@ -1,0 +1,57 @@
+"""DataFrames whose partitions are pieces of work: each task does its share in Python and yields Arrow batches.
+
+A range of numbers with `mapInArrow` is all it needs, so it works on local, standalone and remote sessions alike.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+Item = TypeVar("Item")
+
+
+def dataframe(
+    spark: SparkSession,
+    groups: Sequence[Sequence[Item]],
+    read: Callable[[Item], Iterable[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """A DataFrame with one partition for each group, whose rows are what `read` yields for the group's items.
+
+    Args:
+        groups: the work, at most a few hundred megabytes of it: it travels with the function.
+        read: runs in a Python worker; must not capture a session or anything of Dagster.
+        schema: of the batches that `read` yields.
+    """
+    spark_schema = from_arrow_schema(schema)
+    work = [tuple(group) for group in groups if group]
+    if not work:
+        return spark.createDataFrame([], spark_schema)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                for item in work[index]:
+                    yield from read(item)
+
+    return spark.range(0, len(work), 1, len(work)).mapInArrow(run, spark_schema)
+
+
+def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:
+    """Deals items out to at most so many groups, neighbours to different groups."""
+    return [list(items[start::partitions]) for start in range(min(partitions, len(items)))]
+
+
+def spread_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:
+    """Deals items out to at most so many groups of about equal weight: the heaviest first, to the lightest group."""
+    groups: list[list[Item]] = [[] for _ in range(min(partitions, len(items)))]
+    loads = [(0, index) for index in range(len(groups))]
+    for item in sorted(items, key=weight, reverse=True):
+        load, index = heapq.heappop(loads)
+        groups[index].append(item)
+        heapq.heappush(loads, (load + weight(item), index))
+    return groups
