@@ -51,7 +51,7 @@ def execute(
     new = automation.open_run(home, opened(loaded, clock))
     progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
     job = definitions.resolve_job_def("collect")
-    config = {} if sweep is None else automation.run_config(sweep)
+    config = {"loggers": {"console": {}}, **({} if sweep is None else automation.run_config(sweep))}
     result = job.execute_in_process(instance=home, tags=new.tags, run_config=config, raise_on_error=False)
     return result.success, new.run_id, _failure(result)
 

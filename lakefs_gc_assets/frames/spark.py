@@ -54,6 +54,10 @@ class StoredFrame:
         groups = tasks.spread_by_weight(chosen, self.partitions, lambda file: file.bytes)
         return tasks.dataframe(spark, groups, _reader(self.opener, self.schema), self.schema)
 
+    def table(self) -> pa.Table:
+        """All rows, read without Spark: for frames that fit into memory."""
+        return files.preview(self.opener.open(), self.manifest.files, self.schema, self.manifest.rows)
+
     def preview(self, windows: Sequence[str] | None = None, rows: int = 20) -> pa.Table:
         """The first rows, read without Spark."""
         chosen = [file for file in self.manifest.files if windows is None or file.slice_window in windows]
