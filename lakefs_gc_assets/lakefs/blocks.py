@@ -152,9 +152,14 @@ def _named_values(block: bytes) -> dict[bytes, bytes]:
     position, name = 0, b""
     while position < end:
         start = position
-        shared, position = varint(block, position, end)
-        unshared, position = varint(block, position, end)
-        length, position = varint(block, position, end)
+        lengths = block[position : position + 3]
+        if position + 3 <= end and max(lengths) < 0x80:  # three varints of one byte each: nearly always
+            shared, unshared, length = lengths
+            position += 3
+        else:
+            shared, position = varint(block, position, end)
+            unshared, position = varint(block, position, end)
+            length, position = varint(block, position, end)
         if shared > len(name) or unshared > end - position or length > end - position - unshared:
             raise ValueError(f"the entry at {start} runs out of its block")
         if shared + unshared > MAX_NAME_BYTES:
