@@ -437,7 +437,8 @@ class TestAnswers:
         original: Any = GOOD[method]
         for name in place.split("."):
             original = original[int(name) if isinstance(original, list) else name]
-        wrong = [value for value in (None, 1.5, "text", 7, True, {}, []) if type(value) is not type(original)]
+        values: tuple[object, ...] = (None, 1.5, "text", 7, True, {}, [])
+        wrong = [value for value in values if type(value) is not type(original)]
         answers = [said(changed(GOOD[method], place, putting(value))) for value in wrong]
         with talking(*answers) as (client, server, _):
             for value in wrong:

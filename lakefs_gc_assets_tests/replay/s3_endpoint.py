@@ -182,12 +182,10 @@ class S3Endpoint:
 
     def _delete_many(self, body: bytes) -> S3Answer:
         request = ElementTree.fromstring(body)
-        quiet, outcome = False, []
+        quiet = any(element.tag.endswith("Quiet") and element.text == "true" for element in request)
+        outcome: list[str] = []
         for element in request:
-            name = element.tag.rpartition("}")[2]
-            if name == "Quiet":
-                quiet = element.text == "true"
-            if name != "Object":
+            if not element.tag.endswith("Object"):
                 continue
             key = next(child.text or "" for child in element if child.tag.endswith("Key"))
             try:

@@ -72,6 +72,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
+    def handle_expect_100(self) -> bool:
+        """Lets the client send its body at once: answers are buffered."""
+        proceed = super().handle_expect_100()
+        self.wfile.flush()
+        return proceed
+
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle
 
     def log_message(self, format: str, *arguments: object) -> None:
