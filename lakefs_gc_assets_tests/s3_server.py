@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import boto3
+from moto.core import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
 
 from lakefs_gc_assets.configuration import StoreSettings
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 ACCESS_KEY = "test-access-key"
 SECRET_KEY = "test-secret-key"
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+xml.register_namespace("", _NAMESPACE)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,12 @@ class S3Server:
         bucket = f"bucket-{uuid4().hex}"
         self.client().create_bucket(Bucket=bucket)
         return bucket
+
+    def fill(self, bucket: str, keys: Iterable[str]) -> None:
+        """Puts empty objects past HTTP, many at once."""
+        backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+        for key in keys:
+            backend.put_object(bucket, key, b"")
 
     @contextmanager
     def failing(self, faults: Faults) -> Iterator[None]:

@@ -173,7 +173,7 @@ def test_a_put_if_absent_leaves_what_is_there(store: ObjectStore) -> None:
 
 
 def test_a_put_if_match_replaces_one_version_only(store: ObjectStore) -> None:
-    first = store.put("folder/key", b"first")
+    first = store.put_if_absent("folder/key", b"first")
     second = store.put_if_match("folder/key", b"second", first)
     assert store.head("folder/key").etag == second
     with pytest.raises(PreconditionFailed, match="folder/key"):

@@ -1,0 +1,72 @@
+import multiprocessing
+import pickle
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.configuration import StoreSettings
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.storage.opening import StoreOpener, open_store
+from lakefs_gc_assets_tests.s3_server import S3Server
+
+
+def test_a_local_namespace_lies_below_the_local_root(tmp_path: Path) -> None:
+    for namespace, folder in (
+        ("local://repository", "repository"),
+        ("local://repository/nested/", "repository/nested"),
+        ("local:///blocks/repository", "blocks/repository"),
+    ):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "dummy").write_bytes(folder.encode())
+        store = open_store(StoreSettings(local_root=str(tmp_path)), Namespace.parse(namespace))
+        assert store.get("dummy") == folder.encode()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "root", "message"),
+    [
+        ("local://repository", None, "set store.local_root"),
+        ("local://missing", "", "there is no folder"),
+        ("local://../outside", "", "leads out of store.local_root"),
+        ("local://a/../../outside", "", "leads out of store.local_root"),
+        ("gs://bucket/repository", "", "supported are s3:// .* and local://"),
+        ("https://account.blob.core.windows.net/container/x", "", "kind 'azure'"),
+        ("mem://repository", "", "kind 'mem'"),
+    ],
+)
+def test_what_cannot_be_opened_is_explained(tmp_path: Path, namespace: str, root: str | None, message: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "root").mkdir()
+    settings = StoreSettings(local_root="" if root is None else str(tmp_path / "root"))
+    with pytest.raises(ConfigurationError, match=message):
+        open_store(settings, Namespace.parse(namespace))
+
+
+def test_an_opener_opens_once_and_after_a_journey(s3_server: S3Server, bucket: str) -> None:
+    opener = StoreOpener(s3_server.settings(), f"s3://{bucket}/opened")
+    store = opener.open()
+    store.put("key", b"content")
+    arrived = pickle.loads(pickle.dumps(opener))
+    assert arrived == opener
+    assert arrived.open() is store
+    assert StoreOpener(s3_server.settings(), f"s3://{bucket}/other").open() is not store
+
+
+def _read(opener: StoreOpener) -> bytes:
+    return opener.open().get("key")
+
+
+def test_another_process_opens_its_own(s3_server: S3Server, bucket: str) -> None:
+    opener = StoreOpener(s3_server.settings(), f"s3://{bucket}/processes")
+    opener.open().put("key", b"content")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_read, (opener,)) == b"content"
+
+
+def test_an_opener_tells_no_secrets() -> None:
+    settings = StoreSettings(access_key_id="AKIAEXAMPLE", secret_access_key="hush-1", session_token="hush-2")
+    opener = StoreOpener(settings, "s3://bucket/repository/")
+    for text in (repr(opener), str(opener), f"{opener}"):
+        assert "hush" not in text
+        assert "s3://bucket/repository/" in text
