@@ -62,7 +62,7 @@ def collect_job(partitions: RunPartitions) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         "collect",
         selection=dg.AssetSelection.assets(*ORDER),
-        description="Collects one run id over its windows. Launch it through open_run, or materialize a range of cells.",
+        description="Collects one run id over its windows. Launch it by open_run, or materialize a range of cells.",
         partitions_def=partitions.definition,
         executor_def=dg.in_process_executor,
     )

@@ -3,8 +3,9 @@
 A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import pyspark.sql.functions as F
@@ -23,6 +24,7 @@ from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import RunPartitions
 from lakefs_gc_assets.resources import Collector
 
+_Check = Callable[..., dg.AssetCheckResult]
 _SHOWN = 20
 
 
@@ -42,7 +44,8 @@ def define(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
 
 def shape_violations(frame: DataFrame, model: type[Frame]) -> list[Violation]:
     """What pandera finds wrong with a frame's columns; a frame read several times, so worth being persisted."""
-    validated: Any = model.validate(frame)
+    # Typed for frames of the model itself; any frame may be asked about.
+    validated: Any = model.validate(cast(Any, frame))
     found = validated.pandera.errors or {}
     return [
         Violation(f"{kind}: {reason}", str(error.get("error", error)))
@@ -89,7 +92,7 @@ def _shape(name: str, partitions: RunPartitions) -> dg.AssetChecksDefinition:
 
 
 def _rules(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
-    def check(description: str, *others: str) -> Any:
+    def check(description: str, *others: str) -> Callable[[_Check], dg.AssetChecksDefinition]:
         return dg.asset_check(
             asset=dg.AssetKey("candidates"),
             description=description,

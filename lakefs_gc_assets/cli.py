@@ -13,7 +13,14 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, DEFAULT_FILE, Configuration, Loaded, default_file, load
+from lakefs_gc_assets.configuration import (
+    CONFIGURATION_VARIABLE,
+    DEFAULT_FILE,
+    Configuration,
+    Loaded,
+    default_file,
+    load,
+)
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 
 _CONFIG = click.option(

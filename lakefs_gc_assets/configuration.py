@@ -1,8 +1,8 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with `repository` and the sections `lakefs`, `store`, `collection` and `spark`. Where a value differs between
-machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are read
-when they are needed.
+A file is YAML with `repository` and the sections `lakefs`, `store`, `collection` and `spark`. Where a value differs
+between machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and
+are read when they are needed.
 """
 
 import os

@@ -14,9 +14,7 @@ from lakefs_gc_assets.partitions import RunPartitions
 from lakefs_gc_assets.resources import resources
 
 
-def build(
-    loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None
-) -> dg.Definitions:
+def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
     """The definitions of one repository; `loggers` in place of Dagster's own console."""
     partitions = RunPartitions(loaded.configuration.repository)
     graph = Graph(partitions)
@@ -29,7 +27,7 @@ def build(
         asset_checks=checks.define(partitions),
         jobs=[collect, automation.open_run_job],
         sensors=[automation.launch_opened_runs(collect)],
-        resources={**given, "frames": FrameIOManager(collector=given["collector"])},
+        resources={**given.by_name(), "frames": FrameIOManager(collector=given.collector)},
         executor=dg.in_process_executor,
         loggers=loggers,
     )

@@ -3,6 +3,7 @@
 Every field is described once, in `configuration.py`; the UI shows the same words.
 """
 
+from dataclasses import dataclass, fields
 from typing import Any
 
 import dagster as dg
@@ -23,7 +24,6 @@ from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.java import ensure_java, use_this_python
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.opening import StoreOpener
-
 
 _TASKS_PER_CORE = 4
 _REMOTE_CORES = 8
@@ -122,8 +122,23 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
         return _TASKS_PER_CORE * parallelism(self.spark.session())
 
 
-def resources(loaded: Loaded, clock: Clock) -> dict[str, object]:
-    """The resources of a configuration, by the names that assets ask for; secrets stay in the environment."""
+@dataclass(frozen=True)
+class Resources:
+    """The resources of one repository, under the names that assets ask for."""
+
+    lakefs: LakeFSResource
+    store: StoreResource
+    collection: CollectionResource
+    spark: SparkResource
+    collector: Collector
+
+    def by_name(self) -> dict[str, object]:
+        """As Dagster takes them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def resources(loaded: Loaded, clock: Clock) -> Resources:
+    """The resources of a configuration; secrets stay in the environment."""
     configuration = loaded.configuration
     lakefs = LakeFSResource(**_section(loaded, "lakefs"))
     store = StoreResource(**_section(loaded, "store"))
@@ -132,7 +147,7 @@ def resources(loaded: Loaded, clock: Clock) -> dict[str, object]:
     collector = Collector(
         repository=configuration.repository, lakefs=lakefs, store=store, collection=collection, spark=spark, clock=clock
     )
-    return {"lakefs": lakefs, "store": store, "collection": collection, "spark": spark, "collector": collector}
+    return Resources(lakefs, store, collection, spark, collector)
 
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:

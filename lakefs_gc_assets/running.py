@@ -59,9 +59,7 @@ def execute(
 def opened(loaded: Loaded, clock: Clock) -> Collector:
     """The repository's resource outside of a run; secrets are read from the environment."""
     complete = Loaded(loaded.with_secrets(), {})
-    collector = resources(complete, clock)["collector"]
-    assert isinstance(collector, Collector)
-    return collector
+    return resources(complete, clock).collector
 
 
 @contextmanager
@@ -108,13 +106,14 @@ def described(found: Report, error: str | None) -> list[str]:
     """What a person wants to know of a run, in lines."""
     if not found.counts:
         return [f"lakefs-gc: run {found.run_id} failed: {error or found.error}"]
-    counts, sizes = found.counts, found.bytes
+    counts, sizes = found.counts, found.object_bytes
     lines = [
         f"run {found.run_id} of {found.repository}: {found.ending.value}",
         f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "
         f"{counts['slices_listed']:,} slices, cutoff {found.cutoff:%F %T}Z",
         f"  uncommitted {counts['uncommitted']:>12,} addresses",
-        f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, by the {found.commit_source}",
+        f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, "
+        f"by the {found.commit_source}",
         f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
         *(f"  kept        {count:>12,} objects: {reason}" for reason, count in sorted(found.kept.items())),
     ]

@@ -19,7 +19,7 @@ from lakefs_gc_assets.sources.hidden_staged import Cleared
 def define(graph: Graph) -> dg.AssetsDefinition:
     """The asset of one repository."""
 
-    @dg.asset(**graph.options("candidates"))
+    @graph.asset("candidates")
     def candidates(
         context: dg.AssetExecutionContext,
         collector: Collector,

@@ -15,7 +15,7 @@ from lakefs_gc_assets.resources import Collector
 def define(graph: Graph) -> dg.AssetsDefinition:
     """The asset of one repository."""
 
-    @dg.asset(**graph.options("committed_df"))
+    @graph.asset("committed_df")
     def committed_df(
         context: dg.AssetExecutionContext, collector: Collector, uncommitted_df: StoredFrame
     ) -> StoredFrame:

@@ -25,10 +25,8 @@ from lakefs_gc_assets.resources import Collector
 def define(graph: Graph) -> dg.AssetsDefinition:
     """The asset of one repository."""
 
-    @dg.asset(**graph.options("deleted_report"))
-    def deleted_report(
-        context: dg.AssetExecutionContext, collector: Collector, candidates: StoredFrame
-    ) -> StoredFrame:
+    @graph.asset("deleted_report")
+    def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: StoredFrame) -> StoredFrame:
         with step(context, collector) as run:
             outcomes = swept(run, candidates) if run.plan.sweep else only_marked(run, candidates)
             stored = run.store("deleted_report", outcomes, (candidates,))
@@ -60,9 +58,7 @@ def swept(run: Step, candidates: StoredFrame) -> DataFrame:
     ownership.require_own_addresses(
         run.repository.api, run.repository.store, run.repository.namespace, committed.manifest.figures["heads"]
     )
-    earlier = run.spark.createDataFrame(
-        receipts.read(run.repository.store, run.plan.run_id)
-    )
+    earlier = run.spark.createDataFrame(receipts.read(run.repository.store, run.plan.run_id))
     done = earlier.where(F.col("outcome") == Outcome.ACCEPTED.value).dropDuplicates(["address"])
     live = live_again(run, candidates).select("address").distinct().persist()
     remaining = rows.join(done, "address", "left_anti")
@@ -93,7 +89,9 @@ def live_again(run: Step, candidates: StoredFrame) -> DataFrame:
         committed = references.of_metadata_files([name for name in live.files if name not in known])
     else:
         unread = [metarange_id for metarange_id in live.metarange_ids if metarange_id not in known]
-        committed = references.committed([record for record in references.range_records(unread) if record.id not in known])
+        committed = references.committed(
+            [record for record in references.range_records(unread) if record.id not in known]
+        )
     run.log(f"recheck: {len(prepared.files)} files of uncommitted data, {live.commits:,} commits")
     return references.uncommitted(prepared.files).unionAll(committed)
 

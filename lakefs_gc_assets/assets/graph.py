@@ -1,18 +1,16 @@
 """What the five assets have in common: their order, partitions, and what the UI shows of their columns."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
 
 from lakefs_gc_assets.frames.models import MODELS, Frame, description
+from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import RunPartitions
 
 ORDER = ("store_df", "uncommitted_df", "committed_df", "candidates", "deleted_report")
 """The safe order, which is also the order of the edges."""
-
-POOL = "lakefs_gc"
 
 _COLUMN_SOURCES: Mapping[str, tuple[str, ...]] = {
     "candidates": ("store_df",),
@@ -27,21 +25,21 @@ class Graph:
 
     partitions: RunPartitions
 
-    def options(self, name: str) -> dict[str, Any]:
-        """Keyword arguments of `dagster.asset` for one of the five."""
-        return {
-            "name": name,
-            "description": (MODELS[name].__doc__ or "").strip(),
-            "partitions_def": self.partitions.definition,
-            "backfill_policy": dg.BackfillPolicy.single_run(),
-            "group_name": "garbage_collection",
-            "kinds": {"pyspark", "parquet"},
-            "io_manager_key": "frames",
-            "metadata": {
-                "dagster/column_schema": column_schema(MODELS[name]),
-                **({"dagster/column_lineage": lineage} if (lineage := column_lineage(name)) else {}),
-            },
-        }
+    def asset(self, name: str) -> Callable[[Callable[..., StoredFrame]], dg.AssetsDefinition]:
+        """The decorator `dagster.asset` for one of the five."""
+        metadata: dict[str, object] = {"dagster/column_schema": column_schema(MODELS[name])}
+        if lineage := column_lineage(name):
+            metadata["dagster/column_lineage"] = lineage
+        return dg.asset(
+            name=name,
+            description=(MODELS[name].__doc__ or "").strip(),
+            partitions_def=self.partitions.definition,
+            backfill_policy=dg.BackfillPolicy.single_run(),
+            group_name="garbage_collection",
+            kinds={"pyspark", "parquet"},
+            io_manager_key="frames",
+            metadata=metadata,
+        )
 
 
 def column_schema(model: type[Frame]) -> dg.TableSchema:

@@ -46,7 +46,7 @@ def report_of(run: Step, deleted: StoredFrame) -> Report:
             "failed": failed,
             "kept_live": objects[Outcome.KEPT_LIVE],
         },
-        bytes={
+        object_bytes={
             "listed": mark.listed_bytes,
             "candidates": mark.candidate_bytes,
             "deleted": sizes[Outcome.ACCEPTED],

@@ -16,7 +16,7 @@ from lakefs_gc_assets.sources.listing import listed_objects
 def define(graph: Graph) -> dg.AssetsDefinition:
     """The asset of one repository."""
 
-    @dg.asset(**graph.options("store_df"))
+    @graph.asset("store_df")
     def store_df(context: dg.AssetExecutionContext, collector: Collector) -> StoredFrame:
         with step(context, collector, begin=planning.begin) as run:
             listing = universe.listing(run.repository.store, run.plan.cutoff)

@@ -12,7 +12,7 @@ from lakefs_gc_assets.resources import Collector
 def define(graph: Graph) -> dg.AssetsDefinition:
     """The asset of one repository."""
 
-    @dg.asset(**graph.options("uncommitted_df"))
+    @graph.asset("uncommitted_df")
     def uncommitted_df(context: dg.AssetExecutionContext, collector: Collector, store_df: StoredFrame) -> StoredFrame:
         with step(context, collector) as run:
             prepared = uncommitted.prepare_checked(

@@ -99,7 +99,9 @@ def _from_dump(
     api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, started_at: datetime
 ) -> LiveCommits:
     dump = _finished_dump(api, settings, clock)
-    commits = {commit.id: commit for commit in read_table(store, dump.commits_meta_range_id, "commit", refs.read_commits)}
+    commits = {
+        commit.id: commit for commit in read_table(store, dump.commits_meta_range_id, "commit", refs.read_commits)
+    }
     branches = read_table(store, dump.branches_meta_range_id, "branch", refs.read_branches)
     tags = read_table(store, dump.tags_meta_range_id, "tag", refs.read_tags)
     if not branches:
@@ -143,9 +145,7 @@ class _TableReader(Protocol[Record_co]):
     def __call__(self, data: bytes, file: str, *, expected: RangeRecord | None = None) -> Sequence[Record_co]: ...
 
 
-def read_table(
-    store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Record_co]
-) -> list[Record_co]:
+def read_table(store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Record_co]) -> list[Record_co]:
     """All records of one table of a dump, through its metarange; counts and bounds are checked."""
     key = METADATA_PREFIX + metarange_id
     records: list[Record_co] = []

@@ -13,7 +13,7 @@ from lakefs_gc_assets.lakefs.facts import ServerClocks
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Readings of the three clocks at one moment, UTC. The server's two are those of the extreme `Date` headers seen."""
+    """Readings of the three clocks at one moment, UTC; the server's two are of the extreme `Date` headers seen."""
 
     own: datetime
     server_earliest: datetime

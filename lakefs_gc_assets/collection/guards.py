@@ -1,7 +1,7 @@
 """Guards: figures that look like a mistake rather than like garbage.
 
-A guard of amount stops the sweep and leaves the mark: a dry run ends well and shows it as a warning. A guard on the live
-set stops the run.
+A guard of amount stops the sweep and leaves the mark: a dry run ends well and shows it as a warning. A guard on the
+live set stops the run.
 """
 
 from collections.abc import Iterable

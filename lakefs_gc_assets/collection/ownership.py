@@ -17,9 +17,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 _HEADS_TRIED = 10
 
 
-def require_own_addresses(
-    api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]
-) -> None:
+def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> None:
     """Compares how the server spells the address of one committed object with the storage namespace.
 
     Args:
@@ -52,7 +50,7 @@ def _own_path(store: ObjectStore, metarange_id: str) -> str | None:
     key = METADATA_PREFIX + metarange_id
     for record in ranges.read_metarange(fetch(store, key), key):
         part_key = METADATA_PREFIX + record.id
-        found = ranges.read_range(fetch(store, part_key), part_key, expected=record, columns=("keys",))
+        found = ranges.read_range(fetch(store, part_key), part_key, expected=record, columns=["keys"])
         assert found.keys is not None
         rows = zip(found.keys.to_pylist(), found.addresses.to_pylist(), found.address_types.to_pylist(), strict=True)
         for path, address, address_type in rows:

@@ -36,7 +36,7 @@ class Report:
         last_read_slice: the newest slice that was listed; empty where none was.
         success: every step ended and every deletion was accepted; only then may a later run build on this one.
         counts: objects and addresses by what they were found to be.
-        bytes: sizes by the same names.
+        object_bytes: sizes by the same names.
         kept: unreferenced objects that stay, by reason.
     """
 
@@ -55,7 +55,7 @@ class Report:
     windows: tuple[str, ...]
     last_read_slice: str = ""
     counts: dict[str, int] = field(default_factory=dict)
-    bytes: dict[str, int] = field(default_factory=dict)
+    object_bytes: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     commit_source: str = ""
     server_run_ids: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Deleting: in bulk, under the lock, with a receipt for every address.
 
-A batch is the unit: the lock is checked right before it, its receipts are stored right after. At most the one batch that
-is under way when the lock is lost is not fenced.
+A batch is the unit: the lock is checked right before it, its receipts are stored right after. At most the one batch
+that is under way when the lock is lost is not fenced.
 """
 
 import uuid

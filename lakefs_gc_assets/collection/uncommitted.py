@@ -255,7 +255,7 @@ def prepare_checked(
     if still:
         raise LakeFSError(
             f"the server's uncommitted data lacks {still[0].physical_address}, staged as {still[0].path!r} on branch "
-            f"{still[0].branch!r} ({len(still)} such branches): its preparation is incomplete, nothing may be collected. "
+            f"{still[0].branch!r} ({len(still)} such branches): its preparation is incomplete, nothing may go. "
             "Start the collection again; where it persists, see the server's log"
         )
     return both

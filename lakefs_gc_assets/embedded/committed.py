@@ -24,7 +24,8 @@ def _signed_varint(number: int) -> bytes:
     return varint(number << 1)
 
 
-def _value(identity: bytes, data: bytes) -> bytes:
+def record_value(identity: bytes, data: bytes) -> bytes:
+    """Identity and data as one value, each behind its length as Go writes signed numbers."""
     return _signed_varint(len(identity)) + identity + _signed_varint(len(data)) + data
 
 
@@ -65,7 +66,7 @@ def _table_file(kind: str, records: list[Record], size: int, more: Mapping[str, 
         "estimated_size_bytes": str(size),
         **more,
     }
-    pairs = [(path, _value(identity, data)) for path, identity, data in records]
+    pairs = [(path, record_value(identity, data)) for path, identity, data in records]
     digest = hashlib.sha256()
     for path, value in pairs:
         digest.update(varint(len(path)) + path + varint(len(value)) + value)

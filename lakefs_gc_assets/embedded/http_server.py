@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(response.body[: len(response.body) // 2] if truncated else response.body)
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _serve
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""

@@ -14,7 +14,7 @@ PREVIEW_ROWS = 20
 
 
 class FrameIOManager(dg.ConfigurableIOManager):
-    """Hands stored frames from asset to asset and to checks; assets store them themselves, as the last thing they do."""
+    """Hands stored frames from asset to asset and to checks; assets store them themselves, as their last act."""
 
     collector: dg.ResourceDependency[Collector]
 

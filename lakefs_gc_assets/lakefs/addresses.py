@@ -2,7 +2,7 @@
 
 lakeFS stores addresses relative, in full, or in a deprecated form that may be either; servers, clients and importers
 spell the same bucket as `s3` or `s3a`, the same Azure container as `https` or `abfs`, and may double slashes or escape
-characters. Every spelling that *may* mean a key counts as that key: for data that is referenced this can only keep more.
+characters. Every spelling that *may* mean a key counts as that key: for referenced data this can only keep more.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Candidates that may be staged where the server does not list them: found by their content, asked for by their path."""
+"""Candidates that may be staged where the server does not list them: found by content, asked for by path."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

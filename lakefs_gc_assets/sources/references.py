@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +66,7 @@ class References:
     def head_entries(self, range_ids: Sequence[str], sizes: pa.Int64Array) -> DataFrame:
         """Entries of branch heads' ranges that have one of these sizes (HEAD_ENTRIES)."""
         groups = tasks.spread(range_ids, self.partitions)
-        read = self._each(lambda files, range_id: files.head_entries(range_id, sizes))
+        read = self._each(partial(_head_entries, sizes))
         return tasks.dataframe(self.spark, groups, read, HEAD_ENTRIES)
 
     def _each(
@@ -77,3 +78,7 @@ class References:
             yield from table(LiveFiles(opener.open(), namespace, window_size), item).to_batches()
 
         return read
+
+
+def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:
+    return files.head_entries(range_id, sizes)

@@ -1,4 +1,4 @@
-"""Replays the recording of a real server and collects it in a dry run: `python -m lakefs_gc_assets_tests.replay FOLDER`.
+"""Replays a real server's recording and collects it in a dry run: `python -m lakefs_gc_assets_tests.replay FOLDER`.
 
 The last line of standard output is one JSON object with what the run found; everything else goes to standard error.
 """

@@ -23,6 +23,7 @@ _AUTHORIZATION = "Basic " + b64encode(f"{ACCESS_KEY_ID}:{SECRET_ACCESS_KEY}".enc
 _BOOLEANS = {"True": "true", "False": "false"}
 """Spellings of one value: lakeFS reads both, `lakefs-sdk` sends the first, the recordings have the second."""
 _REPOSITORIES = "/api/v1/repositories"
+_PREPARE = "/gc/prepare_uncommited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,12 @@ def _key(method: str, path: str, query: dict[str, str]) -> tuple[str, str, froze
 
 
 class PreparedPages:
-    """The replayed preparation of uncommitted data."""
+    """The replayed preparation of uncommitted data, out of all that were recorded."""
 
     def __init__(self, rows: list[Row]) -> None:
-        pages = [row for row in rows if row.method == "POST" and row.path.endswith("/gc/prepare_uncommited")]
-        starts = [index for index, row in enumerate(pages) if not _token(row.request)]
+        starts = [index for index, row in enumerate(rows) if not _token(row.request)]
         self._by_token: dict[str, list[Row]] = {}
-        for row in pages[starts[-1] :] if starts else []:
+        for row in rows[starts[-1] :] if starts else []:
             self._by_token.setdefault(_token(row.request), []).append(row)
         self._asked: dict[str, int] = {}
         self._lock = Lock()
@@ -99,20 +99,20 @@ class ApiAnswers:
 
     def __init__(self, recording: Recording, variant: int | None = None) -> None:
         self._base = f"{_REPOSITORIES}/{recording.repository}"
-        self._pages = PreparedPages(recording.rows)
+        self._pages = PreparedPages([row for row in recording.rows if row.path == f"{self._base}{_PREPARE}"])
         rows = [row for row in recording.rows if "/gc/prepare_" not in row.path]
         self._last = {_key(row.method, row.path, row.query): row for row in rows}
         self._commits = CommittedObjects(recording.read, recording.storage_namespace, _commits(rows))
-        prepared = [row for row in recording.rows if "/gc/prepare_commits" in row.path]
+        prepared = [row for row in recording.rows if row.path.startswith(f"{self._base}/gc/prepare_commits")]
         if variant is None:
             self._rules: dict[str, Any] | None = None
             main = [row for row in prepared if row.note.startswith("gc: prepare_commits")]
             self._prepared = {_key(row.method, row.path, row.query): _replayed(row) for row in main}
         else:
-            chosen = recording.rule_variants[variant]
+            rules, run_id = recording.rule_variant(variant)
             # lakeFS answers null where no branch has a rule of its own.
-            self._rules = {**chosen["rules"], "branches": chosen["rules"]["branches"] or None}
-            self._prepared = _variant(self._base, prepared, chosen["run_id"])
+            self._rules = {**rules, "branches": rules["branches"] or None}
+            self._prepared = _variant(self._base, prepared, run_id)
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> ApiAnswer:
         """The answer to one request; `target` is path and query as they came, header names are lower case."""
@@ -124,7 +124,7 @@ class ApiAnswers:
         named = path.split("/")[4] if path.startswith(_REPOSITORIES + "/") else ""
         if named and f"{_REPOSITORIES}/{unquote(named)}" != self._base:
             return _refused(404, "repository not found")
-        if asked.path == f"{self._base}/gc/prepare_uncommited" and method == "POST":
+        if asked.path == f"{self._base}{_PREPARE}" and method == "POST":
             return self._pages.answer(body)
         if asked.path.startswith(f"{self._base}/gc/prepare_commits"):
             return self._prepared_commits(asked)

@@ -13,7 +13,6 @@ from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -112,10 +111,12 @@ class Recording:
     def __init__(self, folder: Path, now: datetime) -> None:
         self.folder = folder
         self._files: Files = ArchiveFiles(folder.read_bytes()) if folder.is_file() else FolderFiles(folder)
-        names = {name for name in self._files.names() if not name.startswith("namespace/")}
-        self._names = names
-        if "api.jsonl" not in names:
+        self._names = set(self._files.names())
+        if "api.jsonl" not in self._names:
             raise ValueError(f"{folder} has no api.jsonl: there is nothing to replay")
+        archived = "namespace.tar.gz" in self._names
+        if not archived and not any(name.startswith("namespace/") for name in self._names):
+            raise ValueError(f"{folder} has neither namespace/ nor namespace.tar.gz: there are no objects to serve")
         raw = [json.loads(line) for line in self._files.read("api.jsonl").splitlines()]
         self.recorded_at = datetime.fromtimestamp(max(row["at"] for row in raw), UTC)
         self.rows = [_row(row) for row in raw if _is_replayed(row)]
@@ -124,9 +125,7 @@ class Recording:
         if self.storage_namespace != namespace:
             self.rows = [_relocated(row, namespace, self.storage_namespace) for row in self.rows]
         self._namespace: Files = (
-            ArchiveFiles(self._files.read("namespace.tar.gz"))
-            if "namespace.tar.gz" in names
-            else FilesBelow(self._files, "namespace")
+            ArchiveFiles(self._files.read("namespace.tar.gz")) if archived else FilesBelow(self._files, "namespace")
         )
         self.objects = dict(self._listed(now))
 
@@ -134,11 +133,18 @@ class Recording:
         """The content of an object, by its key relative to the storage namespace."""
         return self._namespace.read(key)
 
-    @cached_property
-    def rule_variants(self) -> list[dict[str, Any]]:
-        """The rule sets that were tried besides the last one, with the id under which each was prepared."""
-        content = self._json("truth.json")
-        return [{"rules": variant["rules"], "run_id": variant["run_id"]} for variant in content["rule_variants"]]
+    def rule_variant(self, number: int) -> tuple[dict[str, Any], str]:
+        """Rules that were tried besides the last ones, and the run id under which commits were prepared for them.
+
+        Raises ValueError where there is no variant of this number.
+        """
+        variants = self._json("truth.json").get("rule_variants") or [] if self._has("truth.json") else []
+        if not 0 <= number < len(variants):
+            raise ValueError(f"{self.folder} has {len(variants)} rule variants, counted from 0: there is no {number}")
+        return variants[number]["rules"], variants[number]["run_id"]
+
+    def _has(self, name: str) -> bool:
+        return not self._names.isdisjoint({name, name + ".gz"})
 
     def _json(self, name: str) -> Any:
         if name in self._names:
@@ -146,7 +152,7 @@ class Recording:
         return json.loads(gzip.decompress(self._files.read(name + ".gz")))
 
     def _listed(self, now: datetime) -> Iterator[tuple[str, RecordedObject]]:
-        if not self._names & {"listing.json", "listing.json.gz"}:
+        if not self._has("listing.json"):
             for key in self._namespace.names():
                 content = self.read(key)
                 yield key, RecordedObject(len(content), now, hashlib.md5(content).hexdigest())

@@ -486,8 +486,9 @@ class TestPreparedCommits:
                 assert (rules["branches"] or []) == variant["rules"]["branches"]
 
     def test_of_an_unknown_variant_cannot_be_replayed(self) -> None:
-        with pytest.raises(IndexError):
-            ReplayServer(FIXTURES / "merge-dangling", variant=5)
+        for name, number in (("merge-dangling", 5), ("merge-dangling", -1), ("small", 0)):
+            with pytest.raises(ValueError, match=rf"rule variants.* no {number}"):
+                ReplayServer(FIXTURES / name, variant=number)
 
 
 class TestPreparedPages:
@@ -558,9 +559,11 @@ def test_nothing_but_rule_variants_is_read_of_the_truth(tmp_path: Path) -> None:
         assert sum(len(page["Contents"]) for page in pages) == 130
 
 
-def test_a_folder_without_answers_cannot_be_replayed() -> None:
+def test_a_folder_without_answers_or_objects_cannot_be_replayed() -> None:
     with pytest.raises(ValueError, match=r"has no api\.jsonl"):
         ReplayServer(FIXTURES / "large")
+    with pytest.raises(ValueError, match="no objects to serve"):
+        ReplayServer(FIXTURES / "bench-wide")
 
 
 def test_the_configuration_waits_for_nothing(small: ReplayServer) -> None:

@@ -1,0 +1,91 @@
+"""A whole collection shown to a person: a dry run, what would go and why, the sweep, the report."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+from rich.console import Console
+from rich.table import Table
+
+from lakefs_gc_assets import running
+from lakefs_gc_assets.collection import report
+from lakefs_gc_assets.collection.clock import Clock
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.frames import manifest
+from lakefs_gc_assets.frames.spark import StoredFrame
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a demonstration did: addresses that the dry run named, and how many the sweep deleted."""
+
+    candidates: frozenset[str]
+    deleted: int
+    failed: int
+
+
+def demonstrate(
+    loaded: Loaded,
+    clock: Clock,
+    console: Console,
+    why: Mapping[str, str],
+    between: Callable[[], None] = lambda: None,
+) -> Shown:
+    """Makes a dry run and a sweep in one process and one Spark session, and shows both.
+
+    Args:
+        why: what happened to an object that makes it garbage, by address, as far as the one who made it knows.
+        between: what happens to the repository between dry run and sweep.
+    Raises:
+        CollectionError: where one of the runs fails.
+    """
+    with running.instance() as home:
+        console.rule("dry run: what would go")
+        dry = _run(loaded, clock, console, home, sweep=False)
+        repository = running.opened(loaded, clock).open()
+        candidates = stored(repository, dry, "candidates")
+        console.print(_table(candidates, why))
+        unrecognised = stored(repository, dry, "unrecognised")
+        if unrecognised:
+            console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
+        between()
+        console.rule("sweep")
+        swept = _run(loaded, clock, console, home, sweep=True)
+        ended = report.read(repository.store, swept)
+        assert ended is not None
+        console.rule("report")
+        for line in running.described(ended, None):
+            console.print(line, highlight=False, soft_wrap=True)
+        return Shown(frozenset(candidates), ended.counts["deleted"], ended.counts["failed"])
+
+
+def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int]:
+    """Size of each address of a frame."""
+    table = StoredFrame(manifest.read(repository.store, run_id, frame), repository.opener, 1).table()
+    return dict(zip(table.column("address").to_pylist(), table.column("size").to_pylist(), strict=True))
+
+
+def _run(loaded: Loaded, clock: Clock, console: Console, home: dg.DagsterInstance, *, sweep: bool) -> str:
+    def progress(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True)
+
+    succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home)
+    if not succeeded:
+        raise CollectionError(error or f"run {run_id} failed")
+    return run_id
+
+
+def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
+    """The largest objects of each reason, and how many there are of it."""
+    table = Table("why it is garbage", "objects", "bytes", "for example", title="what a sweep would delete")
+    reasons: dict[str, list[str]] = {}
+    for address in sorted(candidates):
+        reasons.setdefault(why.get(address, "in no commit, not staged, not copied"), []).append(address)
+    for reason, addresses in sorted(reasons.items()):
+        total = sum(candidates[address] for address in addresses)
+        table.add_row(reason, f"{len(addresses):,}", running.size(total), addresses[0])
+    table.add_section()
+    table.add_row("all", f"{len(candidates):,}", running.size(sum(candidates.values())), "")
+    return table
