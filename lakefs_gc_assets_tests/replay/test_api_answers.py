@@ -1,0 +1,215 @@
+import csv
+import hashlib
+import json
+from base64 import b64encode
+from itertools import pairwise
+from typing import Any
+
+import obstore
+import pytest
+
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.replay.clients import NOW, Api, boto3_client, obstore_store, place, rows
+from lakefs_gc_assets_tests.replay.server import ReplayServer, Request
+
+pytestmark = needs_recordings
+
+
+def commits_of(server: ReplayServer, result: dict[str, Any]) -> set[str]:
+    """Commits in the file that an answer of prepare_commits names."""
+    key = result["gc_commits_location"].removeprefix(server.storage_namespace + "/")
+    content = bytes(obstore.get(obstore_store(server), key).bytes()).decode()
+    return {row["commit_id"] for row in csv.DictReader(content.splitlines())}
+
+
+class TestApi:
+    def test_keys_repositories_and_paths_are_checked(self, small: ReplayServer) -> None:
+        api = Api(small)
+        assert api("GET", "/repositories/another/branches") == (404, {"message": "repository not found"})
+        assert api("POST", "/repositories/small-s3-1-ro/gc/prepare_uncommited", {})[0] == 404
+        assert api("GET", "./no/such/path") == (404, {"message": "invalid API endpoint"})
+        assert api("DELETE", "./branches/main")[0] == 404
+        api.headers = {"Authorization": "Basic " + b64encode(b"a:b").decode()}
+        assert api("GET", ".") == (401, {"message": "error authenticating request"})
+        api.headers = {}
+        assert api("GET", "/config")[0] == 401
+
+    def test_the_state_is_that_of_the_end(self, small: ReplayServer) -> None:
+        api = Api(small)
+        assert api("GET", "./settings/gc_rules")[1]["default_retention_days"] == 21
+        branches = api("GET", "./branches", amount="1000", show_hidden="true")[1]
+        assert "doomed" not in {item["id"] for item in branches["results"]}
+        assert {"hid", "sq-dst"} <= {item["id"] for item in branches["results"]}
+
+    def test_lists_have_any_page_size(self, small: ReplayServer) -> None:
+        api = Api(small)
+        whole = api("GET", "./branches", amount="1000", show_hidden="true")[1]["results"]
+        found, after = [], ""
+        while True:
+            page = api("GET", "./branches", amount="5", show_hidden="true", **({"after": after} if after else {}))[1]
+            found += page["results"]
+            after = page["pagination"]["next_offset"]
+            if not page["pagination"]["has_more"]:
+                break
+        assert found == whole
+        assert len(whole) == 12
+
+    def test_changes_that_were_not_recorded_are_none(self, small: ReplayServer) -> None:
+        api = Api(small)
+        first = api("GET", "./branches/main/diff", amount="1")[1]
+        assert (first["pagination"]["has_more"], first["results"][0]["path"]) == (True, "copy/clone-1")
+        more = api("GET", "./branches/main/diff", amount="1000")[1]
+        assert more["results"] == first["results"]
+        rest = api("GET", "./branches/main/diff", amount="1000", after=more["pagination"]["next_offset"])[1]
+        assert (rest["results"], rest["pagination"]["has_more"]) == ([], False)
+        assert api("GET", "./branches/doomed/diff", amount="1") == (404, {"message": "branch not found"})
+
+    @pytest.mark.parametrize("name", ["small", "random-dag/14", "chain/4"])
+    def test_unrecorded_objects_come_from_the_heads(self, name: str) -> None:
+        tables = {
+            table["file"]: table["entries"]
+            for table in map(json.loads, (FIXTURES / name / "sstables.jsonl").read_text().splitlines())
+        }
+        recorded = {
+            (row["path"].split("/")[6], row["query"]["path"])
+            for row in rows(name)
+            if row["path"].endswith("objects/stat")
+        }
+        asked = 0
+        with ReplayServer(FIXTURES / name) as server:
+            api = Api(server)
+            for branch in api("GET", "./branches", amount="1000", show_hidden="true")[1]["results"]:
+                commit = api("GET", f"./commits/{branch['commit_id']}")[1]
+                parts = tables[commit["meta_range_id"]] if commit["meta_range_id"] else []
+                for entry in [entry for part in parts for entry in tables[part["range_id"]]]:
+                    full = "://" in entry["address"]
+                    expected = entry["address"] if full else f"{server.storage_namespace}/{entry['address']}"
+                    for reference in (branch["id"], branch["commit_id"]):
+                        if (reference, entry["key"]) in recorded:
+                            continue
+                        status, stats = api("GET", f"./refs/{reference}/objects/stat", path=entry["key"])
+                        assert status == 200
+                        assert (stats["path"], stats["physical_address"]) == (entry["key"], expected)
+                        assert (stats["size_bytes"], stats["checksum"]) == (entry["size"], entry["etag"])
+                        asked += 1
+                status, answer = api("GET", f"./refs/{branch['id']}/objects/stat", path="no/such\x7fpath")
+                assert (status, answer) == (404, {"message": "not found"})
+            assert api("GET", "./refs/no-such-branch/objects/stat", path="x")[0] == 404
+        assert asked > 20
+
+    def test_recorded_objects_of_staging_come_first(self, small: ReplayServer) -> None:
+        row = next(row for row in reversed(rows("small")) if row["path"].endswith("/refs/main/objects/stat"))
+        found = Api(small)("GET", "./refs/main/objects/stat", path=row["query"]["path"], presign="false")
+        assert found == (200, row["response_json"])
+
+    def test_a_dump_is_done_when_it_is_asked_for(self, small: ReplayServer) -> None:
+        api = Api(small)
+        task = api("POST", "./dump")[1]["id"]
+        assert api("GET", "./dump", task_id=task)[1]["done"] is True
+        assert api("GET", "./dump", task_id="another")[0] == 404
+
+    def test_requests_are_counted(self) -> None:
+        with ReplayServer(FIXTURES / "empty") as server:
+            Api(server)("GET", ".")
+            bucket, root = place(server)
+            boto3_client(server).list_objects_v2(Bucket=bucket, Prefix=root + "é ", MaxKeys=1)
+            first, second = server.requests
+            assert first == Request("GET", f"/api/v1/repositories/{server.repository}", "")
+            assert (second.method, second.path) == ("GET", f"/{bucket}")
+            assert "max-keys=1" in second.query
+
+
+class TestPreparedCommits:
+    @pytest.mark.parametrize("name", ["small", "merge-dangling", "random-dag/11", "empty"])
+    def test_are_those_of_the_last_rules(self, name: str) -> None:
+        recorded = [row["response_json"] for row in rows(name) if (row["note"] or "").startswith("gc: prepare_commits")]
+        with ReplayServer(FIXTURES / name) as server:
+            api = Api(server)
+            status, task = api("POST", "./gc/prepare_commits/async")
+            assert status == 202
+            status, answer = api("GET", "./gc/prepare_commits/status", id=task["id"])
+            assert (status, answer["completed"]) == (200, True)
+            assert answer in recorded
+            status, blocking = api("POST", "./gc/prepare_commits")
+            assert status == 201
+            assert blocking == recorded[-1]
+            assert commits_of(server, blocking) == commits_of(server, answer["result"]) != set()
+            assert api("GET", "./gc/prepare_commits/status", id="unknown") == (404, {"message": "not found"})
+            assert api("GET", "./gc/prepare_commits/status")[0] == 400
+
+    @pytest.mark.parametrize("name", ["merge-dangling", "random-dag/11", "random-dag/12", "random-dag/14"])
+    def test_of_each_variant_are_those_of_its_rules(self, name: str) -> None:
+        variants = json.loads((FIXTURES / name / "truth.json").read_text())["rule_variants"]
+        for number, variant in enumerate(variants):
+            with ReplayServer(FIXTURES / name, variant=number) as server:
+                api = Api(server)
+                task = api("POST", "./gc/prepare_commits/async")[1]["id"]
+                result = api("GET", "./gc/prepare_commits/status", id=task)[1]["result"]
+                assert result["run_id"] == variant["run_id"]
+                assert api("POST", "./gc/prepare_commits") == (201, result)
+                assert commits_of(server, result) == set(variant["active_commits"])
+                rules = api("GET", "./settings/gc_rules")[1]
+                assert rules["default_retention_days"] == variant["rules"]["default_retention_days"]
+                assert (rules["branches"] or []) == variant["rules"]["branches"]
+
+    def test_of_an_unknown_variant_cannot_be_replayed(self) -> None:
+        for name, number in (("merge-dangling", 5), ("merge-dangling", -1), ("small", 0)):
+            with pytest.raises(ValueError, match=rf"rule variants.* no {number}"):
+                ReplayServer(FIXTURES / name, variant=number)
+
+
+class TestPreparedPages:
+    @pytest.mark.parametrize(("name", "pages", "files"), [("by-time", 4, 4), ("by-size", 3, 3), ("row-groups", 1, 1)])
+    def test_follow_their_tokens(self, name: str, pages: int, files: int) -> None:
+        folder = f"uncommitted-paging/{name}"
+        recorded = [row["response_json"] for row in rows(folder)]
+        with ReplayServer(FIXTURES / folder, now=NOW) as server:
+            assert (server.repository, server.storage_namespace) == ("wide-local-1", "s3://blocks/wide-local-1")
+            found = self.prepared(server)
+            assert [page.get("continuation_token") for page in found] == [
+                page.get("continuation_token") for page in recorded
+            ]
+            assert len(found) == pages
+            prefix = found[-1]["gc_uncommitted_location"].removeprefix(server.storage_namespace + "/")
+            listed = [item for batch in obstore.list(obstore_store(server), prefix) for item in batch]
+            assert len(listed) == files
+            for item in listed:
+                content = (FIXTURES / folder / "namespace" / item["path"]).read_bytes()
+                assert item["size"] == len(content)
+                assert (item["e_tag"] or "").strip('"') == hashlib.md5(content).hexdigest()
+                assert item["last_modified"] == NOW
+
+    def test_repeat_tokens_in_order_and_start_anew_without_one(self) -> None:
+        with ReplayServer(FIXTURES / "uncommitted-paging/by-time-tight.tar.gz") as server:
+            first = self.prepared(server)
+            assert len(first) == 782
+            tokens = [page.get("continuation_token") for page in first]
+            assert sum(earlier == later for earlier, later in pairwise(tokens)) == 548
+            assert len({page["run_id"] for page in first}) == 1
+            assert self.prepared(server) == first
+            api = Api(server)
+            last_token = [token for token in tokens if token][-1]
+            for _ in range(3):
+                assert api("POST", "./gc/prepare_uncommited", {"continuation_token": last_token})[1] == first[-1]
+            assert api("POST", "./gc/prepare_uncommited", {"continuation_token": "bm9uc2Vuc2U="}) == (
+                400,
+                {"message": "invalid continuation token"},
+            )
+
+    def test_are_those_of_the_last_preparation_of_the_repository(self) -> None:
+        for name in ("small", "empty", "chain/3"):
+            ran = [row for row in rows(name) if row["note"] == "gc: prepare_uncommited"]
+            with ReplayServer(FIXTURES / name) as server:
+                assert self.prepared(server) == [ran[-1]["response_json"]]
+                assert Api(server)("POST", "./gc/prepare_uncommited", {"continuation_token": None})[0] == 201
+
+    @staticmethod
+    def prepared(server: ReplayServer) -> list[dict[str, Any]]:
+        api, found, token = Api(server), [], None
+        while True:
+            status, page = api("POST", "./gc/prepare_uncommited", {"continuation_token": token} if token else {})
+            assert status == 201
+            found.append(page)
+            token = page.get("continuation_token")
+            if not token:
+                return found
