@@ -252,14 +252,12 @@ class Gateway:
             branch_names = [branch.id for branch in branches.every(self._core, repository, hidden=False)]
             names = [name for name in branch_names if name.startswith(reference)]
         after_reference, _, after_path = after.partition("/")
-        scans = []
         for name in names:
             if name < after_reference:
                 continue
             start = after_path if name == after_reference else ""
-            found = objects.scan(self._core, repository, name, path if slash else "", start)
-            scans.append(replace(item, path=f"{name}/{item.path}") for item in found)
-        return itertools.chain.from_iterable(scans)
+            for found in objects.scan(self._core, repository, name, path if slash else "", start):
+                yield replace(found, path=f"{name}/{found.path}")
 
     def _multipart(self, request: Request, key: _Key) -> Response:
         upload_id = request.query.get("uploadId", "")

@@ -1,0 +1,24 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.embedded.core import Settings
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded import clients
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A server with the repository `repo`, rule set `oss`, small ranges."""
+    with EmbeddedServer(tmp_path / "server", settings=Settings(range_entries=10, page_check_rows=10)) as started:
+        clients.repository(started)
+        yield started
+
+
+@pytest.fixture
+def seed_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """The same by rule set `seed`."""
+    with EmbeddedServer(tmp_path / "seed-server", rules="seed") as started:
+        clients.repository(started)
+        yield started

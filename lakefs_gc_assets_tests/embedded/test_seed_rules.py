@@ -1,0 +1,148 @@
+"""What rule set `seed` asks beyond rule set `oss`, and that `oss` does none of it."""
+
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded import clients
+
+_BRANCH = "/repositories/repo/branches/main"
+
+
+def _stat(server: EmbeddedServer, path: str, reference: str = "main") -> str:
+    _, answer = clients.call(server, "GET", f"/repositories/repo/refs/{reference}/objects/stat", path=path)
+    return str(answer["physical_address"])
+
+
+def _copy(server: EmbeddedServer, source: str, destination: str, **more: Any) -> tuple[int, Any]:
+    return clients.call(server, "POST", _BRANCH + "/objects/copy", {"src_path": source, **more}, dest_path=destination)
+
+
+def _rows(server: EmbeddedServer) -> list[str]:
+    _, page = clients.call(server, "POST", "/repositories/repo/gc/prepare_uncommited", {})
+    folder = server.objects_folder / "repo" / f"_lakefs/retention/gc/uncommitted/{page['run_id']}/uncommitted"
+    return [row["physical_address"] for file in folder.glob("*") for row in pq.read_table(file).to_pylist()]
+
+
+def _issue(server: EmbeddedServer, path: str) -> dict[str, Any]:
+    _, issued = clients.call(server, "GET", _BRANCH + "/staging/backing", path=path)
+    return {"staging": {"physical_address": issued["physical_address"]}, "checksum": "c", "size_bytes": 1}
+
+
+def _link(server: EmbeddedServer, path: str, body: dict[str, Any]) -> int:
+    return clients.call(server, "PUT", _BRANCH + "/staging/backing", body, path=path)[0]
+
+
+def _stage(server: EmbeddedServer, address: str) -> int:
+    body = {"physical_address": address, "checksum": "c", "size_bytes": 1}
+    return clients.call(server, "PUT", _BRANCH + "/objects", body, path="staged")[0]
+
+
+def test_staging_is_allowed_outside_the_namespace_only(seed_server: EmbeddedServer, server: EmbeddedServer) -> None:
+    for address in ("local://repo/data/x/y", "local://repo/other", "local://repo/"):
+        assert _stage(seed_server, address) == 400
+        assert _stage(server, address) == 201
+    assert _stage(seed_server, "local://elsewhere/x") == 201
+    assert _stage(seed_server, "local://repository-with-a-longer-name/x") == 201
+
+
+def test_an_address_is_linked_once(seed_server: EmbeddedServer, server: EmbeddedServer) -> None:
+    for started, second in ((seed_server, 400), (server, 200)):
+        body = _issue(started, "a")
+        assert _link(started, "a", body) == 200
+        assert _link(started, "a", body) == second
+
+
+def test_an_address_is_for_one_path_and_expires(seed_server: EmbeddedServer) -> None:
+    body = _issue(seed_server, "a")
+    assert _link(seed_server, "b", body) == 400
+    clients.call(seed_server, "POST", "/_embedded/clock/advance", {"seconds": 86_500})
+    assert _link(seed_server, "a", body) == 400
+
+
+def test_addresses_are_tracked_and_removed_when_used_or_expired(
+    seed_server: EmbeddedServer, server: EmbeddedServer
+) -> None:
+    def tracked(started: EmbeddedServer) -> int:
+        with started.core.database.transaction() as database:
+            return int(database.execute("SELECT count(*) FROM issued_addresses").fetchone()[0])
+
+    used, _ = _issue(seed_server, "used"), _issue(seed_server, "forgotten")
+    assert tracked(seed_server) == 2
+    _link(seed_server, "used", used)
+    assert tracked(seed_server) == 1
+    clients.call(seed_server, "POST", "/_embedded/clock/advance", {"seconds": 86_500})
+    _issue(seed_server, "new")
+    assert tracked(seed_server) == 1
+    _issue(server, "a")
+    assert tracked(server) == 0
+
+
+def test_a_copy_within_the_staging_area_is_shallow_and_any_other_is_full(
+    seed_server: EmbeddedServer, server: EmbeddedServer
+) -> None:
+    clients.upload(seed_server, "committed", b"x")
+    clients.commit(seed_server, "one")
+    clients.upload(seed_server, "staged", b"y")
+    clients.call(seed_server, "POST", "/repositories/repo/branches", {"name": "side", "source": "main"})
+    assert _copy(seed_server, "staged", "copy")[0] == 201
+    assert _stat(seed_server, "copy") == _stat(seed_server, "staged")
+    assert _copy(seed_server, "committed", "copy of committed")[0] == 201
+    assert _stat(seed_server, "copy of committed") != _stat(seed_server, "committed")
+    body = {"src_path": "staged", "src_ref": "main"}
+    assert (
+        clients.call(seed_server, "POST", "/repositories/repo/branches/side/objects/copy", body, dest_path="copy")[0]
+        == 201
+    )
+    assert _stat(seed_server, "copy", "side") != _stat(seed_server, "staged")
+    clients.upload(server, "staged", b"y")
+    assert _copy(server, "staged", "copy")[0] == 201
+    assert _stat(server, "copy") != _stat(server, "staged")
+    assert _copy(server, "staged", "shallow", shallow=True)[0] == 501
+
+
+def test_the_gateway_copies_the_same_way(seed_server: EmbeddedServer) -> None:
+    s3 = clients.s3(seed_server)
+    s3.put_object(Bucket="repo", Key="main/staged", Body=b"x")
+    s3.copy_object(Bucket="repo", Key="main/copy", CopySource="repo/main/staged")
+    assert _stat(seed_server, "copy") == _stat(seed_server, "staged")
+    assert s3.get_object(Bucket="repo", Key="main/copy")["Body"].read() == b"x"
+
+
+def test_copies_are_listed_behind_the_uncommitted_data_and_forgotten_after_a_time(
+    seed_server: EmbeddedServer, server: EmbeddedServer
+) -> None:
+    address = clients.upload(seed_server, "old", b"x")
+    other = clients.upload(seed_server, "other", b"y")
+    _copy(seed_server, "old", "new")
+    for path in ("old", "new"):
+        clients.call(seed_server, "DELETE", _BRANCH + "/objects", path=path)
+    assert _rows(seed_server) == [other, address]
+    clients.call(seed_server, "POST", "/_embedded/clock/advance", {"seconds": 86_500})
+    assert _rows(seed_server) == [other]
+    clients.upload(server, "old", b"x")
+    _copy(server, "old", "new")
+    for path in ("old", "new"):
+        clients.call(server, "DELETE", _BRANCH + "/objects", path=path)
+    assert _rows(server) == []
+
+
+def test_a_rename_between_pages_is_not_lost(seed_server: EmbeddedServer) -> None:
+    """The row moves behind the part that was read: only the tracked copy holds it."""
+    from lakefs_gc_assets.embedded import repositories, uncommitted_data
+
+    address = clients.upload(seed_server, "z", b"x")
+    clients.upload(seed_server, "m", b"y")
+    core = seed_server.core
+    repository = repositories.get(core, "repo")
+    page = uncommitted_data._Page(10)
+    branch_rows = uncommitted_data._rows(core, repository, "main", "m")
+    first = next(branch_rows)
+    assert first[0] == "m"
+    _copy(seed_server, "z", "a")
+    clients.call(seed_server, "DELETE", _BRANCH + "/objects", path="z")
+    for _, moved, date in uncommitted_data._rows(core, repository, "main", "n"):
+        page.add(moved, date)
+    assert page.rows == 0
+    assert address in _rows(seed_server)
