@@ -9,12 +9,20 @@ from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
 
 
-def begin(repository: OpenRepository, run_id: str, windows: tuple[str, ...], owner: str, lock: Lock) -> Plan:
+def begin(
+    repository: OpenRepository,
+    run_id: str,
+    windows: tuple[str, ...],
+    owner: str,
+    lock: Lock,
+    sweep: bool | None = None,
+) -> Plan:
     """Makes the plan of a new attempt and stores it.
 
     Args:
         owner: the first Dagster run of this collection.
         lock: held, just written: its time in the store is the store's clock.
+        sweep: whether to delete; None for what the settings say.
     Raises:
         OrderViolation: the run has ended well already, or was begun by another Dagster run.
         GuardTripped: the clocks disagree.
@@ -40,7 +48,7 @@ def begin(repository: OpenRepository, run_id: str, windows: tuple[str, ...], own
         clock_skew_seconds=repository.skew.total_seconds(),
         slice_window=settings.slice_window,
         windows=windows,
-        sweep=settings.sweep,
+        sweep=settings.sweep if sweep is None else sweep,
     )
     plan.write_first(repository.store, made)
     return made

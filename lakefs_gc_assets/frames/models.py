@@ -18,7 +18,7 @@ SLICE_WINDOW = "Window that the slice falls into: the partition; `legacy` where 
 _LISTED_LAYOUTS = [layout.value for layout in Layout if layout is not Layout.SPECIAL]
 
 
-class Frame(DataFrameModel[Any]):
+class Frame(DataFrameModel):  # type: ignore[type-arg]
     """What all frames have in common."""
 
     class Config:
