@@ -145,7 +145,7 @@ class Caller:
         try:
             response = operation(*arguments, **query, _request_timeout=self._timeout)
         except _Refused as refused:
-            return self._judged(call, refused.answer, accepted)
+            answer = refused.answer
         except ApiException as failure:
             raise ServerUnavailable(
                 f"{call}: no secure connection to {self.endpoint}: {_one_line(failure.reason)}. "
@@ -157,7 +157,9 @@ class Caller:
             raise LakeFSError(
                 f"{call}: the answer is no text ({failure}). Check that {self.endpoint} is a lakeFS server"
             ) from None
-        return Answer(response.status_code, response.headers, response.raw_data)
+        else:
+            return Answer(response.status_code, response.headers, response.raw_data)
+        return self._judged(call, answer, accepted)
 
     def refusal(self, call: Call, answer: Answer) -> LakeFSError:
         """The error that an answer means, to raise."""

@@ -95,6 +95,7 @@ class ReplayServer:
         continues: another replay of the same repository, whose writes and deletions this one begins with.
 
     Attributes:
+        url, s3_url: of the API without its path, and of the object store; inside the context only.
         requests: every request, in order of arrival.
         recorded_at: time of the last recorded answer.
     """
@@ -119,12 +120,8 @@ class ReplayServer:
         self.requests: list[Request] = []
         self._overlay: Overlay = Overlay(recording, self._now, deletes, continues._overlay if continues else None)
         self._api_answers = ApiAnswers(recording, variant)
-        endpoint = S3Endpoint(self._overlay, self.storage_namespace)
-        self._servers = [
-            _Server(self._api, self._now, self.requests),
-            _Server(endpoint.answer, self._now, self.requests),
-        ]
-        self.url, self.s3_url = (server.url for server in self._servers)
+        self._s3_endpoint = S3Endpoint(self._overlay, self.storage_namespace)
+        self._servers: list[_Server] = []
 
     @property
     def deleted(self) -> set[str]:
@@ -154,6 +151,9 @@ class ReplayServer:
         )
 
     def __enter__(self) -> Self:
+        for answer in (self._api, self._s3_endpoint.answer):
+            self._servers.append(_Server(answer, self._now, self.requests))
+        self.url, self.s3_url = (server.url for server in self._servers)
         for server in self._servers:
             Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return self
