@@ -97,7 +97,7 @@ def walk_blocks(buffer: Array, bounds: Array, entries: Array) -> tuple[int, int,
             if position < 0:
                 return 3, block, count
             value_length, position = read_varint(buffer, position, end)
-            if position < 0 or shared < 0 or shared > key_length or unshared < 0 or unshared > end - position:
+            if position < 0 or shared < 0 or shared > key_length or unshared < 0:
                 return 3, block, count
             if value_length < 0 or value_length > end - position - unshared:
                 return 3, block, count

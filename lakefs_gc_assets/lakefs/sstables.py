@@ -215,22 +215,29 @@ def _data_handles(blocks: memoryview, layout: Layout) -> list[Handle]:
     index_type = int.from_bytes(kind, "little")
     if len(kind) != 4 or index_type not in (_SINGLE_LEVEL, _TWO_LEVEL):
         raise CorruptFile(layout.file, "index type", f"{kind.hex()} is neither single (0) nor two-level (2)")
+    begin = _begin([layout.index, *layout.tail], layout.end, layout)
     handles = _indexed(blocks, [layout.index], layout)
-    parts: list[Handle] = []
     if index_type == _TWO_LEVEL:
-        parts = handles
-        handles = _indexed(blocks, parts, layout)
-    position = 0
-    for offset, size in (*handles, *parts, layout.index, *layout.tail):
-        if offset != position:
-            raise CorruptFile(layout.file, "order of blocks", f"a block lies at {offset}, expected at {position}")
-        position += size + TRAILER_BYTES
-    if position != layout.end:
-        raise CorruptFile(layout.file, "order of blocks", f"they end at {position}, the footer begins at {layout.end}")
+        begin = _begin(handles, begin, layout)
+        handles = _indexed(blocks, handles, layout)
+    begin = _begin(handles, begin, layout)
+    if begin != 0:
+        raise CorruptFile(layout.file, "order of blocks", f"the first data block lies at {begin}")
     stated = layout.number("rocksdb.num.data.blocks")
     if stated != len(handles):
         raise CorruptFile(layout.file, "number of blocks", f"{len(handles)} instead of {stated}")
     return handles
+
+
+def _begin(handles: list[Handle], end: int, layout: Layout) -> int:
+    """Where the first of these blocks begins, which must follow each other without gap up to `end`."""
+    for offset, size in reversed(handles):
+        if offset + size + TRAILER_BYTES != end:
+            raise CorruptFile(
+                layout.file, "order of blocks", f"a block of {size} bytes at {offset} does not end at {end}"
+            )
+        end = offset
+    return end
 
 
 def _indexed(blocks: memoryview, index: list[Handle], layout: Layout) -> list[Handle]:

@@ -1,3 +1,4 @@
+import struct
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,12 @@ def test_properties_must_agree(name: str, value: bytes | None, check: str) -> No
     assert _check(TableBytes(_RECORDS, {name: value}, compressed=lambda index: False)) == check
 
 
+def test_reading_stops_at_the_first_entry_too_many() -> None:
+    for stated in (0, 1, 39):
+        with pytest.raises(CorruptFile, match="there are more entries than the table says"):
+            read_table(TableBytes(_RECORDS, {"rocksdb.num.entries": varint(stated)}).build(), "table")
+
+
 def _replaced(name: str, content: bytes) -> TableBytes:
     return TableBytes(_RECORDS, change=lambda block_name, old: content if block_name == name else old)
 
@@ -216,6 +223,46 @@ def test_a_block_must_be_well_formed(content: bytes, check: str) -> None:
     table.compressed = lambda index: False
     table.properties = {"rocksdb.num.entries": varint(int(b"key" in content))}
     assert _check(table) == check
+
+
+@pytest.mark.parametrize("added", [1, 8, 1 << 20, 1 << 40, (1 << 63) - 1 - len(_VALUE), -len(_VALUE) - 1])
+def test_a_value_ends_where_its_block_does_even_where_the_sum_of_values_agrees(added: int) -> None:
+    length = varint(len(_VALUE) + added)
+    content = varint(0) + varint(11) + length + b"key" + SET + _VALUE + bytes(4) + b"\1\0\0\0"
+    table = TableBytes(_RECORDS[:1], change=lambda name, old: content if name == "data" else old)
+    table.properties = {"rocksdb.raw.key.size": varint(11), "rocksdb.raw.value.size": length}
+    assert _check(table) == "block entry"
+
+
+def test_restart_points_are_where_entries_begin_that_share_nothing() -> None:
+    content = block([(b"key1" + SET, _VALUE), (b"key2" + SET, _VALUE)])[:-8]
+    second = 3 + 4 + len(SET) + len(_VALUE)
+    apart = block([(b"key1" + SET, _VALUE), (b"key2" + SET, _VALUE)], interval=1)[:-12]
+    stated = {"rocksdb.raw.key.size": varint(24), "rocksdb.raw.value.size": varint(2 * len(_VALUE))}
+    records = [(b"key1", _VALUE), (b"key2", _VALUE)]
+
+    def with_restarts(entries: bytes, *restarts: int) -> TableBytes:
+        changed = entries + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+        return TableBytes(records, stated, change=lambda name, old: changed if name == "data" else old)
+
+    for right in (with_restarts(content, 0), with_restarts(apart, 0), with_restarts(apart, 0, second)):
+        assert len(read_table(right.build(), "table")) == 2
+    for wrong in ((0, second), (0, second - 1), (0, second + 1), (0, 0), (second,), (0, second, second), (0, 1 << 31)):
+        assert _check(with_restarts(content, *wrong)) == "restart points"
+    for wrong in ((0, second - 1), (0, second + 1), (0, second, second), (0, second, second + 1), (1, second)):
+        assert _check(with_restarts(apart, *wrong)) == "restart points"
+
+
+def test_an_index_cannot_name_a_block_twice() -> None:
+    def repeat(name: str, content: bytes) -> bytes:
+        if name != "top":
+            return content
+        entries = read_entries(content)
+        return block([entries[0]] * 100 + entries, 1)
+
+    for blocks_per_index in (None, 1):
+        built = TableBytes(_RECORDS, records_per_block=10, blocks_per_index=blocks_per_index, change=repeat)
+        assert _check(built) == "order of blocks"
 
 
 def test_blocks_must_fill_the_file_in_order() -> None:
