@@ -1,6 +1,8 @@
 """The server's clock: real time, moved by as much as a test or a demonstration wants."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 
@@ -26,6 +28,17 @@ class Clock:
         """Makes it show this moment; time zone required."""
         with self._lock:
             self._offset = now - datetime.now(UTC)
+
+    @contextmanager
+    def at(self, moment: datetime) -> Iterator[None]:
+        """Shows another time for a while, then what it would show without."""
+        with self._lock:
+            before, self._offset = self._offset, moment - datetime.now(UTC)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._offset = before
 
     def advance(self, by: timedelta) -> None:
         """Moves it, back where negative."""

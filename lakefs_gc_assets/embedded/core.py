@@ -110,6 +110,8 @@ class Core:
     public_url: str = ""
     lost_pages: int = 0
     """How many of the next pages of prepare_uncommited come without location and file (a recorded server's hole)."""
+    interrupted_writes: int = 0
+    """How many of the next uploads and full copies end between the writing of the object and its staging."""
 
 
 def timestamp(moment: datetime) -> str:

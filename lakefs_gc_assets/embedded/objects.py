@@ -84,6 +84,9 @@ def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
     """Writes an object under a new address; nothing refers to it yet."""
     address = core.writer.new_address()
     etag = core.blockstore.put(repository.storage_namespace, address, content)
+    if core.interrupted_writes:
+        core.interrupted_writes -= 1
+        raise ApiFailure(500, f"interrupted, as switched on, after this object was written: {address}")
     return Entry(address, AddressType.RELATIVE, len(content), etag, core.clock.seconds())
 
 

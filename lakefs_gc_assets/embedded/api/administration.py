@@ -38,11 +38,17 @@ def _lose_pages(core: Core, request: Request) -> Response:
     return json_response(200, {"count": core.lost_pages})
 
 
+def _interrupt_writes(core: Core, request: Request) -> Response:
+    core.interrupted_writes = int(request.json_object("count")["count"])
+    return json_response(200, {"count": core.interrupted_writes})
+
+
 ROUTES = (
     Route("GET", PREFIX + "/clock", "", _clock),
     Route("POST", PREFIX + "/clock/set", "", _set_clock),
     Route("POST", PREFIX + "/clock/advance", "", _advance_clock),
     Route("POST", PREFIX + "/lost_pages", "", _lose_pages),
+    Route("POST", PREFIX + "/interrupted_writes", "", _interrupt_writes),
 )
 
 

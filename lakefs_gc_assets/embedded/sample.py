@@ -1,0 +1,278 @@
+"""A sample repository, aged: garbage of every kind, live objects of every kind, and the list of both.
+
+It is built through the API. The server's clock is moved back for it, so that objects in a local folder are as old as
+they seem; on a remote store they are as young as they are.
+"""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.session import Session, UnexpectedAnswer, session
+
+_FEWEST = 2
+"""Objects of each kind at least."""
+
+_SHARES = {
+    "committed": 0.45,
+    "staged": 0.10,
+    "overwritten": 0.15,
+    "deleted": 0.12,
+    "reset": 0.06,
+    "deleted branch": 0.12,
+}
+"""How the objects above the least of each kind are spread."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveObject:
+    """An object that must be readable after every collection.
+
+    Attributes:
+        kind: what keeps it, such as `only in a tag's commit`.
+        reference: branch or commit id to read it from.
+        address: relative to the storage namespace; in full where it lies outside.
+    """
+
+    kind: str
+    reference: str
+    path: str
+    address: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageObject:
+    """An object that nothing refers to, old enough to be collected; `address` relative to the storage namespace."""
+
+    kind: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLink:
+    """A young object uploaded to an issued address that may still be linked."""
+
+    branch: str
+    path: str
+    physical_address: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(slots=True)
+class Sample:
+    """What the repository holds.
+
+    Attributes:
+        to_rename: staged objects of `main`, for `rename`; live under the old path until then, under the new afterwards.
+        pending: to be linked with `link_pending`, before or after a collection.
+    """
+
+    repository: str
+    live: list[LiveObject] = field(default_factory=list)
+    garbage: list[GarbageObject] = field(default_factory=list)
+    to_rename: list[LiveObject] = field(default_factory=list)
+    pending: list[PendingLink] = field(default_factory=list)
+
+
+def make_sample_repository(server: EmbeddedServer, *, objects: int = 500, repository: str = "sample") -> Sample:
+    """Makes a repository of about so many objects, 40 days old; the youngest objects are as old as this call.
+
+    Raises UnexpectedAnswer where the server does not do its part.
+    """
+    counts = {kind: _FEWEST + int(max(objects - 60, 0) * share) for kind, share in _SHARES.items()}
+    sample = Sample(repository)
+    now = server.clock.now()
+    with session(server, repository) as api:
+        with server.clock.at(now - timedelta(days=40)):
+            api.create()
+            _first_commits(api, sample, counts["committed"] // 2)
+        with server.clock.at(now - timedelta(days=20)):
+            _later_commits(api, sample, counts["committed"] - counts["committed"] // 2)
+            _imported(server, api, sample)
+        with server.clock.at(now - timedelta(days=10)):
+            _staged_and_dropped(api, sample, counts)
+        with server.clock.at(now - timedelta(days=8)):
+            _interrupted(server, api, sample)
+        with server.clock.at(now - timedelta(days=3)):
+            _staged(api, sample, counts["staged"])
+        _young(api, sample)
+    return sample
+
+
+def _content(kind: str, number: int) -> bytes:
+    return f"{kind} {number}\n".encode()
+
+
+def _first_commits(api: Session, sample: Sample, committed: int) -> None:
+    replaced = [(f"replaced/{number}", _content("old version", number)) for number in range(_FEWEST)]
+    old = [(path, api.upload("main", path, content), content) for path, content in replaced]
+    restored = api.upload("main", "restored", b"restored\n")
+    for number in range(committed):
+        path, content = f"committed/first-{number:06d}", _content("committed first", number)
+        sample.live.append(LiveObject("committed", "main", path, api.upload("main", path, content), content))
+    first = api.commit("main", "first objects")
+    sample.live += [
+        LiveObject("only in an old commit", first, path, address, content) for path, address, content in old
+    ]
+    api.branch("release", "main")
+    tagged = [
+        (f"tagged/{number}", api.upload("release", f"tagged/{number}", _content("tagged", number)))
+        for number in range(_FEWEST)
+    ]
+    released = api.commit("release", "a release")
+    api.expect(201, "POST", "/tags", {"id": "v1.0", "ref": "release"})
+    api.expect(204, "DELETE", "/branches/release")
+    for number, (path, address) in enumerate(tagged):
+        sample.live.append(LiveObject("only in a tag's commit", released, path, address, _content("tagged", number)))
+    api.branch("restore", first)
+    metadata = {"set": {"restored": "yes"}}
+    api.expect(201, "PUT", "/branches/restore/objects/stat/user_metadata", metadata, path="restored")
+    sample.live.append(LiveObject("staged again from a commit", "restore", "restored", restored, b"restored\n"))
+
+
+def _later_commits(api: Session, sample: Sample, committed: int) -> None:
+    for number in range(_FEWEST):
+        path, content = f"replaced/{number}", _content("new version", number)
+        sample.live.append(LiveObject("committed", "main", path, api.upload("main", path, content), content))
+    api.delete("main", "restored")
+    for number in range(committed):
+        path, content = f"committed/second-{number:06d}", _content("committed second", number)
+        sample.live.append(LiveObject("committed", "main", path, api.upload("main", path, content), content))
+    for number in range(_FEWEST):
+        path, content = f"linked/committed-{number}", _content("linked and committed", number)
+        physical_address = api.upload_to_issued_address("main", path, content)
+        api.link("main", path, physical_address, len(content))
+        sample.live.append(LiveObject("linked", "main", path, api.relative(physical_address), content))
+    api.commit("main", "more objects")
+
+
+def _imported(server: EmbeddedServer, api: Session, sample: Sample) -> None:
+    outside = f"{server.core.blockstore.scheme}outside-{sample.repository}"
+    server.core.blockstore.create(outside)
+    for number in range(_FEWEST):
+        server.core.blockstore.put(outside, f"lake/{number}", _content("imported", number))
+    body = {
+        "paths": [{"type": "common_prefix", "path": f"{outside}/lake/", "destination": "imported/"}],
+        "commit": {"message": "import"},
+    }
+    api.branch("imports", "main")
+    task = api.expect(202, "POST", "/branches/imports/import", body)["id"]
+    server.core.tasks.wait_for_all(30)
+    if not api.expect(200, "GET", "/branches/imports/import", id=task)["completed"]:
+        raise UnexpectedAnswer("the import was not completed")
+    for number in range(_FEWEST):
+        path = f"imported/{number}"
+        address = api.address("imports", path)
+        sample.live.append(LiveObject("imported from outside", "imports", path, address, _content("imported", number)))
+
+
+def _staged_and_dropped(api: Session, sample: Sample, counts: dict[str, int]) -> None:
+    for number in range(counts["overwritten"]):
+        path, content = f"overwritten/{number:06d}", _content("overwrites", number)
+        sample.garbage.append(GarbageObject("overwritten", api.upload("main", path, _content("overwritten", number))))
+        sample.live.append(LiveObject("committed", "main", path, api.upload("main", path, content), content))
+    for number in range(counts["deleted"]):
+        path = f"deleted/{number:06d}"
+        sample.garbage.append(GarbageObject("deleted", api.upload("main", path, _content("deleted", number))))
+        api.delete("main", path)
+    api.commit("main", "after some overwriting")
+    for kind, branch in (("reset", "scratch"), ("deleted branch", "short-lived")):
+        api.branch(branch, "main")
+        for number in range(counts[kind]):
+            address = api.upload(branch, f"{branch}/{number:06d}", _content(kind, number))
+            sample.garbage.append(GarbageObject(kind, address))
+    api.expect(204, "PUT", "/branches/scratch", {"type": "reset"})
+    api.expect(204, "DELETE", "/branches/short-lived")
+    for number in range(_FEWEST):
+        physical_address = api.upload_to_issued_address("main", f"never/{number}", _content("never linked", number))
+        sample.garbage.append(GarbageObject("expired link", api.relative(physical_address)))
+
+
+def _interrupted(server: EmbeddedServer, api: Session, sample: Sample) -> None:
+    """Uploads and copies that end after their object was written; the answer names the object."""
+    for kind in ("aborted upload", "failed copy"):
+        server.core.interrupted_writes = _FEWEST
+        for number in range(_FEWEST):
+            if kind == "aborted upload":
+                path = f"aborted/{number}"
+                answer = api.expect(500, "POST", "/branches/main/objects", _content(kind, number), path=path)
+            else:
+                body = {"src_path": "replaced/0", "src_ref": "main"}
+                path = f"failed/{number}"
+                answer = api.expect(500, "POST", "/branches/main/objects/copy", body, dest_path=path)
+            sample.garbage.append(GarbageObject(kind, answer["message"].rpartition(": ")[2]))
+
+
+def _staged(api: Session, sample: Sample, staged: int) -> None:
+    for number in range(staged):
+        path, content = f"staged/{number:06d}", _content("staged", number)
+        sample.live.append(LiveObject("staged", "main", path, api.upload("main", path, content), content))
+    for number in range(_FEWEST):
+        path, content = f"renamed/old-{number}", _content("renamed", number)
+        renamed = LiveObject("staged", "main", path, api.upload("main", path, content), content)
+        sample.to_rename.append(renamed)
+        sample.live.append(renamed)
+    for number in range(_FEWEST):
+        content = _content("copied", number)
+        source = api.upload("main", f"copied/source-{number}", content)
+        body = {"src_path": f"copied/source-{number}"}
+        api.expect(201, "POST", "/branches/main/objects/copy", body, dest_path=f"copied/{number}")
+        api.delete("main", f"copied/source-{number}")
+        address = api.address("main", f"copied/{number}")
+        sample.live.append(LiveObject("copied", "main", f"copied/{number}", address, content))
+        if address != source:
+            sample.garbage.append(GarbageObject("deleted", source))
+    for number in range(_FEWEST):
+        path, content = f"linked/staged-{number}", _content("linked and staged", number)
+        physical_address = api.upload_to_issued_address("main", path, content)
+        api.link("main", path, physical_address, len(content))
+        sample.live.append(LiveObject("linked", "main", path, api.relative(physical_address), content))
+    # Equal content at the same path: the server's uncommitted data leave this staged object out.
+    content = _content("new version", 0)
+    again = api.upload("main", "replaced/0", content)
+    sample.live.append(LiveObject("uploaded again with equal content", "main", "replaced/0", again, content))
+
+
+def _young(api: Session, sample: Sample) -> None:
+    for number in range(_FEWEST):
+        path, content = f"young/{number}", _content("just uploaded", number)
+        sample.live.append(LiveObject("just uploaded", "main", path, api.upload("main", path, content), content))
+        path, content = f"young/linked-later-{number}", _content("linked later", number)
+        physical_address = api.upload_to_issued_address("main", path, content)
+        sample.pending.append(PendingLink("main", path, physical_address, content))
+
+
+def rename(server: EmbeddedServer, sample: Sample, live: LiveObject) -> LiveObject:
+    """Renames a staged object as users do, by copy and delete; returns what is live now and notes it in the sample."""
+    new_path = live.path.replace("old", "new")
+    with session(server, sample.repository) as api:
+        body = {"src_path": live.path}
+        api.expect(201, "POST", f"/branches/{live.reference}/objects/copy", body, dest_path=new_path)
+        api.delete(live.reference, live.path)
+        address = api.address(live.reference, new_path)
+    renamed = LiveObject("renamed", live.reference, new_path, address, live.content)
+    sample.live[sample.live.index(live)] = renamed
+    sample.to_rename.remove(live)
+    return renamed
+
+
+def link_pending(server: EmbeddedServer, sample: Sample) -> None:
+    """Links what was uploaded to addresses that are still valid; the objects are live then."""
+    with session(server, sample.repository) as api:
+        for pending in sample.pending:
+            api.link(pending.branch, pending.path, pending.physical_address, len(pending.content))
+            address = api.relative(pending.physical_address)
+            sample.live.append(LiveObject("linked", pending.branch, pending.path, address, pending.content))
+    sample.pending.clear()
+
+
+def unreadable(server: EmbeddedServer, sample: Sample) -> list[LiveObject]:
+    """Live objects that the API does not give back byte for byte; none after a correct collection."""
+    lost = []
+    with session(server, sample.repository) as api:
+        for live in sample.live:
+            status, content = api.call("GET", f"/refs/{live.reference}/objects", path=live.path)
+            if status != 200 or content != live.content:
+                lost.append(live)
+    return lost
