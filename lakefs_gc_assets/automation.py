@@ -47,7 +47,7 @@ def open_run(instance: dg.DagsterInstance, collector: Collector, flow: Flow = Fl
 
 def run_config(sweep: bool) -> dict[str, object]:
     """Run configuration that decides whether candidates are deleted, whatever the settings say."""
-    return {"ops": {"store_df": {"config": {"sweep": sweep}}}}
+    return {"resources": {"collection": {"config": {"sweep": sweep}}}}
 
 
 class OpenRunConfig(dg.Config):

@@ -27,7 +27,7 @@ def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinitio
         asset_checks=checks.define(partitions),
         jobs=[collect, automation.open_run_job],
         sensors=[automation.launch_opened_runs(collect)],
-        resources={**given.by_name(), "frames": FrameIOManager(collector=given.collector)},
+        resources={**given, "frames": FrameIOManager(collector=given["collector"])},
         executor=dg.in_process_executor,
         loggers=loggers,
     )

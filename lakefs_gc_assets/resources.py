@@ -3,17 +3,19 @@
 Every field is described once, in `configuration.py`; the UI shows the same words.
 """
 
-from dataclasses import dataclass, fields
+from copy import copy
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pydantic import create_model
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.repository import OpenRepository, require_writable
 from lakefs_gc_assets.configuration import (
     CollectionSettings,
+    Configuration,
     LakeFSSettings,
     Loaded,
     Settings,
@@ -122,32 +124,48 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
         return _TASKS_PER_CORE * parallelism(self.spark.session())
 
 
-@dataclass(frozen=True)
-class Resources:
-    """The resources of one repository, under the names that assets ask for."""
-
-    lakefs: LakeFSResource
-    store: StoreResource
-    collection: CollectionResource
-    spark: SparkResource
-    collector: Collector
-
-    def by_name(self) -> dict[str, object]:
-        """As Dagster takes them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+def collector(configuration: Configuration, clock: Clock) -> Collector:
+    """The resource outside of a Dagster run."""
+    return Collector(
+        repository=configuration.repository,
+        lakefs=LakeFSResource(**configuration.lakefs.model_dump()),
+        store=StoreResource(**configuration.store.model_dump()),
+        collection=CollectionResource(**configuration.collection.model_dump()),
+        spark=SparkResource(**configuration.spark.model_dump()),
+        clock=clock,
+    )
 
 
-def resources(loaded: Loaded, clock: Clock) -> Resources:
-    """The resources of a configuration; secrets stay in the environment."""
+def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
+    """The resources of a configuration, by name; secrets stay in the environment.
+
+    A run may be given its own `collection` and `spark`; what it leaves out stays as configured.
+    """
     configuration = loaded.configuration
     lakefs = LakeFSResource(**_section(loaded, "lakefs"))
     store = StoreResource(**_section(loaded, "store"))
-    collection = CollectionResource(**configuration.collection.model_dump())
-    spark = SparkResource(**configuration.spark.model_dump())
-    collector = Collector(
+    collection = _with_defaults(CollectionResource, configuration.collection)
+    spark = _with_defaults(SparkResource, configuration.spark)
+    given = Collector(
         repository=configuration.repository, lakefs=lakefs, store=store, collection=collection, spark=spark, clock=clock
     )
-    return Resources(lakefs, store, collection, spark, collector)
+    return {"lakefs": lakefs, "store": store, "collection": collection, "spark": spark, "collector": given}
+
+
+def _with_defaults(kind: type[dg.ConfigurableResource[Any]], settings: Settings) -> Any:
+    """A resource whose defaults are these settings.
+
+    Dagster puts every field that a run's own configuration leaves out back to its default, not to the configured value.
+    """
+    defaults: dict[str, Any] = {}
+    for name, value in settings.model_dump().items():
+        field = copy(kind.model_fields[name])
+        field.default, field.default_factory = value, None
+        defaults[name] = (field.annotation, field)
+    configured = create_model(
+        kind.__name__, __base__=kind, __module__=kind.__module__, __doc__=kind.__doc__, **defaults
+    )
+    return configured.configure_at_launch()
 
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:

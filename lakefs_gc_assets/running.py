@@ -15,7 +15,7 @@ from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.partitions import FLOW_TAG
-from lakefs_gc_assets.resources import Collector, resources
+from lakefs_gc_assets.resources import Collector, collector
 
 Progress = Callable[[str], None]
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -58,8 +58,7 @@ def execute(
 
 def opened(loaded: Loaded, clock: Clock) -> Collector:
     """The repository's resource outside of a run; secrets are read from the environment."""
-    complete = Loaded(loaded.with_secrets(), {})
-    return resources(complete, clock).collector
+    return collector(loaded.with_secrets(), clock)
 
 
 @contextmanager

@@ -3,10 +3,7 @@
 The listing is stored before uncommitted data is prepared, so whatever appears later is never a candidate.
 """
 
-from functools import partial
-
 import dagster as dg
-from pydantic import Field
 
 from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.step import step
@@ -16,22 +13,12 @@ from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources.listing import listed_objects
 
 
-class RunSettings(dg.Config):
-    """What is decided for one run alone."""
-
-    # A run's own config of a resource would put every field that it leaves out back to the default, min_age included.
-    sweep: bool | None = Field(
-        default=None,
-        description="Delete the candidates (true) or only report them (false); left out, as collection.sweep says.",
-    )
-
-
 def define(graph: Graph) -> dg.AssetsDefinition:
     """The asset of one repository."""
 
     @graph.asset("store_df")
-    def store_df(context: dg.AssetExecutionContext, config: RunSettings, collector: Collector) -> StoredFrame:
-        with step(context, collector, begin=partial(planning.begin, sweep=config.sweep)) as run:
+    def store_df(context: dg.AssetExecutionContext, collector: Collector) -> StoredFrame:
+        with step(context, collector, begin=planning.begin) as run:
             listing = universe.listing(run.repository.store, run.plan.cutoff)
             run.log(f"cutoff {run.plan.cutoff:%F %T}Z; listing {len(listing.slices)} slices")
             objects = listed_objects(

@@ -1,7 +1,7 @@
 """Staged entries that the server never lists: those whose content equals the committed one at the same path.
 
 Such an entry is staged under an address of its own, yet neither uncommitted data nor a diff shows it. Its path is
-known, because the branch's head has an entry of the same size and content there; so the path is asked for on the branch.
+known, because the branch's head has an entry of the same size and content there: it is asked for on the branch.
 """
 
 from collections.abc import Iterable, Mapping

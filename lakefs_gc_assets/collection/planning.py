@@ -9,20 +9,12 @@ from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
 
 
-def begin(
-    repository: OpenRepository,
-    run_id: str,
-    windows: tuple[str, ...],
-    owner: str,
-    lock: Lock,
-    sweep: bool | None = None,
-) -> Plan:
+def begin(repository: OpenRepository, run_id: str, windows: tuple[str, ...], owner: str, lock: Lock) -> Plan:
     """Makes the plan of a new attempt and stores it.
 
     Args:
         owner: the first Dagster run of this collection.
         lock: held, just written: its time in the store is the store's clock.
-        sweep: whether to delete; None for what the settings say.
     Raises:
         OrderViolation: the run has ended well already, or was begun by another Dagster run.
         GuardTripped: the clocks disagree.
@@ -48,7 +40,7 @@ def begin(
         clock_skew_seconds=repository.skew.total_seconds(),
         slice_window=settings.slice_window,
         windows=windows,
-        sweep=settings.sweep if sweep is None else sweep,
+        sweep=settings.sweep,
     )
     plan.write_first(repository.store, made)
     return made
