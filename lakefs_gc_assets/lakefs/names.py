@@ -30,7 +30,12 @@ class Names:
 
 
 def read(addresses: pa.StringArray, window_size: WindowSize) -> Names:
-    """Reads namespace-relative addresses; those of the usual layout in compiled code, the others one by one."""
+    """Reads namespace-relative addresses; those of the usual layout in compiled code, the others one by one.
+
+    Raises ValueError where an address is null.
+    """
+    if addresses.null_count:
+        raise ValueError(f"{addresses.null_count} of {len(addresses)} addresses are null")
     usual = pc.match_substring_regex(addresses, _IN_SLICE)
     if not pc.all(usual).as_py():
         return _mixed(addresses, usual, window_size)
