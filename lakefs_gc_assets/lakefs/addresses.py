@@ -3,9 +3,10 @@
 lakeFS stores addresses relative, in full, or in a deprecated form that may be either; servers, clients and importers
 spell the same bucket as `s3` or `s3a`, the same Azure container as `https` or `abfs`, and may double slashes or escape
 characters. Every spelling that *may* mean a key counts as that key: for referenced data this can only keep more.
+lakeFS reads a full address as a URL: it decodes the path and drops a query (lakeFS server, `pkg/block/namespace.go`).
 """
 
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from urllib.parse import unquote
@@ -15,6 +16,8 @@ from lakefs_gc_assets.errors import ConfigurationError
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _GS_SCHEMES = frozenset({"gs", "gcs"})
 _AZURE_SCHEMES = frozenset({"https", "http", "abfs", "abfss", "wasb", "wasbs", "az", "azure", "adl"})
+_ODD = re.compile(r"[%?]|//|^/|/$")
+_SLASHES = re.compile("//+")
 
 
 class AddressType(IntEnum):
@@ -72,7 +75,7 @@ class Namespace:
         """Reads `storage_namespace` of a repository. Raises ConfigurationError where it is no full address."""
         uri = storage_namespace.rstrip("/") + "/"
         location = parse_location(uri)
-        if location is None or storage_namespace.endswith("://"):
+        if location is None or (location.kind != "local" and not all(location.bucket.split("/"))):
             raise ConfigurationError(
                 f"storage namespace {storage_namespace!r} is not an address with a scheme such as s3://bucket/path"
             )
@@ -97,17 +100,22 @@ class Namespace:
             address: as stored in an entry or in uncommitted data.
             address_type: one of AddressType; an unknown number is read like BY_PREFIX_DEPRECATED.
         """
-        full = parse_location(address)
-        if address_type == AddressType.RELATIVE or (full is None and address_type != AddressType.FULL):
-            readings: list[str | None] = [address, self.relative(address) if full else None]
+        if parse_location(address) is None:
+            readings: list[str | None] = [address]
+        elif address_type == AddressType.RELATIVE:
+            readings = [address, self.relative(address)]
         else:
             readings = [self.relative(address)]
         return tuple(dict.fromkeys(key for reading in readings if reading for key in _spellings(reading)))
 
 
-def _spellings(key: str) -> Iterable[str]:
-    collapsed = key.lstrip("/")
-    while "//" in collapsed:
-        collapsed = collapsed.replace("//", "/")
-    candidates = (key, key.lstrip("/"), collapsed, unquote(key), unquote(collapsed), key.rstrip("/"))
-    return dict.fromkeys(candidate for candidate in candidates if candidate)
+def _spellings(key: str) -> tuple[str, ...]:
+    """The key as given first, then decoded, without a query, with single slashes and without outer ones."""
+    if not _ODD.search(key):
+        return (key,)
+    found: dict[str, None] = {}
+    for text in (key, key.partition("?")[0]):
+        for decoded in (text, unquote(text)):
+            for form in (decoded, _SLASHES.sub("/", decoded)):
+                found |= dict.fromkeys((form, form.lstrip("/"), form.rstrip("/"), form.strip("/")))
+    return tuple(form for form in found if form.strip("/"))
