@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 PORT ?= 3000
+OBJECTS ?= 500
+RULES ?= oss
 # Handed to uv by `make lock`: LOCK_FLAGS=--upgrade takes the newest versions that pyproject.toml allows.
 LOCK_FLAGS ?=
 
@@ -40,14 +42,18 @@ lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
 test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some; HYPOTHESIS_PROFILE=soak searches longer)
 	@$(BIN)/python -m pytest $(TESTS)
 
-demo: $(INSTALLED) ## Collects a small lakeFS repository on this machine, from listing to deletion
-	@$(BIN)/lakefs-gc demo
+demo: $(INSTALLED) ## Collects a sample repository, dry run to proof (OBJECTS=n, RULES=seed; FOLDER=… for a recording)
+ifdef FOLDER
+	@$(BIN)/python -m lakefs_gc_assets_tests.replay.demo "$(FOLDER)"
+else
+	@$(BIN)/lakefs-gc demo --objects $(OBJECTS) --rules $(RULES)
+endif
 
-ui: $(INSTALLED) ## Starts the Dagster UI at http://127.0.0.1:3000 (PORT=3001 for another port)
+ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0.0.1:3000 (PORT=3001 for another port)
 	@mkdir -p .dagster
 	@cp dagster.yaml .dagster/dagster.yaml
-	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/python -m dagster dev -w workspace.yaml -h 127.0.0.1 -p $(PORT)
+	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
-	rm -rf .dagster .demo .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .dagster .playground .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -6,10 +6,13 @@ Everything goes through the same graph as in the UI. With DAGSTER_HOME set, runs
 import logging
 import os
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -22,6 +25,8 @@ from lakefs_gc_assets.configuration import (
     load,
 )
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+
+RuleSet = Literal["oss", "seed"]
 
 _CONFIG = click.option(
     "--config",
@@ -77,6 +82,69 @@ def status(file: Path | None, repository: str | None, runs: int) -> None:
 
         for line in summary(loaded, runs):
             click.echo(line)
+
+
+_RULES = click.option(
+    "--rules",
+    type=click.Choice(["oss", "seed"]),
+    default="oss",
+    show_default=True,
+    help="How the embedded server treats copies and issued addresses.",
+)
+_OBJECTS = click.option("--objects", default=500, show_default=True, help="Size of the sample repository.")
+_FOLDER = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".playground"),
+    show_default=True,
+    help="Where the embedded server keeps its files.",
+)
+
+
+@main.command()
+@_RULES
+@_OBJECTS
+def demo(rules: RuleSet, objects: int) -> None:
+    """Shows a whole collection of a sample repository on an embedded lakeFS server.
+
+    Exit status 0 if every live object is still readable and all garbage is gone, 1 otherwise.
+    """
+    from rich.console import Console
+
+    from lakefs_gc_assets import demo as demonstration
+
+    with _one_line_errors(), tempfile.TemporaryDirectory(prefix="lakefs-gc-demo-") as folder:
+        if not demonstration.show(Path(folder), rules, objects, Console()):
+            sys.exit(1)
+
+
+@main.command()
+@_FOLDER
+@_RULES
+@_OBJECTS
+@click.option("--port", default=8000, show_default=True, help="Port of the lakeFS API.")
+def embedded(folder: Path, rules: RuleSet, objects: int, port: int) -> None:
+    """Serves an embedded lakeFS with a sample repository until interrupted. It is no production server."""
+    from lakefs_gc_assets.playground import playground
+
+    with playground(folder, rules=rules, objects=objects, port=port), suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+@main.command()
+@_FOLDER
+@_RULES
+@_OBJECTS
+@click.option("--port", default=3000, show_default=True, help="Port of the UI.")
+def ui(folder: Path, rules: RuleSet, objects: int, port: int) -> None:
+    """Starts the Dagster UI on an embedded lakeFS with a sample repository, to look around.
+
+    For a repository of your own, set LAKEFS_GC_CONFIG and start `dagster dev`.
+    """
+    from lakefs_gc_assets.playground import dagster_ui, playground
+
+    with playground(folder, rules=rules, objects=objects, port=0) as environment:
+        sys.exit(dagster_ui(environment, Path("workspace.yaml"), port))
 
 
 def _loaded(file: Path | None, repository: str | None) -> Loaded:

@@ -31,13 +31,13 @@ def demonstrate(
     clock: Clock,
     console: Console,
     why: Mapping[str, str],
-    between: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[str], None] = lambda line: None,
 ) -> Shown:
     """Makes a dry run and a sweep in one process and one Spark session, and shows both.
 
     Args:
         why: what happened to an object that makes it garbage, by address, as far as the one who made it knows.
-        between: what happens to the repository between dry run and sweep.
+        meanwhile: is told each line of the sweep as it happens, to work on the repository at the same time.
     Raises:
         CollectionError: where one of the runs fails.
     """
@@ -50,9 +50,8 @@ def demonstrate(
         unrecognised = stored(repository, dry, "unrecognised")
         if unrecognised:
             console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
-        between()
         console.rule("sweep")
-        swept = _run(loaded, clock, console, home, sweep=True)
+        swept = _run(loaded, clock, console, home, sweep=True, meanwhile=meanwhile)
         ended = report.read(repository.store, swept)
         assert ended is not None
         console.rule("report")
@@ -67,9 +66,18 @@ def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int
     return dict(zip(table.column("address").to_pylist(), table.column("size").to_pylist(), strict=True))
 
 
-def _run(loaded: Loaded, clock: Clock, console: Console, home: dg.DagsterInstance, *, sweep: bool) -> str:
+def _run(
+    loaded: Loaded,
+    clock: Clock,
+    console: Console,
+    home: dg.DagsterInstance,
+    *,
+    sweep: bool,
+    meanwhile: Callable[[str], None] = lambda line: None,
+) -> str:
     def progress(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
+        meanwhile(line)
 
     succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home)
     if not succeeded:

@@ -1,0 +1,65 @@
+"""A place to try the collector: an embedded server with a sample repository, and the Dagster UI on it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import yaml
+
+from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.demo import configuration
+from lakefs_gc_assets.embedded.core import RuleSet
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.session import session
+
+REPOSITORY = "sample"
+ACCESS_KEY_ID = "AKIAEMBEDDEDPLAYGROUND"
+_SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"
+_SECRET = "embedded-playground-secret"
+_CONFIGURATION_FILE = "lakefs-gc.yaml"
+
+
+@contextmanager
+def playground(folder: Path, *, rules: RuleSet, objects: int, port: int) -> Iterator[dict[str, str]]:
+    """Serves a sample repository from a folder, made at the first time; yields the environment that points to it.
+
+    The configuration file lies in the folder; it names the secret's environment variable, not the secret.
+    """
+    server = EmbeddedServer(
+        folder / "lakefs", rules=rules, port=port, access_key_id=ACCESS_KEY_ID, secret_access_key=_SECRET
+    )
+    with server:
+        if not _exists(server, REPOSITORY):
+            sample = make_sample_repository(server, objects=objects, repository=REPOSITORY)
+            click.echo(
+                f"made repository {REPOSITORY}: {len(sample.live)} live objects, {len(sample.garbage)} of garbage"
+            )
+        file = folder / _CONFIGURATION_FILE
+        content = configuration(server, REPOSITORY).model_dump(exclude_defaults=True)
+        content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}
+        file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        click.echo(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")
+        click.echo(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}; configuration of the collector in {file}")
+        yield {CONFIGURATION_VARIABLE: str(file.resolve()), _SECRET_VARIABLE: _SECRET}
+
+
+def _exists(server: EmbeddedServer, repository: str) -> bool:
+    with session(server, repository) as api:
+        return api.call("GET", "")[0] == 200
+
+
+def dagster_ui(environment: Mapping[str, str], workspace: Path, port: int) -> int:
+    """Runs webserver and daemon until they end or are interrupted; returns their exit status."""
+    command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, env={**os.environ, **environment})
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        return process.wait()
