@@ -134,13 +134,13 @@ def resolve(core: Core, repository: Repository, reference: str) -> Commit:
             if row:
                 return get(core, repository, row[0])
         if len(reference) < _SHORTEST_PREFIX:
-            raise not_found(reference)
+            raise not_found(f"{reference}: reference")
         rows = database.execute(
             "SELECT id FROM commits WHERE repository = ? AND substr(id, 1, ?) = ? LIMIT 2",
             (repository.id, len(reference), reference),
         ).fetchall()
     if not rows:
-        raise not_found(reference)
+        raise not_found(f"{reference}: reference")
     if len(rows) > 1:
         raise bad_request(f"{reference}: reference is ambiguous")
     return get(core, repository, rows[0][0])

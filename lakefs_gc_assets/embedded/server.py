@@ -193,13 +193,3 @@ def _signing_key(folder: Path) -> bytes:
         file.touch(mode=0o600)
         file.write_bytes(secrets.token_bytes(32))
     return file.read_bytes()
-
-
-def serve(
-    folder: Path, *, rules: RuleSet = "oss", host: str = "127.0.0.1", port: int = 8000, s3_port: int = 8001
-) -> None:
-    """Serves a folder until it is interrupted; says where, and with which credentials."""
-    with EmbeddedServer(folder, rules=rules, host=host, port=port, s3_port=s3_port) as server:
-        print(f"embedded lakeFS (rules {rules}; no production server): {server.url}, S3 gateway {server.s3_url}")
-        print(f"access key {server.access_key_id}, secret key {server.secret_access_key}")
-        threading.Event().wait()
