@@ -197,6 +197,10 @@ def _with_first_block(stored: bytes, kind: int) -> bytes:
     [
         (_BOMB, 1, "block length"),
         (varint((1 << 32) - 1), 1, "block length"),
+        (varint(60 << 20), 1, "block length"),
+        (varint(5000), 1, "block compression"),
+        (varint(10) + b"\x10" + b"four+", 1, "block compression"),
+        (varint(3) + b"\x10" + b"four+", 1, "block compression"),
         (b"\xff" * 12, 1, "block length"),
         (b"\x05\xfc", 1, "block compression"),
         (b"", 7, "block compression"),

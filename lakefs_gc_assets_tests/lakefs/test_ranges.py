@@ -130,6 +130,7 @@ def test_absent_fields_are_zero() -> None:
         (varint(0), "protobuf"),
         (b"\x0a", "protobuf"),
         (b"\xff" * 11, "protobuf"),
+        (varint(9 << 3) + b"\xff" * 9 + b"\x02", "protobuf"),
         (text(2, b"\x08"), "protobuf"),
     ],
 )

@@ -198,7 +198,17 @@ def test_only_plain_sets_are_records(trailer: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", varint(3), varint(1) + b"i", varint(4) + b"i", framed(b"i", b"d")[:-1], varint(2) + b"i"]
+    "value",
+    [
+        b"",
+        varint(3),
+        varint(1) + b"i",
+        varint(4) + b"i",
+        framed(b"i", b"d")[:-1],
+        varint(2) + b"i",
+        varint(1) + varint(0),
+        varint(0) + varint(1),
+    ],
 )
 def test_a_value_must_hold_identity_and_data(value: bytes) -> None:
     assert _block_of([(b"key" + SET, value)]) == "value"
@@ -285,6 +295,21 @@ def test_blocks_must_fill_the_file_in_order() -> None:
 )
 def test_an_index_must_point_into_the_file(handle: bytes) -> None:
     assert _check(_replaced("top", block([(b"key" + SET, handle)], 1))) == "block handle"
+
+
+@pytest.mark.parametrize("restarts", [(), (1,), (0, 0), (0, 3), (0, 1 << 31)])
+def test_restart_points_of_names_are_where_names_begin(restarts: tuple[int, ...]) -> None:
+    entries = b"\0\x01\0a" + b"\0\x01\0b"
+    content = entries + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+    assert _check(_replaced("properties", content)) == "properties"
+    right = entries + struct.pack("<3I", 0, 4, 2)
+    with pytest.raises(CorruptFile, match="comparator"):
+        read_table(_replaced("properties", right).build(), "table")
+
+
+@pytest.mark.parametrize("names", [b"\0\x01\0b" + b"\0\x01\0a", b"\0\x01\0a" + b"\x01\0\0", b"\0\x02\0a", b"\x01\0\0"])
+def test_names_increase_and_end_in_their_block(names: bytes) -> None:
+    assert _check(_replaced("properties", names + bytes(4) + b"\1\0\0\0")) == "properties"
 
 
 def test_a_name_cannot_grow_without_end() -> None:
