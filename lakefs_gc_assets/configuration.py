@@ -22,9 +22,9 @@ DEFAULT_FILE = "lakefs-gc.yaml"
 
 
 class Settings(BaseModel):
-    """Base of the sections: unknown keys are refused, values never change."""
+    """Base of the sections: unknown keys are refused, numbers are finite, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LakeFSSettings(Settings):
@@ -230,7 +230,10 @@ def _read(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError(f"cannot read configuration file {file}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"configuration file {file} is not YAML: {error}") from None
+        # The parser's own words repeat the line, which may hold a secret.
+        mark = getattr(error, "problem_mark", None)
+        where = f": see line {mark.line + 1}, column {mark.column + 1}" if mark else " in UTF-8"
+        raise ConfigurationError(f"configuration file {file} is not YAML{where}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
