@@ -5,25 +5,30 @@ a branch is deleted while it works and it loses count: such a page is believed o
 stay the same. Afterwards one staged entry of every branch is looked for in what was written.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collection.clock import Clock
+from lakefs_gc_assets.collection.commits import fetch
 from lakefs_gc_assets.configuration import CollectionSettings
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
-from lakefs_gc_assets.lakefs.facts import LakeFSApi, UncommittedPage
+from lakefs_gc_assets.lakefs.facts import DiffEntry, LakeFSApi, UncommittedPage
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 8
+_CHANGES_READ = 1000
+_PATHS_TRIED = 10
+_TEXT = (pa.string(), pa.large_string(), pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ def prepare(
     state = _Progress()
     token: str | None = None
     token_since, repeats = started_at, 0
+    left_behind: set[str | None] = set()
     while True:
         page = _believable_page(api, token, state)
         if page.location:
@@ -76,7 +82,13 @@ def prepare(
         progress(state.pages)
         if not page.continuation_token:
             break
+        if page.continuation_token in left_behind:
+            raise LakeFSError(
+                f"prepare_uncommited came back to an earlier continuation token after {state.pages} pages: it would "
+                "never end. See the server's log, and start the collection again"
+            )
         if page.continuation_token != token:
+            left_behind.add(token)
             token, token_since, repeats = page.continuation_token, clock.now(), 0
             continue
         repeats += 1
@@ -156,9 +168,13 @@ def read_addresses(store: ObjectStore, file: str) -> pa.ChunkedArray:
 
     Raises CorruptFile where the file is missing, is no such parquet file, or holds a null.
     """
+    data = fetch(store, file)
     try:
-        parquet = pq.ParquetFile(pa.BufferReader(store.get(file)))
-        column = parquet.read(columns=["physical_address"]).column("physical_address").cast(pa.string())
+        parquet = pq.ParquetFile(pa.BufferReader(data))
+        stored = parquet.read(columns=["physical_address"]).column("physical_address")
+        if stored.type not in _TEXT:
+            raise ValueError(f"physical_address is {stored.type}, not text")
+        column = stored.cast(pa.string())
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise CorruptFile(file, "uncommitted data", f"cannot be read as parquet: {error}") from None
     if column.null_count or len(column) != parquet.metadata.num_rows:
@@ -180,37 +196,55 @@ class StagedSample:
     physical_address: str
 
 
-def staged_samples(api: LakeFSApi, namespace: Namespace) -> tuple[StagedSample, ...]:
-    """The first staged object of every branch whose address lies inside the storage namespace."""
+def staged_samples(api: LakeFSApi, namespace: Namespace, cutoff: datetime) -> tuple[StagedSample, ...]:
+    """For each branch a staged object that must be in uncommitted data; none where its first changes show no such one.
+
+    That is an object inside the storage namespace whose name is older than the cutoff; a name without a time counts as
+    old. Younger ones may have been staged after the preparation.
+    """
     branches = [branch.id for branch in api.branches()]
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
-        samples = pool.map(lambda branch: _sample(api, namespace, branch), branches)
+        samples = pool.map(lambda branch: _sample(api, namespace, branch, cutoff), branches)
         return tuple(sample for sample in samples if sample is not None)
 
 
-def _sample(api: LakeFSApi, namespace: Namespace, branch: str) -> StagedSample | None:
-    change = api.first_change(branch)
-    if change is None or change.type == "removed":
-        return None
-    stats = api.stat(branch, change.path)
-    if stats is None:
-        return None
-    keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
-    return StagedSample(branch, change.path, keys, stats.physical_address) if keys else None
+def _sample(api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime) -> StagedSample | None:
+    try:
+        for change in islice(_staged(api, branch), _PATHS_TRIED):
+            stats = api.stat(branch, change.path)
+            keys = () if stats is None else namespace.live_keys(stats.physical_address, AddressType.FULL)
+            if stats is not None and keys and _older(keys, cutoff):
+                return StagedSample(branch, change.path, keys, stats.physical_address)
+    except NotFound:
+        if any(existing.id == branch for existing in api.branches()):
+            raise
+    return None
+
+
+def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
+    """The first changes of a branch but removals; the very first alone is asked for in the cheapest way."""
+    first = api.first_change(branch)
+    if first is None:
+        return
+    if first.type != "removed":
+        yield first
+    for change in islice(api.changes(branch), _CHANGES_READ):
+        if change.type != "removed" and change != first:
+            yield change
+
+
+def _older(keys: Sequence[str], cutoff: datetime) -> bool:
+    issued = [time for key in keys if (time := layout.parse(key).issued_at) is not None]
+    return not issued or xids.as_datetime(min(issued)) < cutoff
 
 
 def missing_samples(
-    store: ObjectStore,
-    namespace: Namespace,
-    files: Sequence[str],
-    samples: Sequence[StagedSample],
-    cutoff: datetime,
+    store: ObjectStore, namespace: Namespace, files: Sequence[str], samples: Sequence[StagedSample]
 ) -> tuple[StagedSample, ...]:
-    """Samples that no file holds although their name is older than the cutoff; a name without a time counts as old."""
-    old = [sample for sample in samples if _older(sample.keys[-1], cutoff)]
-    if not old:
+    """Samples that no file holds."""
+    if not samples:
         return ()
-    wanted = {key for sample in old for key in sample.keys}
+    wanted = {key for sample in samples for key in sample.keys}
     wanted |= {namespace.uri + key for key in wanted}
     values = pa.array(sorted(wanted), pa.string())
     found: set[str] = set()
@@ -218,12 +252,7 @@ def missing_samples(
         column = read_addresses(store, file)
         found.update(column.filter(pc.is_in(column, value_set=values)).to_pylist())
     known = {key for address in found for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
-    return tuple(sample for sample in old if known.isdisjoint(sample.keys))
-
-
-def _older(address: str, cutoff: datetime) -> bool:
-    issued = layout.parse(address).issued_at
-    return issued is None or xids.as_datetime(issued) < cutoff
+    return tuple(sample for sample in samples if known.isdisjoint(sample.keys))
 
 
 def prepare_checked(
@@ -240,7 +269,7 @@ def prepare_checked(
     Both preparations count. Raises LakeFSError where an old staged entry is missing from the second as well.
     """
     first = prepare(api, store, namespace, settings, clock, progress)
-    missing = missing_samples(store, namespace, first.files, staged_samples(api, namespace), cutoff)
+    missing = missing_samples(store, namespace, first.files, staged_samples(api, namespace, cutoff))
     if not missing:
         return first
     second = prepare(api, store, namespace, settings, clock, progress)
@@ -251,7 +280,7 @@ def prepare_checked(
         tuple(sorted({*first.files, *second.files})),
         first.pages + second.pages,
     )
-    still = missing_samples(store, namespace, both.files, staged_samples(api, namespace), cutoff)
+    still = missing_samples(store, namespace, both.files, staged_samples(api, namespace, cutoff))
     if still:
         raise LakeFSError(
             f"the server's uncommitted data lacks {still[0].physical_address}, staged as {still[0].path!r} on branch "
