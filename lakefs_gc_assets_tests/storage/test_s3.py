@@ -84,9 +84,11 @@ def test_the_bucket_itself_can_be_a_namespace(s3_server: S3Server) -> None:
     assert keys(store) == ["data/slice/object", "dummy"]
     assert keys(store, "data/") == ["data/slice/object"]
     assert store.list_level("").prefixes == ("data/",)
-    s3_server.client().put_object(Bucket=bucket, Key="/dummy", Body=b"3")
-    assert keys(store) == ["/dummy", "data/slice/object", "dummy"]
-    assert store.get("/dummy") == b"3"
+    for key in ("/a", "/dummy"):
+        store.put(key, key.encode())
+        assert keys(store) == [key, "data/slice/object", "dummy"]
+        assert store.get(key) == key.encode()
+        store.delete([key])
 
 
 ODD = ["a//b", "a/./b", "a/../b", "..", "a/control\x01character", "a/\x7f", "//", "a/line\rfeed", "a/trailing/"]
@@ -137,6 +139,14 @@ def test_boto3_goes_on_where_obstore_stopped(
     assert [key for batch in batches for key in batch] == sorted([*plain, "a/1200//odd"])
     assert "is listed by boto3" in caplog.text
     assert sum(len(batch) == 10 for batch in batches) >= 100
+
+
+def test_a_stripped_slash_is_noticed_between_batches(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_listing, "BATCH_ROWS", 10)
+    names = [*(f"a{number}" for number in range(9)), "d", "d/"]
+    for name in names:
+        store.put(name, b"")
+    assert keys(store) == names
 
 
 def test_the_marker_of_the_prefix_itself_is_not_below_it(store: ObjectStore) -> None:
