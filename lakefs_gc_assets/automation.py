@@ -4,6 +4,7 @@ A run is opened by finding the slice windows of the repository, adding them and 
 for one Dagster run over all of the run id's cells.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from lakefs_gc_assets.partitions import RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.resources import Collector
 
 _OPENED_TAG_PREFIX = "lakefs/opened-"
+_RESOURCES = "resources"
 _SENSOR_SECONDS = 5
 
 
@@ -50,13 +52,6 @@ def run_config(sweep: bool) -> dict[str, object]:
     return {"resources": {"collection": {"config": {"sweep": sweep}}}}
 
 
-class OpenRunConfig(dg.Config):
-    """What the run to open shall do."""
-
-    sweep: bool = False
-    """Delete the candidates. Off, the run is a dry run."""
-
-
 def collect_job(partitions: RunPartitions) -> UnresolvedAssetJobDefinition:
     """All five assets and their checks, in one process and one Spark session."""
     return dg.define_asset_job(
@@ -69,17 +64,22 @@ def collect_job(partitions: RunPartitions) -> UnresolvedAssetJobDefinition:
 
 
 @dg.op(description="Lists slice windows, adds them and a new run id as partitions, and asks for the run.")
-def open_new_run(context: dg.OpExecutionContext, config: OpenRunConfig, collector: Collector) -> None:
-    """Leaves what the new run needs as tags of this run, where the sensor finds it."""
+def open_new_run(context: dg.OpExecutionContext, collector: Collector) -> None:
+    """Leaves what the new run needs as tags of this run, where the sensor finds it: its cells, and these settings."""
     opened = open_run(context.instance, collector)
     context.log.info(f"opened run {opened.run_id} over {len(opened.windows)} windows: {', '.join(opened.windows)}")
-    tags = {**opened.tags, "sweep": str(config.sweep).lower()}
+    settings = {
+        name: {"config": resource.settings().model_dump()}
+        for name, resource in (("collection", collector.collection), ("spark", collector.spark))
+    }
+    tags = {**opened.tags, _RESOURCES: json.dumps(settings)}
     context.instance.add_run_tags(context.run_id, {_OPENED_TAG_PREFIX + name: value for name, value in tags.items()})
 
 
 @dg.job(
     name="open_run",
-    description="Opens a collection of the whole repository; the sensor launch_opened_runs starts it within seconds.",
+    description="Opens a collection of the whole repository, with the settings that this run is given; the sensor "
+    "launch_opened_runs starts it within seconds. It is a dry run unless resources.collection.config.sweep is true.",
     executor_def=dg.in_process_executor,
 )
 def open_run_job() -> None:
@@ -108,7 +108,7 @@ def launch_opened_runs(job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition
         if RANGE_START_TAG not in tags:
             yield dg.SkipReason("nothing was opened")
             return
-        sweep = tags.pop("sweep") == "true"
-        yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags, run_config=run_config(sweep))
+        settings = json.loads(tags.pop(_RESOURCES))
+        yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags, run_config={"resources": settings})
 
     return sensor

@@ -70,6 +70,10 @@ class CollectionResource(dg.ConfigurableResource, CollectionSettings):  # type: 
 class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[type-arg]
     """The Spark session of a run, made when the first step needs it; it ends with the run's process."""
 
+    def settings(self) -> SparkSettings:
+        """The same, free of Dagster."""
+        return SparkSettings.model_validate(_plain(self, SparkSettings))
+
     def session(self) -> SparkSession:
         """The session; a JRE is found or brought along where the master is local."""
         session: SparkSession = LazyPySparkResource(spark_config=self.properties()).spark_session

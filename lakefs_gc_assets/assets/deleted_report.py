@@ -18,6 +18,7 @@ from lakefs_gc_assets.collection.commits import CommitSource
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.collection.tables import RECEIPTS
+from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
 
@@ -28,6 +29,7 @@ def define(graph: Graph) -> dg.AssetsDefinition:
     @graph.asset("deleted_report")
     def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: StoredFrame) -> StoredFrame:
         with step(context, collector) as run:
+            require_inputs(candidates, *(run.stored(name) for name in candidates.manifest.inputs))
             outcomes = swept(run, candidates) if run.plan.sweep else only_marked(run, candidates)
             stored = run.store("deleted_report", outcomes, (candidates,))
             ended = report_of(run, stored)
@@ -36,6 +38,15 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             return stored
 
     return deleted_report
+
+
+def require_inputs(frame: StoredFrame, *inputs: StoredFrame) -> None:
+    """Raises OrderViolation where a frame was made from another content of its inputs than is stored now."""
+    for given in inputs:
+        if given.manifest.digest != frame.manifest.inputs[given.name]:
+            raise OrderViolation(
+                f"{given.name} was made again after {frame.name} was made from it. Materialize {frame.name} again"
+            )
 
 
 def only_marked(run: Step, candidates: StoredFrame) -> DataFrame:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -41,6 +42,7 @@ class Step:
     plan: Plan
     lock: Lock
     tasks: int
+    note_cells: Callable[[Manifest], None]
     started_at: datetime = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,6 +104,8 @@ class Step:
         digests = {given.name: given.manifest.digest for given in inputs}
         manifest = Manifest(span, files, digests, figures or {})
         manifests.write(self.repository.store, manifest)
+        if frame in ORDER:
+            self.note_cells(manifest)
         seconds = time.monotonic() - began
         self.log(f"{frame}: {manifest.rows:,} rows in {seconds:.1f} s ({manifest.rows / max(seconds, 1e-3):,.0f}/s)")
         return StoredFrame(manifest, self.repository.opener, self.partitions(0))
@@ -142,7 +146,10 @@ def step(
             plan = begin(repository, run_id, windows, owner, lock)
         assert plan is not None
         with _renewed(lock, repository):
-            yield Step(context.log.info, repository, collector.spark.session(), plan, lock, collector.tasks())
+            note_cells = partial(_note_cells, context)
+            yield Step(
+                context.log.info, repository, collector.spark.session(), plan, lock, collector.tasks(), note_cells
+            )
         if not steps_to_come(context):
             lock.release()
     except Exception as error:
@@ -155,6 +162,15 @@ def step(
         if ours is None:
             raise
         raise dg.Failure(description=f"{type(ours).__name__}: {ours}", allow_retries=False) from error
+
+
+def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest) -> None:
+    """Tells the UI how many rows each cell has; everything else that it shows is about the whole frame."""
+    rows = manifest.rows_by_window()
+    for cell in context.partition_keys:
+        assert isinstance(cell, dg.MultiPartitionKey)
+        count = rows.get(cell.keys_by_dimension["slice"], 0)
+        context.add_asset_metadata({"dagster/partition_row_count": count}, manifest.span.frame, cell)
 
 
 def steps_to_come(context: dg.AssetExecutionContext) -> bool:

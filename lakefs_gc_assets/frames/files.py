@@ -109,18 +109,36 @@ def _row(file: FrameFile) -> dict[str, object]:
     return {name: getattr(file, name) for name in WRITTEN.names}
 
 
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """The columns of a frame as they are read: Spark believes a promise of no nulls, and the checks could see none."""
+    return pa.schema([column.with_nullable(True) for column in schema])
+
+
 def read_file(store: ObjectStore, file: FrameFile, schema: pa.Schema) -> pa.Table:
-    """One file of a frame. Raises CorruptFile where it is missing or is not what was written."""
+    """One file of a frame, its columns nullable.
+
+    Raises CorruptFile where it is missing, is not what was written, or has other columns than the schema.
+    """
     try:
         data = store.get(file.key)
     except ObjectNotFound:
         raise CorruptFile(file.key, "existence", "the frame's file is missing from the object store") from None
     if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
-    table = pq.read_table(io.BytesIO(data), columns=schema.names)
+    try:
+        table = pq.ParquetFile(io.BytesIO(data)).read()
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None
     if table.num_rows != file.rows:
         raise CorruptFile(file.key, "rows", f"{table.num_rows} rows, its manifest says {file.rows}")
-    return table.cast(schema)
+    wanted = nullable(schema)
+    if nullable(table.schema) != wanted:
+        raise CorruptFile(file.key, "columns", f"{_columns(table.schema)}; the frame has {_columns(schema)}")
+    return table.cast(wanted)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in schema)
 
 
 def preview(store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, rows: int = 20) -> pa.Table:
@@ -133,4 +151,4 @@ def preview(store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, r
         part = read_file(store, file, schema).slice(0, missing)
         parts.append(part)
         missing -= part.num_rows
-    return pa.concat_tables(parts) if parts else schema.empty_table()
+    return pa.concat_tables(parts) if parts else nullable(schema).empty_table()

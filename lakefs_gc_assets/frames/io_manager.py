@@ -6,6 +6,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lakefs_gc_assets.frames import manifest as manifests
+from lakefs_gc_assets.frames.columns import column_lineage
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import selected
 from lakefs_gc_assets.resources import Collector
@@ -48,15 +49,16 @@ def metadata(frame: StoredFrame) -> dict[str, Any]:
         "object_bytes": manifest.object_bytes,
         "file_bytes": manifest.file_bytes,
         "files": len(manifest.files),
-        "rows_by_window": dg.MetadataValue.md(_windows(manifest.rows_by_window())),
+        "rows_by_window": dg.MetadataValue.md(_counts("window", manifest.rows_by_window())),
         "preview": dg.MetadataValue.md(_preview(frame.preview(rows=PREVIEW_ROWS))),
         **_figures(manifest.figures),
+        **({"dagster/column_lineage": lineage} if (lineage := column_lineage(frame.name)) else {}),
     }
 
 
-def _windows(rows: dict[str, int]) -> str:
-    lines = [f"| {window} | {count:,} |" for window, count in sorted(rows.items())]
-    return "\n".join(["| window | rows |", "|---|---:|", *lines]) if lines else "no rows"
+def _counts(what: str, counts: dict[str, int]) -> str:
+    lines = [f"| {name} | {count:,} |" for name, count in sorted(counts.items())]
+    return "\n".join([f"| {what} | rows |", "|---|---:|", *lines]) if lines else "no rows"
 
 
 def _preview(rows: pa.Table) -> str:
@@ -72,5 +74,9 @@ def _cell(value: object) -> str:
 
 
 def _figures(figures: Any) -> dict[str, Any]:
-    """Counts that a step made; long lists and maps stay in the manifest."""
-    return {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
+    """Counts that a step made, also those by reason; lists and maps of names stay in the manifest."""
+    found: dict[str, Any] = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
+    for name, value in figures.items():
+        if isinstance(value, dict) and value and all(isinstance(count, int) for count in value.values()):
+            found[name] = dg.MetadataValue.md(_counts(name, value))
+    return found

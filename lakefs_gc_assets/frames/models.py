@@ -13,7 +13,7 @@ from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.lakefs.layout import Layout
 
 ADDRESS = "Namespace-relative address, exactly as the object store spells the key."
-SLICE = "Slice that lakeFS wrote the object into; null outside of data/<slice>/."
+SLICE = "Slice that lakeFS wrote the object into; null outside of `data/<slice>/`."
 SLICE_WINDOW = "Window that the slice falls into: the partition; `legacy` where there is no slice."
 _LISTED_LAYOUTS = [layout.value for layout in Layout if layout is not Layout.SPECIAL]
 

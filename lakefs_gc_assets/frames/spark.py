@@ -52,7 +52,7 @@ class StoredFrame:
         """The rows of all windows, or of some; files are dealt out to tasks by their size."""
         chosen = [file for file in self.manifest.files if windows is None or file.slice_window in windows]
         groups = tasks.spread_by_weight(chosen, self.partitions, lambda file: file.bytes)
-        return tasks.dataframe(spark, groups, _reader(self.opener, self.schema), self.schema)
+        return tasks.dataframe(spark, groups, _reader(self.opener, self.schema), files.nullable(self.schema))
 
     def table(self) -> pa.Table:
         """All rows, read without Spark: for frames that fit into memory."""

@@ -1,18 +1,22 @@
 """Candidates that may be staged where the server does not list them: found by content, asked for by path."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from lakefs_gc_assets.collection import hidden
-from lakefs_gc_assets.collection.eligibility import Kept
+from lakefs_gc_assets.collection import digests, hidden
+from lakefs_gc_assets.collection.eligibility import PLAIN_ETAG, Kept
 from lakefs_gc_assets.collection.hidden import Question
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.sources import subtraction
 from lakefs_gc_assets.sources.references import References
+
+_SAMPLE = 16
+_SAMPLED_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,10 @@ def clear(
     sizes = pa.array([row.size for row in candidates.select("size").distinct().collect()], pa.int64())
     branches = hidden.branches_by_range(repository.store, heads)
     entries = references.head_entries(sorted(branches), sizes).persist()
+    contents = known_contents(candidates, entries, repository, note).persist()
     try:
         limit = repository.settings.hidden_suspect_limit
-        alike = subtraction.same_content(entries, candidates)
+        alike = subtraction.same_content(entries, contents)
         rows = alike.select("range_id", "path").distinct().limit(limit + 1).collect()
         if not rows:
             return Cleared(candidates)
@@ -60,9 +65,42 @@ def clear(
                 [(q.range_id, bytearray(q.path)) for q in known], "range_id string, path binary"
             )
             unknown = entries.join(asked, ["range_id", "path"], "left_anti")
-            uncertain = subtraction.same_content(cleared, unknown).select("address").persist()
+            uncertain = subtraction.same_content(subtraction.without_exactly(contents, live), unknown).select("address")
             kept[Kept.UNCERTAIN.value] = uncertain.count()
             cleared = subtraction.without_exactly(cleared, uncertain)
         return Cleared(cleared, {reason: count for reason, count in kept.items() if count}, answers.asked)
     finally:
         entries.unpersist()
+        contents.unpersist()
+
+
+def known_contents(
+    candidates: DataFrame, entries: DataFrame, repository: OpenRepository, note: Callable[[str], None]
+) -> DataFrame:
+    """Address, size and ETag of candidates, where the ETag is null or the MD5 of the content.
+
+    Where the store gives no ETags, or a sample shows that they are something else, candidates that have the size of an
+    entry are read.
+    """
+    contents = candidates.select("address", "size", "etag")
+    plain = contents.where(F.col("etag").rlike(PLAIN_ETAG) & F.col("size").between(1, _SAMPLED_BYTES))
+    sample = plain.orderBy(F.xxhash64("address")).limit(_SAMPLE).collect()
+    if not digests.etags_are_digests(repository.store, [(row.address, row.etag) for row in sample]):
+        note("the store's ETags are no MD5 of the content: candidates of the size of a committed object are read")
+        contents = contents.withColumn("etag", F.lit(None).cast("string"))
+    unknown = contents.where(F.col("etag").isNull() & F.col("size").between(1, digests.LARGEST_READ))
+    suspects = unknown.join(entries.select("size").distinct(), "size", "left_semi").select("address")
+    opener = repository.opener
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            addresses = batch.column("address").to_pylist()
+            found = [digests.content_digest(opener.open(), address) for address in addresses]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(addresses, pa.string()), pa.array(found, pa.string())], schema=digests.DIGESTS
+            )
+
+    computed = suspects.mapInArrow(read, from_arrow_schema(digests.DIGESTS))
+    return contents.join(computed, "address", "left").select(
+        "address", "size", F.coalesce("digest", "etag").alias("etag")
+    )

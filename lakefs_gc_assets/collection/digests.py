@@ -1,0 +1,31 @@
+"""The content of stored objects as its MD5, where the store does not tell it.
+
+A store without ETags gives none, and with server-side encryption by keys of KMS an S3 ETag looks like an MD5 without
+being one (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html); lakeFS notes the MD5 it computed itself.
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+LARGEST_READ = 64 * 1024 * 1024
+"""Larger objects are not read: their content stays unknown, and their size alone is compared."""
+
+DIGESTS = pa.schema([pa.field("address", pa.string(), nullable=False), pa.field("digest", pa.string())])
+
+
+def content_digest(store: ObjectStore, address: str) -> str | None:
+    """MD5 of an object, in hexadecimal; None where it is gone."""
+    try:
+        return hashlib.md5(store.get(address), usedforsecurity=False).hexdigest()
+    except ObjectNotFound:
+        return None
+
+
+def etags_are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
+    """Whether the ETags of a sample (address, ETag) are the MD5 of the objects; objects that are gone say nothing."""
+    return all(content_digest(store, address) in (etag, None) for address, etag in sample)
