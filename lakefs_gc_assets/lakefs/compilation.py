@@ -15,7 +15,8 @@ def compiled(function: Function) -> Function:
     """Compiles a function at its first call, or loads what an earlier process compiled.
 
     numba keeps the machine code beside the source, else in the user's cache directory (`NUMBA_CACHE_DIR` overrides
-    both); where none can be written each process compiles for itself.
+    both); where none can be written each process compiles for itself. What is kept counts as old only when the
+    function's own file changes: functions that call each other, and constants they use, must lie in one file.
     """
     try:
         return cast(Function, numba.njit(cache=True, nogil=True)(function))

@@ -151,17 +151,16 @@ def read_range(
     Raises:
         CorruptFile: the file is not exactly what lakeFS wrote, or no range of objects.
     """
-    from lakefs_gc_assets.lakefs import messages
+    from lakefs_gc_assets.lakefs import records
     from lakefs_gc_assets.lakefs.columns import binary, binary_from, strings
-    from lakefs_gc_assets.lakefs.records import IDENTITY_END, IDENTITY_START
 
     table = read_checked(data, file, "ranges", None, expected)
     count = len(table)
     addresses, etags = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64)
     types, sizes, modified = np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64)
-    fault, entry = messages.decode_entries(table.buffer, table.values, addresses, etags, types, sizes, modified)
+    fault, entry = records.decode_entries(table.buffer, table.values, addresses, etags, types, sizes, modified)
     raise_fault(fault, file, f"entry {entry}")
-    identities = table.values[:, IDENTITY_START : IDENTITY_END + 1]
+    identities = table.values[:, records.IDENTITY_START : records.IDENTITY_END + 1]
     return RangeEntries(
         addresses=strings(table.buffer, addresses, "address", file),
         address_types=pa.array(types),
@@ -175,18 +174,17 @@ def read_range(
 
 def read_metarange_columns(data: bytes | memoryview, file: str, *, entity: str | None = None) -> Metarange:
     """Reads a metarange as columns; see `read_metarange`."""
-    from lakefs_gc_assets.lakefs import messages
+    from lakefs_gc_assets.lakefs import records
     from lakefs_gc_assets.lakefs.columns import binary, binary_from, strings
-    from lakefs_gc_assets.lakefs.records import IDENTITY_END, IDENTITY_START
 
     table = read_checked(data, file, "metaranges", entity)
     count = len(table)
     offsets, keys = table.keys()
     least, counts, sizes = np.empty((count, 2), np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
-    fault, entry = messages.decode_range_data(table.buffer, table.values, keys, offsets, least, counts, sizes)
+    fault, entry = records.decode_range_data(table.buffer, table.values, keys, offsets, least, counts, sizes)
     raise_fault(fault, file, f"record {entry}")
     return Metarange(
-        ids=strings(table.buffer, table.values[:, IDENTITY_START : IDENTITY_END + 1], "range id", file),
+        ids=strings(table.buffer, table.values[:, records.IDENTITY_START : records.IDENTITY_END + 1], "range id", file),
         min_keys=binary(table.buffer, least),
         max_keys=binary_from(offsets, keys),
         counts=pa.array(counts),

@@ -1,12 +1,18 @@
 """What importing the readers costs, and where compiled code is kept."""
 
+import ast
+import importlib
 import os
+import pkgutil
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from numba.core.dispatcher import Dispatcher
+
 import lakefs_gc_assets
+from lakefs_gc_assets import lakefs
 from lakefs_gc_assets_tests.lakefs.table_bytes import TableBytes, framed, text
 
 _READ = """
@@ -53,6 +59,25 @@ def _copy(tmp_path: Path) -> tuple[Path, Path]:
     built = tmp_path / "range"
     built.write_bytes(TableBytes([(b"path", framed(bytes(32), text(1, "data/a/b")))]).build())
     return package, built
+
+
+def test_compiled_functions_depend_on_their_own_file_alone() -> None:
+    """numba does not notice that another file changed: an old compiled check would go on running."""
+    compiled = 0
+    for info in pkgutil.walk_packages(lakefs.__path__, "lakefs_gc_assets.lakefs."):
+        module = importlib.import_module(info.name)
+        source = ast.parse(Path(str(module.__file__)).read_text())
+        imported = {
+            alias.asname or alias.name
+            for node in ast.walk(source)
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("lakefs_gc_assets")
+            for alias in node.names
+        }
+        for value in vars(module).values():
+            if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__:
+                assert imported.isdisjoint(value.py_func.__code__.co_names), value
+                compiled += 1
+    assert compiled >= 10
 
 
 def test_importing_the_readers_does_not_import_numba() -> None:

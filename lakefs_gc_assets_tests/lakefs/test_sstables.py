@@ -263,6 +263,20 @@ def test_restart_points_are_where_entries_begin_that_share_nothing() -> None:
         assert _check(with_restarts(apart, *wrong)) == "restart points"
 
 
+def test_an_index_cannot_leave_out_the_first_block() -> None:
+    def leave_out(name: str, content: bytes) -> bytes:
+        return block(read_entries(content)[1:], 1) if name == "top" else content
+
+    kept = _RECORDS[10:]
+    stated = {
+        "rocksdb.num.data.blocks": varint(3),
+        "rocksdb.num.entries": varint(len(kept)),
+        "rocksdb.raw.key.size": varint(sum(len(key) + len(SET) for key, _ in kept)),
+        "rocksdb.raw.value.size": varint(sum(len(value) for _, value in kept)),
+    }
+    assert _check(TableBytes(_RECORDS, stated, records_per_block=10, change=leave_out)) == "order of blocks"
+
+
 def test_an_index_cannot_name_a_block_twice() -> None:
     def repeat(name: str, content: bytes) -> bytes:
         if name != "top":
