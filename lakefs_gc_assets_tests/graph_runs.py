@@ -1,0 +1,245 @@
+"""Runs of the real graph in this process, on a replayed recording whose clock, objects and answers tests can change."""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from dagster._core.definitions.reconstruct import ReconstructableJob
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets import automation, running
+from lakefs_gc_assets.assets.graph import ORDER
+from lakefs_gc_assets.automation import OpenedRun
+from lakefs_gc_assets.collection import lock, report
+from lakefs_gc_assets.collection.report import Report
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.configuration import Configuration, Loaded
+from lakefs_gc_assets.definitions import build
+from lakefs_gc_assets.frames import manifest
+from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets_tests.recordings import FIXTURES
+from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
+from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, Deletes
+from lakefs_gc_assets_tests.replay.recording import RecordedObject
+from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+AGED = timedelta(days=2)
+"""Recorded objects are hours old: this makes all of them old enough."""
+
+ApiFault = Callable[[str, str], ApiAnswer | None]
+
+
+@dataclass
+class MovingClock:
+    """Stands still until a test or a wait moves it."""
+
+    moment: datetime
+
+    def now(self) -> datetime:
+        """The moment."""
+        return self.moment
+
+    def sleep(self, seconds: float) -> None:
+        """Waiting takes no time, and still it passes."""
+        self.moment += timedelta(seconds=seconds)
+
+
+class ChangedServer(ReplayServer):
+    """A replay whose objects and answers a test can change.
+
+    Attributes:
+        fault: is asked for an answer before the recording is, with method and target.
+        undeletable: keys whose deletion is refused although others are deleted.
+    """
+
+    def __init__(self, folder: Path, *, now: Callable[[], datetime], deletes: Deletes = "refuse") -> None:
+        super().__init__(folder, now=now, deletes=deletes)
+        self.fault: ApiFault = lambda method, target: None
+        self.undeletable: set[str] = set()
+        delete = self._overlay.delete
+
+        def refusing(key: str, if_match: str | None = None) -> None:
+            if key in self.undeletable:
+                raise DeleteRefused(key)
+            delete(key, if_match)
+
+        self._overlay.delete = refusing  # type: ignore[method-assign]
+
+    def place(self, key: str, *, written_at: datetime, etag: str | None = None, content: bytes = b"content") -> None:
+        """Puts an object as if it had been written at some moment."""
+        facts = self._overlay.put(key, content)
+        self._overlay._objects[key] = RecordedObject(facts.size, written_at, etag or facts.etag)
+
+    def keys(self) -> set[str]:
+        """Every key that is there now."""
+        return set(self._overlay._objects)
+
+    def _api(self, method: str, target: str, headers: dict[str, str], body: bytes) -> S3Answer:
+        answer = self.fault(method, target)
+        if answer is not None:
+            return S3Answer(answer.status, answer.body, {"Content-Type": answer.content_type})
+        return super()._api(method, target, headers, body)
+
+
+def refused(status: int, message: str) -> ApiAnswer:
+    """An error as lakeFS words it."""
+    return ApiAnswer(status, b'{"message": "%s"}' % message.encode())
+
+
+@dataclass
+class GraphRuns:
+    """Opens runs of one replayed repository and makes them.
+
+    Attributes:
+        lines: everything that runs told.
+        settings: changes of the section `collection`.
+    """
+
+    server: ChangedServer
+    clock: MovingClock
+    instance: dg.DagsterInstance
+    settings: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def loaded(self) -> Loaded:
+        """The configuration."""
+        content = self.server.configuration().model_dump()
+        content["collection"] |= self.settings
+        content["lakefs"] |= {"retries": 0}
+        return Loaded(Configuration.model_validate(content), {})
+
+    @property
+    def repository(self) -> OpenRepository:
+        """The repository, past any run."""
+        return running.opened(self.loaded, self.clock).open()
+
+    def job(self) -> dg.JobDefinition:
+        """The job that collects."""
+        loggers = {"console": running.line_logger(self.lines.append)}
+        return build(self.loaded, self.clock, loggers).resolve_job_def("collect")
+
+    def open(self) -> OpenedRun:
+        """Opens a run over everything."""
+        return automation.open_run(self.instance, running.opened(self.loaded, self.clock))
+
+    def make(
+        self,
+        opened: OpenedRun,
+        *,
+        assets: Sequence[str] = ORDER,
+        tags: Mapping[str, str] | None = None,
+        sweep: bool | None = None,
+    ) -> dg.ExecuteInProcessResult:
+        """Makes assets of an opened run in one Dagster run."""
+        return self.job().execute_in_process(
+            instance=self.instance,
+            tags={**opened.tags, **(tags or {})},
+            run_config={"loggers": {"console": {}}, **({} if sweep is None else automation.run_config(sweep))},
+            asset_selection=None if tuple(assets) == ORDER else [dg.AssetKey(name) for name in assets],
+            raise_on_error=False,
+        )
+
+    def again(self, failed: dg.ExecuteInProcessResult) -> dg.JobExecutionResult:
+        """Re-executes a Dagster run from where it failed."""
+        options = dg.ReexecutionOptions.from_failure(failed.run_id, self.instance)
+        return dg.execute_job(
+            _reconstructable(self), self.instance, run_config=failed.dagster_run.run_config, reexecution_options=options
+        )
+
+    def report(self, run_id: str) -> Report:
+        """The report of a run, which must have one."""
+        found = report.read(self.repository.store, run_id)
+        assert found is not None
+        return found
+
+    def frame(self, run_id: str, name: str) -> StoredFrame:
+        """A frame as stored."""
+        repository = self.repository
+        return StoredFrame(manifest.read(repository.store, run_id, name), repository.opener, 1)
+
+    def table(self, run_id: str, name: str) -> pa.Table:
+        """All rows of a frame."""
+        return self.frame(run_id, name).table()
+
+    def addresses(self, run_id: str, name: str) -> list[str]:
+        """The addresses of a frame, sorted."""
+        return sorted(self.table(run_id, name).column("address").to_pylist())
+
+    def lock_holder(self) -> str | None:
+        """Who holds the repository's lock."""
+        return lock.holder(self.repository.store)
+
+
+_runs: list[GraphRuns] = []
+
+
+def _job_of_last_runs() -> dg.JobDefinition:
+    return _runs[-1].job()
+
+
+def _reconstructable(runs: GraphRuns) -> ReconstructableJob:
+    """Dagster re-executes jobs that a function of a module makes."""
+    _runs.append(runs)
+    return dg.reconstructable(_job_of_last_runs)
+
+
+def failures(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> dict[str, str]:
+    """What each failed step said, by its name."""
+    found = {}
+    for event in result.all_events:
+        if event.is_step_failure:
+            data = event.step_failure_data
+            said = data.user_failure_data.description if data.user_failure_data else None
+            found[event.step_key or ""] = said or (data.error.message if data.error else "")
+    return found
+
+
+def made(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> list[str]:
+    """Assets that a run materialized, in order, each once."""
+    keys = [
+        event.asset_key.path[-1]
+        for event in result.all_events
+        if event.is_step_materialization and event.asset_key is not None
+    ]
+    return list(dict.fromkeys(keys))
+
+
+def truth_classes(folder: str) -> dict[str, set[str]]:
+    """Addresses of a recording by the class that its own bookkeeping gives them."""
+    plain = FIXTURES / folder / "truth.json"
+    text = plain.read_bytes() if plain.exists() else gzip.decompress((FIXTURES / folder / "truth.json.gz").read_bytes())
+    classes: dict[str, set[str]] = {}
+    for entry in json.loads(text)["objects"]:
+        classes.setdefault(entry["class"], set()).add(entry["address"])
+    return classes
+
+
+class Replaying(Protocol):
+    """Opens a recording for runs of the graph."""
+
+    def __call__(self, folder: str, *, deletes: Deletes = "refuse", **settings: Any) -> GraphRuns: ...
+
+
+@pytest.fixture
+def replaying(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replaying]:
+    """Serves recordings, aged by two days, until the test ends; all runs share the session's Spark."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    with ExitStack() as stack:
+
+        def opened(folder: str, *, deletes: Deletes = "refuse", **settings: Any) -> GraphRuns:
+            clock = MovingClock(datetime.now(UTC))
+            server = stack.enter_context(ChangedServer(FIXTURES / folder, now=clock.now, deletes=deletes))
+            clock.moment = server.recorded_at + AGED
+            return GraphRuns(server, clock, stack.enter_context(running.instance()), settings)
+
+        yield opened
