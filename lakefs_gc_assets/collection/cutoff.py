@@ -51,5 +51,8 @@ def require_agreement(clocks: Clocks, skew: timedelta) -> None:
 
 
 def cutoff(clocks: Clocks, min_age: timedelta, grace_period: timedelta, skew: timedelta) -> datetime:
-    """The earliest clock minus the longer of minimum age and the server's grace period, minus the skew."""
-    return clocks.earliest - max(min_age, grace_period) - skew
+    """The earliest clock minus the longer of minimum age and the server's grace period, minus the skew.
+
+    A whole second, the one before: names and many stores keep whole seconds, so what they show as earlier is earlier.
+    """
+    return (clocks.earliest - max(min_age, grace_period) - skew).replace(microsecond=0)

@@ -56,7 +56,7 @@ def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...
 
 
 def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
-    share = mark.candidates / mark.listed if mark.listed else 0.0
+    share = mark.candidates / max(mark.listed, 1)
     if share > settings.max_candidate_share:
         yield GuardTripped(
             "share of candidates",
