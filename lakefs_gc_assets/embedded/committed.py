@@ -156,9 +156,3 @@ def lookup(core: Core, metarange_id: str, path: bytes) -> Record | None:
             "SELECT path, identity, data FROM range_records WHERE range_id = ? AND path = ?", (row[0], path)
         ).fetchone()
     return found
-
-
-def known(core: Core, metarange_id: str) -> bool:
-    """Whether a metarange of this id was written, an empty one included."""
-    with core.database.transaction() as database:
-        return database.execute("SELECT 1 FROM files WHERE id = ? LIMIT 1", (metarange_id,)).fetchone() is not None

@@ -11,7 +11,6 @@ from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_foun
 from lakefs_gc_assets.embedded.repositories import Repository, store_of
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import AddressType
-from lakefs_gc_assets.storage.interface import ObjectFacts
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
@@ -227,14 +226,6 @@ def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, 
     with core.database.transaction():
         found = find(core, repository, branch_id, path)
         stage(core, repository, branch_id, path, found.entry.with_metadata(metadata))
-
-
-def facts_of(core: Core, repository: Repository, address: str) -> ObjectFacts:
-    """What the store says of an object. Raises ApiFailure 404."""
-    try:
-        return store_of(core, repository).head(address)
-    except ObjectNotFound:
-        raise not_found("object") from None
 
 
 def scan(core: Core, repository: Repository, reference: str, prefix: str, after: str) -> Iterator[Found]:

@@ -1,6 +1,8 @@
+import time
 from pathlib import Path
 
 from lakefs_gc_assets.embedded import commits, committed, repositories, staging
+from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.entries import decode_entry
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.ranges import RangeRecord, read_metarange, read_range
@@ -113,3 +115,22 @@ def test_a_dump_holds_all_commits_branches_and_tags(server: EmbeddedServer) -> N
     ]
     tags = [tag for data in tables(refs.tags_meta_range_id, "tag") for tag in read_tags(data, "t")]
     assert [(tag.id, tag.commit_id) for tag in tags] == [("v1", first["id"])]
+
+
+def test_a_dump_is_no_snapshot(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, settings=Settings(dump_pause_seconds=0.5)) as server:
+        clients.repository(server)
+        clients.upload(server, "a", b"x")
+        _, task = clients.call(server, "POST", "/repositories/repo/dump")
+        time.sleep(0.2)
+        made = clients.commit(server, "between commits and branches")
+        server.core.tasks.wait_for_all(10)
+        refs = clients.call(server, "GET", "/repositories/repo/dump", task_id=task["id"])[1]["refs"]
+        found = read_metarange(_file(server, refs["commits_meta_range_id"]).read_bytes(), "commits", entity="commit")
+        commits_read = [commit for item in found for commit in read_commits(_file(server, item.id).read_bytes(), "c")]
+        found = read_metarange(_file(server, refs["branches_meta_range_id"]).read_bytes(), "branches", entity="branch")
+        heads = [
+            branch.commit_id for item in found for branch in read_branches(_file(server, item.id).read_bytes(), "b")
+        ]
+        assert heads == [made["id"]]
+        assert made["id"] not in {commit.id for commit in commits_read}
