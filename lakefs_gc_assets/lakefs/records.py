@@ -4,9 +4,9 @@ An entry is: varint shared, varint unshared, varint value length, `unshared` byt
 offsets of their restart points (u32le each) and their number (u32le). Keys of data blocks end with eight bytes: kind
 SET and sequence number 0 (RocksDB block-based table, format version 2). lakeFS frames a value as identity and data,
 each preceded by its length as Go's signed varint; the data is the message `Entry` in a range, `RangeData` in a
-metarange (lakeFS `pkg/catalog/catalog.proto`, `pkg/graveler/committed/committed.proto`). As in any proto3 reader, absent fields
-are zero, the last of a repeated scalar counts and unknown fields are passed over; a known field with another wire type
-is a fault, as are groups, which lakeFS never writes.
+metarange (lakeFS `pkg/catalog/catalog.proto`, `pkg/graveler/committed/committed.proto`). As in any proto3 reader, absent
+fields are zero, the last of a repeated scalar counts and unknown fields are passed over; a known field with another
+wire type is a fault, as are groups, which lakeFS never writes.
 
 Every function checks all it reads before it reads: its input passed a checksum, but the checksum may cover nonsense.
 Functions return a fault of FAULTS (0 is none) and where it was found. They share this file because each becomes part of
