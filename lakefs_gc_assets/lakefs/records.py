@@ -4,7 +4,7 @@ An entry is: varint shared, varint unshared, varint value length, `unshared` byt
 offsets of their restart points (u32le each) and their number (u32le). Keys of data blocks end with eight bytes: kind
 SET and sequence number 0 (RocksDB block-based table, format version 2). lakeFS frames a value as identity and data,
 each preceded by its length as Go's signed varint; the data is the message `Entry` in a range, `RangeData` in a
-metarange (lakeFS `pkg/catalog/catalog.proto`, `pkg/graveler/committed/committed.proto`). As in any proto3 reader, absent
+metarange (lakeFS `pkg/catalog/catalog.proto`, `pkg/graveler/committed/committed.proto`). In proto3, absent
 fields are zero, the last of a repeated scalar counts and unknown fields are passed over; a known field with another
 wire type is a fault, as are groups, which lakeFS never writes.
 
