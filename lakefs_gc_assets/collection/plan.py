@@ -3,13 +3,11 @@
 Runs of every kind go through the same five steps; they differ in their plan alone.
 """
 
-import json
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
-from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection import run_folder, stored_records
 from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, ObjectNotFound, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -60,57 +58,18 @@ class Plan:
 
     def to_json(self) -> bytes:
         """The plan as it is stored."""
-        return json.dumps(asdict(self), default=_plain, indent=2, sort_keys=True).encode()
+        return stored_records.encode(self)
 
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Plan":
         """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
-        try:
-            content: dict[str, Any] = json.loads(data)
-            if content.get("format_version") != FORMAT_VERSION:
-                raise CorruptFile(
-                    file, "format version", f"{content.get('format_version')}, this program reads {FORMAT_VERSION}"
-                )
-            unknown = set(content) - {field.name for field in fields(cls)}
-            if unknown:
-                raise CorruptFile(file, "plan", f"unknown entries {sorted(unknown)}")
-            return cls(
-                **{
-                    **content,
-                    "flow": Flow(content["flow"]),
-                    "windows": tuple(content["windows"]),
-                    "started_at": read_time(content["started_at"]),
-                    "cutoff": read_time(content["cutoff"]),
-                }
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptFile(file, "plan", f"cannot be read: {error}") from None
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, datetime):
-        return write_time(value)
-    raise TypeError(f"cannot be written: {type(value).__name__}")
-
-
-def write_time(moment: datetime) -> str:
-    """ISO 8601 in UTC with microseconds."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def read_time(text: str) -> datetime:
-    """The reverse; raises ValueError for a time without a zone."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        raise ValueError(f"time without a zone: {text}")
-    return moment.astimezone(UTC)
+        return stored_records.decode(cls, FORMAT_VERSION, data, file)
 
 
 def read(store: ObjectStore, run_id: str) -> Plan:
-    """The stored plan of a run. Raises CollectionError where there is none."""
-    key = run_folder.plan(run_id)
+    """The stored plan of a run. Raises CollectionError where there is none, CorruptFile where it is of another run."""
     try:
-        return Plan.from_json(store.get(key), key)
+        return _stored(store, run_id)
     except ObjectNotFound:
         raise CollectionError(
             f"run {run_id} has no plan in this repository: materialize store_df first, or launch the job collect"
@@ -127,10 +86,18 @@ def write_first(store: ObjectStore, plan: Plan) -> None:
         store.put_if_absent(key, plan.to_json())
         return
     except AlreadyExists:
-        earlier = Plan.from_json(store.get(key), key)
+        earlier = _stored(store, plan.run_id)
     if earlier.owner != plan.owner:
         raise OrderViolation(
             f"run {plan.run_id} is already collected by Dagster run {earlier.owner}: one run id belongs to one Dagster "
             "run. Re-execute that run, or open a new one with the job open_run"
         )
     store.put(key, plan.to_json())
+
+
+def _stored(store: ObjectStore, run_id: str) -> Plan:
+    key = run_folder.plan(run_id)
+    found = Plan.from_json(store.get(key), key)
+    if found.run_id != run_id:
+        raise CorruptFile(key, "plan", f"it is the plan of run {found.run_id}")
+    return found

@@ -3,14 +3,12 @@
 Written for every run, failed ones too. Times UTC, sizes bytes, durations seconds.
 """
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
-from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.collection.plan import Plan, read_time, write_time
+from lakefs_gc_assets.collection import run_folder, stored_records
+from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -65,28 +63,12 @@ class Report:
 
     def to_json(self) -> bytes:
         """The report as it is stored."""
-        return json.dumps(asdict(self), default=_plain, indent=2, sort_keys=True).encode()
+        return stored_records.encode(self)
 
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Report":
         """Reads a stored report. Raises CorruptFile."""
-        try:
-            content: dict[str, Any] = json.loads(data)
-            if content["format_version"] != FORMAT_VERSION:
-                raise CorruptFile(
-                    file, "format version", f"{content['format_version']}, this program reads {FORMAT_VERSION}"
-                )
-            times = {name: read_time(content[name]) for name in ("started_at", "ended_at", "cutoff")}
-            lists = {name: tuple(content[name]) for name in ("windows", "server_run_ids", "warnings")}
-            return cls(**{**content, **times, **lists, "ending": Ending(content["ending"])})
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CorruptFile(file, "report", f"cannot be read: {error}") from None
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, datetime):
-        return write_time(value)
-    raise TypeError(f"cannot be written: {type(value).__name__}")
+        return stored_records.decode(cls, FORMAT_VERSION, data, file)
 
 
 def failed(plan: Plan, now: datetime, error: str) -> Report:
@@ -118,6 +100,9 @@ def read(store: ObjectStore, run_id: str) -> Report | None:
     """The stored report of a run; None while there is none. Raises CorruptFile."""
     key = run_folder.report(run_id)
     try:
-        return Report.from_json(store.get(key), key)
+        found = Report.from_json(store.get(key), key)
     except ObjectNotFound:
         return None
+    if found.run_id != run_id:
+        raise CorruptFile(key, "report", f"it is the report of run {found.run_id}")
+    return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collection.plan import read_time, write_time
+from lakefs_gc_assets.collection.stored_records import read_time, write_time
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 

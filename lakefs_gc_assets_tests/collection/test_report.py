@@ -1,0 +1,130 @@
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collection import report as reports
+from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collection.scripted import NOW
+from lakefs_gc_assets_tests.collection.test_plan import PLAN
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+REPORT = Report(
+    run_id=PLAN.run_id,
+    attempt=PLAN.attempt,
+    repository="repo",
+    storage_namespace="s3://bucket/repo/",
+    flow="clean",
+    previous_run=None,
+    dry_run=False,
+    success=True,
+    ending=Ending.DELETED,
+    started_at=NOW,
+    ended_at=NOW + timedelta(hours=1),
+    cutoff=NOW - timedelta(hours=25),
+    windows=("legacy", "2026-11"),
+    last_read_slice="g4uk6erfnfus73frbnqg",
+    counts={"listed": 3, "deleted": 1},
+    object_bytes={"deleted": 10},
+    kept={"too young": 1},
+    commit_source="refs dump",
+    server_run_ids=("a", "b"),
+    warnings=("guard",),
+)
+MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2106, 1, 1), timezones=st.just(UTC))
+
+
+def changed(**changes: Any) -> bytes:
+    return json.dumps(json.loads(REPORT.to_json()) | changes).encode()
+
+
+@given(
+    st.builds(
+        Report,
+        started_at=MOMENTS,
+        ended_at=MOMENTS,
+        cutoff=MOMENTS,
+        windows=st.lists(st.text()).map(tuple),
+        warnings=st.lists(st.text()).map(tuple),
+        counts=st.dictionaries(st.text(), st.integers(0, 1 << 62)),
+        format_version=st.just(reports.FORMAT_VERSION),
+    )
+)
+def test_is_read_as_it_was_written(report: Report) -> None:
+    assert Report.from_json(report.to_json(), "report.json") == report
+
+
+def test_says_what_a_run_did() -> None:
+    content = json.loads(REPORT.to_json())
+    assert content["started_at"] == "2026-11-21T12:00:00.000000+00:00"
+    assert content["last_read_slice"] == "g4uk6erfnfus73frbnqg"
+    assert content["ending"] == "deleted"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"success": "false"},
+        {"success": 1},
+        {"dry_run": "no"},
+        {"ending": "well"},
+        {"windows": "legacy"},
+        {"server_run_ids": "abc"},
+        {"warnings": None},
+        {"counts": []},
+        {"counts": {"listed": "3"}},
+        {"counts": {"listed": 3.5}},
+        {"kept": None},
+        {"cutoff": "2026-11-20T11:00:00"},
+        {"ended_at": 1795000000},
+        {"previous_run": 7},
+        {"format_version": 2},
+        {"format_version": True},
+        {"run_id": None},
+        {"new": 1},
+    ],
+)
+def test_a_report_that_was_changed_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(CorruptFile, match=r"^report\.json: "):
+        Report.from_json(changed(**change), "report.json")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", REPORT.to_json()[:-5]])
+def test_what_is_no_report_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptFile, match=r"^report\.json: "):
+        Report.from_json(data, "report.json")
+
+
+class TestStored:
+    def test_lies_in_its_runs_folder(self, store: ObjectStore) -> None:
+        assert reports.read(store, REPORT.run_id) is None
+        reports.write(store, REPORT)
+        assert reports.read(store, REPORT.run_id) == REPORT
+
+    def test_replaces_that_of_an_earlier_attempt(self, store: ObjectStore) -> None:
+        reports.write(store, REPORT)
+        reports.write(store, replace(REPORT, success=False, ending=Ending.FAILED))
+        found = reports.read(store, REPORT.run_id)
+        assert found is not None
+        assert found.success is False
+
+    def test_of_another_run_is_refused(self, store: ObjectStore) -> None:
+        store.put(run_folder.report("other"), REPORT.to_json())
+        with pytest.raises(CorruptFile, match=REPORT.run_id):
+            reports.read(store, "other")
+
+
+def test_a_failed_run_is_no_success() -> None:
+    found = reports.failed(replace(PLAN, sweep=True), NOW, "it broke")
+    assert (found.success, found.ending, found.error, found.dry_run) == (False, Ending.FAILED, "it broke", False)
+    assert (found.cutoff, found.windows, found.started_at, found.ended_at) == (PLAN.cutoff, PLAN.windows, NOW, NOW)
+    assert reports.failed(PLAN, NOW, "").dry_run is True
