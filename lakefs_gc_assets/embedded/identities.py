@@ -32,8 +32,9 @@ def _map(values: Mapping[str, str]) -> bytes:
 
 
 def entry_identity(size: int, etag: str, metadata: Mapping[str, str], content_type: str) -> bytes:
-    """32 bytes that are equal where size, ETag, metadata and content type are."""
-    return hashlib.sha256(_number(size) + _string(etag) + _map(metadata) + _string(content_type)).digest()
+    """32 bytes that are equal where size, ETag, metadata and content type are; an empty content type is left out."""
+    type_field = _string(content_type) if content_type else b""
+    return hashlib.sha256(_number(size) + _string(etag) + _map(metadata) + type_field).digest()
 
 
 def commit_id(

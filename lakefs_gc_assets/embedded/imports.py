@@ -66,4 +66,4 @@ def _source(core: Core, source: Mapping[str, Any]) -> list[tuple[str, Entry]]:
 def _entry(store: ObjectStore, address: str, facts: ObjectFacts) -> Entry:
     # A folder has no ETags that say something of the content: take what an upload would have had.
     etag = facts.etag or hashlib.md5(store.get(facts.key), usedforsecurity=False).hexdigest()
-    return Entry(address, AddressType.FULL, facts.size, etag, int(facts.last_modified.timestamp()))
+    return Entry(address, AddressType.FULL, facts.size, etag, int(facts.last_modified.timestamp()), content_type="")

@@ -18,11 +18,18 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 
-_TOKENS = re.compile(
-    r"[0-9a-f]{64}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}(?:-\d+)?"
-    r"|[0-9a-v]{20}(?:,[A-Za-z0-9_-]{43})?|GCPC[A-Za-z0-9_-]{20}|DR[A-Za-z0-9_-]{20}"
+_KINDS = (
+    r"[0-9a-f]{64}",
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+    r"[0-9a-f]{32}-\d+",
+    r"[0-9a-f]{32}",
+    r"[0-9a-v]{20},[A-Za-z0-9_-]{43}",
+    r"[0-9a-v]{20}",
+    r"GCPC[A-Za-z0-9_-]{20}",
+    r"DR[A-Za-z0-9_-]{20}",
 )
-_ANY_TOKEN = r"([0-9A-Za-z_,-]{20,})"
+"""Commits and metaranges, uploads, ETags, issued addresses, names of objects, slices and runs, tasks."""
+_TOKENS = re.compile("|".join(_KINDS))
 _COMMIT_OR_METARANGE = re.compile(r"[0-9a-f]{64}")
 _TIMES = frozenset({"mtime", "creation_date", "update_time", "presigned_url_expiry", ".lakefs.last.import.timestamp"})
 _TOLERANCE_SECONDS = 5
@@ -102,7 +109,7 @@ class Mapping:
         for match in _TOKENS.finditer(recorded):
             known = self.ours.get(match[0])
             pattern += re.escape(recorded[position : match.start()])
-            pattern += _ANY_TOKEN if known is None else re.escape(known)
+            pattern += f"({_kind(match[0])})" if known is None else re.escape(known)
             tokens += [match[0]] if known is None else []
             position = match.end()
         found = re.fullmatch(pattern + re.escape(recorded[position:]), own)
@@ -247,6 +254,11 @@ class Player:
         if not same:
             known = self.mapping.translate(recorded)
             self.problems.append(f"{where}: {key} is {own!r}, recorded {recorded!r}, that is {known!r}")
+
+
+def _kind(token: str) -> str:
+    """The form that our token must have, too."""
+    return next(kind for kind in _KINDS if re.fullmatch(kind, token))
 
 
 def _seconds(value: Any) -> float:

@@ -1,0 +1,65 @@
+"""Collections that delete for a minute while several clients upload, copy, rename, link, commit and reset."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets import demo, running
+from lakefs_gc_assets.collection import report
+from lakefs_gc_assets.collection.clock import SystemClock
+from lakefs_gc_assets.configuration import CollectionSettings, Loaded
+from lakefs_gc_assets.embedded.core import RuleSet, Settings
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.working_clients import Worker
+
+SECONDS = 60
+WORKERS = 4
+# A day of grace is 15 seconds here: what is older by that and by the skew may go, while the clients are at work.
+LINK_SECONDS = 15
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rules", ["oss", "seed"])
+def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSet) -> None:
+    settings = Settings(rules=rules, link_seconds=LINK_SECONDS, copy_seconds=LINK_SECONDS * 4)
+    with EmbeddedServer(tmp_path, settings=settings) as server:
+        repository = clients.repository(server, "busy")
+        clients.upload(server, "first", b"first", name=repository)
+        clients.commit(server, "first", name=repository)
+        workers = [Worker(server, repository, f"worker-{number}", rules) for number in range(WORKERS)]
+        given = demo.configuration(server, repository)
+        collection = CollectionSettings(
+            **{
+                **given.collection.model_dump(),
+                "min_age_hours": 0,
+                "clock_skew_minutes": 0.1,
+                "max_candidate_share": 1,
+                "sweep": True,
+            }
+        )
+        loaded = Loaded(given.model_copy(update={"collection": collection}), {})
+        ended = threading.Event()
+        deleted, runs = 0, 0
+        with ThreadPoolExecutor(WORKERS) as pool, running.instance() as home:
+            working = [pool.submit(worker.work, ended) for worker in workers]
+            try:
+                until = time.monotonic() + SECONDS
+                while time.monotonic() < until:
+                    succeeded, run_id, error = running.execute(loaded, None, lambda line: None, SystemClock(), home)
+                    assert succeeded, error
+                    found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
+                    assert found is not None and found.success
+                    deleted, runs = deleted + found.counts["deleted"], runs + 1
+            finally:
+                ended.set()
+            for worked in working:
+                worked.result()
+        assert [lost for worker in workers for lost in worker.lost()] == []
+        assert runs >= 2
+        assert deleted > 0
+        assert sum(worker.steps for worker in workers) > 100
