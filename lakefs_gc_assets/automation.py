@@ -52,13 +52,12 @@ def run_config(sweep: bool) -> dict[str, object]:
     return {"resources": {"collection": {"config": {"sweep": sweep}}}}
 
 
-def collect_job(partitions: RunPartitions) -> UnresolvedAssetJobDefinition:
+def collect_job() -> UnresolvedAssetJobDefinition:
     """All five assets and their checks, in one process and one Spark session."""
     return dg.define_asset_job(
         "collect",
         selection=dg.AssetSelection.assets(*ORDER),
         description="Collects one run id over its windows. Launch it by open_run, or materialize a range of cells.",
-        partitions_def=partitions.definition,
         executor_def=dg.in_process_executor,
     )
 

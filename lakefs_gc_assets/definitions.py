@@ -18,7 +18,7 @@ def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinitio
     """The definitions of one repository; `loggers` in place of Dagster's own console."""
     partitions = RunPartitions(loaded.configuration.repository)
     graph = Graph(partitions)
-    collect = automation.collect_job(partitions)
+    collect = automation.collect_job()
     given = resources(loaded, clock)
     return dg.Definitions(
         assets=[
