@@ -191,9 +191,14 @@ def _fetch_missing(
 
 
 def _from_metadata_folder(api: LakeFSApi, store: ObjectStore, clock: Clock, started_at: datetime) -> LiveCommits:
-    names = (facts.key.removeprefix(METADATA_PREFIX) for facts in store.list_level(METADATA_PREFIX).objects)
-    files = tuple(sorted(name for name in names if len(name) == 64 and _HEXADECIMAL.issuperset(name)))
+    # Heads first: the files of what is committed meanwhile are there before a branch names them.
     heads = {
         branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)
     }
+    names = (facts.key.removeprefix(METADATA_PREFIX) for facts in store.list_level(METADATA_PREFIX).objects)
+    files = tuple(sorted(name for name in names if len(name) == 64 and _HEXADECIMAL.issuperset(name)))
+    for missing in set(heads.values()).difference(files):
+        raise CorruptFile(
+            METADATA_PREFIX + missing, "existence", "a branch head's metarange is not in the object store"
+        )
     return LiveCommits(CommitSource.METADATA_FOLDER, started_at, clock.now(), (), files, heads)
