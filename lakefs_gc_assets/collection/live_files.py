@@ -4,6 +4,7 @@ Each function returns a plain table; what cannot be read raises CorruptFile, and
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +16,11 @@ from lakefs_gc_assets.lakefs import names, ranges
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, WindowSize
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.refs import Entity
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-_PLAIN_KEY = r"^data/[^/%]+/[^/%]+$"
+_PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
+_NO_OBJECTS = frozenset(get_args(Entity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,14 @@ class LiveFiles:
         return self._live(found.addresses, found.address_types)
 
     def metadata_file(self, name: str) -> pa.Table:
-        """The same for a file that no metarange named; empty (LIVE) where it is no range of objects."""
+        """The same for a file that no metarange named; empty (LIVE) for metaranges and tables of a refs dump.
+
+        Raises CorruptFile where the file is of no known kind.
+        """
         key = METADATA_PREFIX + name
         data = fetch(self.store, key)
         kind = ranges.table_kind(data, key)
-        if kind.type != "ranges" or kind.entity is not None:
+        if kind.type == "metaranges" or kind.entity in _NO_OBJECTS:
             return LIVE.empty_table()
         found = ranges.read_range(data, key)
         return self._live(found.addresses, found.address_types)
