@@ -4,7 +4,9 @@ On the `local` blockstore of a real server physical addresses are full paths, wh
 data skips: there a repository may only be marked.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 
 from lakefs_gc_assets.collection.commits import fetch
 from lakefs_gc_assets.errors import GuardTripped
@@ -15,6 +17,7 @@ from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _HEADS_TRIED = 10
+_PATHS_TRIED = 10
 
 
 def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> None:
@@ -23,21 +26,24 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
     Args:
         heads: metarange of each branch's head.
     Raises:
-        GuardTripped: the physical address does not begin with the storage namespace and `data/`. Where no branch has an
+        GuardTripped: the physical address is not the storage namespace and the entry's address. Where no branch has an
             object of the repository's own, only the usual kinds of store are trusted.
     """
-    for branch, metarange_id in list(heads.items())[:_HEADS_TRIED]:
-        path = _own_path(store, metarange_id)
-        stats = api.stat(branch, path) if path is not None else None
-        if stats is None:
-            continue
-        if not stats.physical_address.startswith(namespace.uri + DATA_PREFIX):
-            raise GuardTripped(
-                "address form",
-                f"the server gives {stats.physical_address} for an object of the namespace {namespace.uri}",
-                "This repository can be marked, not swept: its staged objects cannot be told from garbage",
-            )
-        return
+    other: str | None = None
+    for branch, metarange_id in islice(heads.items(), _HEADS_TRIED):
+        for path, address in islice(_own_entries(store, metarange_id), _PATHS_TRIED):
+            stats = api.stat(branch, path)
+            if stats is None:
+                continue
+            if stats.physical_address == namespace.uri + address:
+                return
+            if stats.physical_address.endswith("/" + address):
+                raise _foreign(stats.physical_address, namespace)
+            # Something else is staged there, whose address its writer may have chosen.
+            if not stats.physical_address.startswith(namespace.uri + DATA_PREFIX):
+                other = stats.physical_address
+    if other is not None:
+        raise _foreign(other, namespace)
     if namespace.location.kind == "local":
         raise GuardTripped(
             "address form",
@@ -46,7 +52,16 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
         )
 
 
-def _own_path(store: ObjectStore, metarange_id: str) -> str | None:
+def _foreign(physical_address: str, namespace: Namespace) -> GuardTripped:
+    return GuardTripped(
+        "address form",
+        f"the server gives {physical_address} for an object of the namespace {namespace.uri}",
+        "This repository can be marked, not swept: its staged objects cannot be told from garbage",
+    )
+
+
+def _own_entries(store: ObjectStore, metarange_id: str) -> Iterator[tuple[str, str]]:
+    """Paths and addresses of a commit's entries that lie in the repository's own namespace."""
     key = METADATA_PREFIX + metarange_id
     for record in ranges.read_metarange(fetch(store, key), key):
         part_key = METADATA_PREFIX + record.id
@@ -55,5 +70,5 @@ def _own_path(store: ObjectStore, metarange_id: str) -> str | None:
         rows = zip(found.keys.to_pylist(), found.addresses.to_pylist(), found.address_types.to_pylist(), strict=True)
         for path, address, address_type in rows:
             if address_type != AddressType.FULL and address.startswith(DATA_PREFIX):
-                return str(path, "utf-8", "replace")
-    return None
+                with suppress(UnicodeDecodeError):
+                    yield path.decode(), address
