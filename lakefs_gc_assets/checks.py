@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import dagster as dg
 import pyspark.sql.functions as F
+from pandera.config import ValidationDepth, config_context
 from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.graph import ORDER
-from lakefs_gc_assets.assets.step import fail
-from lakefs_gc_assets.collection import guards
+from lakefs_gc_assets.collection import failing, guards
 from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.lock import release_owned
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.failures import between_steps
 from lakefs_gc_assets.frames.models import MODELS, Frame
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import RunPartitions
@@ -44,8 +44,10 @@ def define(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
 
 def shape_violations(frame: DataFrame, model: type[Frame]) -> list[Violation]:
     """What pandera finds wrong with a frame's columns; a frame read several times, so worth being persisted."""
-    # Typed for frames of the model itself; any frame may be asked about.
-    validated: Any = model.validate(cast(Any, frame))
+    # No environment variable may turn this off.
+    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
+        # Typed for frames of the model itself; any frame may be asked about.
+        validated: Any = model.validate(cast(Any, frame))
     found = validated.pandera.errors or {}
     return [
         Violation(f"{kind}: {reason}", str(error.get("error", error)))
@@ -82,11 +84,16 @@ def _shape(name: str, partitions: RunPartitions) -> dg.AssetChecksDefinition:
         partitions_def=partitions.definition,
     )
     def shape(collector: Collector, frame: StoredFrame) -> dg.AssetCheckResult:
-        rows = frame.dataframe(collector.spark.session()).persist()
-        try:
-            return _result(collector, frame, shape_violations(rows, MODELS[name]))
-        finally:
-            rows.unpersist()
+        def violations() -> list[Violation]:
+            rows = frame.dataframe(collector.spark.session()).persist()
+            try:
+                # Read once beforehand: of what a worker raises, pandera would show that there was something.
+                rows.count()
+                return shape_violations(rows, MODELS[name])
+            finally:
+                rows.unpersist()
+
+        return _result(collector, frame, violations)
 
     return shape
 
@@ -105,21 +112,27 @@ def _rules(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
     def disjoint(
         collector: Collector, candidates: StoredFrame, uncommitted_df: StoredFrame, committed_df: StoredFrame
     ) -> dg.AssetCheckResult:
-        spark = collector.spark.session()
-        rows = candidates.dataframe(spark)
-        found = [
-            violation
-            for live in (uncommitted_df, committed_df)
-            if candidates.manifest.rows and live.manifest.rows
-            for violation in not_disjoint(rows, live.dataframe(spark), live.name)
-        ]
-        return _result(collector, candidates, found)
+        def violations() -> list[Violation]:
+            spark = collector.spark.session()
+            rows = candidates.dataframe(spark)
+            return [
+                violation
+                for live in (uncommitted_df, committed_df)
+                if candidates.manifest.rows and live.manifest.rows
+                for violation in not_disjoint(rows, live.dataframe(spark), live.name)
+            ]
+
+        return _result(collector, candidates, violations)
 
     @check("Every candidate was written and named before the cutoff.")
     def older_than_cutoff(collector: Collector, candidates: StoredFrame) -> dg.AssetCheckResult:
-        plan = plans.read(collector.open().store, candidates.manifest.span.run_id)
-        rows = candidates.dataframe(collector.spark.session())
-        return _result(collector, candidates, too_young(rows, plan) if candidates.manifest.rows else [])
+        def violations() -> list[Violation]:
+            if not candidates.manifest.rows:
+                return []
+            plan = plans.read(collector.open().store, candidates.manifest.span.run_id)
+            return too_young(candidates.dataframe(collector.spark.session()), plan)
+
+        return _result(collector, candidates, violations)
 
     @check(
         "Something is committed where live commits count entries and there are candidates.",
@@ -134,22 +147,26 @@ def _rules(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
         uncommitted_df: StoredFrame,
         committed_df: StoredFrame,
     ) -> dg.AssetCheckResult:
-        try:
-            guards.require_live_set(mark_of(store_df, uncommitted_df, committed_df, candidates))
-        except GuardTripped as tripped:
-            return _result(collector, candidates, [Violation(tripped.guard, str(tripped))])
-        return _result(collector, candidates, [])
+        def violations() -> list[Violation]:
+            try:
+                guards.require_live_set(mark_of(store_df, uncommitted_df, committed_df, candidates))
+            except GuardTripped as tripped:
+                return [Violation(tripped.guard, str(tripped))]
+            return []
+
+        return _result(collector, candidates, violations)
 
     return [disjoint, older_than_cutoff, live_set]
 
 
-def _result(collector: Collector, frame: StoredFrame, violations: list[Violation]) -> dg.AssetCheckResult:
-    """The result of a check; a failed one also ends the collection in the store."""
+def _result(collector: Collector, frame: StoredFrame, find: Callable[[], list[Violation]]) -> dg.AssetCheckResult:
+    """The result of a check; one that fails, or cannot be made, also ends the collection in the store."""
+    run_id = frame.manifest.span.run_id
+    with between_steps(collector, run_id):
+        violations = find()
     if violations:
-        repository = collector.open()
-        plan = plans.read(repository.store, frame.manifest.span.run_id)
-        fail(repository, plan, f"check of {frame.name}: " + "; ".join(f"{v.rule}: {v.detail}" for v in violations))
-        release_owned(repository.store, plan.owner)
+        error = f"check of {frame.name}: " + "; ".join(f"{found.rule}: {found.detail}" for found in violations)
+        failing.end_between_steps(collector.open().store, run_id, collector.clock.now(), error)
     return dg.AssetCheckResult(
         passed=not violations,
         metadata={

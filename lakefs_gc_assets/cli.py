@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -44,6 +45,8 @@ def main() -> None:
     A run lists what is stored, learns from lakeFS what is committed, staged or copied, and reports the rest. It deletes
     nothing unless --sweep is given or the configuration says so.
     """
+    # Dagster warns of each use of what may change in another version; pyproject.toml pins it.
+    warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
 
 
 @main.command()

@@ -55,7 +55,7 @@ def demonstrate(
         ended = report.read(repository.store, swept)
         assert ended is not None
         console.rule("report")
-        for line in running.described(ended, None):
+        for line in running.described(ended):
             console.print(line, highlight=False, soft_wrap=True)
         return Shown(frozenset(candidates), ended.counts["deleted"], ended.counts["failed"])
 

@@ -3,7 +3,7 @@
 Both are dynamic. A cell is one window of one run; one Dagster run covers all windows of one run id.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -74,3 +74,11 @@ def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
             f"the selection covers {len(run_ids)} run ids, and one Dagster run collects one: choose a single run_id"
         )
     return run_ids.pop(), tuple(dict.fromkeys(cell["slice"] for cell in cells))
+
+
+def chosen(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
+    """Those of the assets that a Dagster run makes: a selection or a re-execution makes some, without one all."""
+    selection, steps = run.asset_selection, run.step_keys_to_execute
+    for name in assets:
+        if (not selection or dg.AssetKey(name) in selection) and (not steps or name in steps):
+            yield name

@@ -4,6 +4,7 @@ Every field is described once, in `configuration.py`; the UI shows the same word
 """
 
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -27,6 +28,7 @@ from lakefs_gc_assets.java import ensure_java, use_this_python
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.opening import StoreOpener
 
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _TASKS_PER_CORE = 4
 _REMOTE_CORES = 8
 
@@ -92,6 +94,7 @@ class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[typ
             "spark.sql.session.timeZone": "UTC",
             "spark.speculation": "false",
             "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
             **self.config,
         }

@@ -1,5 +1,6 @@
 """Running a collection in this process, and telling a person what runs did: what the command line is made of."""
 
+import itertools
 import logging
 import os
 import tempfile
@@ -14,10 +15,13 @@ from lakefs_gc_assets.collection.clock import Clock, SystemClock
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.definitions import build
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.partitions import FLOW_TAG
 from lakefs_gc_assets.resources import Collector, collector
 
 Progress = Callable[[str], None]
+_STACK = ("\tat ", "  File ", "Traceback ")
+_LINE = 1000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -32,15 +36,17 @@ def collect(
     Returns:
         Whether the run succeeded, and what to tell of it.
     Raises:
-        CollectionError: where the run could not be opened.
+        CollectionError: where the run could not be opened, or a step ended it.
     """
     clock = clock or SystemClock()
     with instance() as home:
         succeeded, run_id, error = execute(loaded, sweep, progress, clock, home)
+    if error is not None:
+        raise CollectionError(f"run {run_id} failed: {error}")
     found = report.read(opened(loaded, clock).open().store, run_id)
     if found is None:
-        return False, [f"lakefs-gc: {error}"]
-    return succeeded and found.success, described(found, error)
+        raise CollectionError(f"run {run_id} left no report")
+    return succeeded and found.success, described(found)
 
 
 def execute(
@@ -63,9 +69,16 @@ def opened(loaded: Loaded, clock: Clock) -> Collector:
 
 @contextmanager
 def instance() -> Iterator[dg.DagsterInstance]:
-    """The instance of DAGSTER_HOME; without one, an instance that is gone with this process."""
+    """The instance of DAGSTER_HOME; without one, an instance that is gone with this process.
+
+    Raises ConfigurationError where there is no such instance.
+    """
     if os.environ.get("DAGSTER_HOME"):
-        with dg.DagsterInstance.get() as home:
+        try:
+            named = dg.DagsterInstance.get()
+        except dg.DagsterError as error:
+            raise ConfigurationError(f"DAGSTER_HOME: {one_line(str(error))}") from None
+        with named as home:
             yield home
         return
     with tempfile.TemporaryDirectory(prefix="lakefs-gc-") as folder, dg.DagsterInstance.ephemeral(folder) as home:
@@ -92,19 +105,27 @@ def line_logger(progress: Progress) -> dg.LoggerDefinition:
 
 
 def _failure(result: dg.ExecuteInProcessResult) -> str | None:
+    """What the first step that failed said, in one line; None where none did."""
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
             if data.user_failure_data and data.user_failure_data.description:
                 return f"{event.step_key}: {data.user_failure_data.description}"
-            return f"{event.step_key}: {data.error.message.strip() if data.error else 'failed'}"
+            error = data.error
+            while error is not None and error.cause is not None:
+                error = error.cause
+            return f"{event.step_key}: {one_line(error.message) if error else 'failed'}"
     return None if result.success else "the run failed"
 
 
-def described(found: Report, error: str | None) -> list[str]:
-    """What a person wants to know of a run, in lines."""
-    if not found.counts:
-        return [f"lakefs-gc: run {found.run_id} failed: {error or found.error}"]
+def one_line(text: str) -> str:
+    """The beginning of a message, without the stack that may follow."""
+    lines = itertools.takewhile(lambda line: not line.startswith(_STACK), text.strip().splitlines())
+    return " ".join(line.strip() for line in lines)[:_LINE]
+
+
+def described(found: Report) -> list[str]:
+    """What a person wants to know of a run that came to its end, in lines."""
     counts, sizes = found.counts, found.object_bytes
     lines = [
         f"run {found.run_id} of {found.repository}: {found.ending.value}",
@@ -155,5 +176,5 @@ def _line(found: Report) -> str:
     kind = "dry run" if found.dry_run else "sweep"
     start = f"{found.started_at:%F %T}Z  {found.flow}, {kind}: {found.ending.value}"
     if not found.counts:
-        return f"{start}: {found.error}"
+        return f"{start}: {one_line(found.error or '')}"
     return f"{start}; {found.counts['candidates']:,} candidates, {found.counts['deleted']:,} deleted"

@@ -151,9 +151,12 @@ class GraphRuns:
 
     def again(self, failed: dg.ExecuteInProcessResult) -> dg.JobExecutionResult:
         """Re-executes a Dagster run from where it failed."""
-        options = dg.ReexecutionOptions.from_failure(failed.run_id, self.instance)
         return dg.execute_job(
-            _reconstructable(self), self.instance, run_config=failed.dagster_run.run_config, reexecution_options=options
+            _reconstructable(self),
+            self.instance,
+            run_config=failed.dagster_run.run_config,
+            tags=failed.dagster_run.tags,
+            reexecution_options=dg.ReexecutionOptions.from_failure(failed.run_id, self.instance),
         )
 
     def report(self, run_id: str) -> Report:
@@ -199,8 +202,11 @@ def failures(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> dict[
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
+            error = data.error
+            while error is not None and error.cause is not None:
+                error = error.cause
             said = data.user_failure_data.description if data.user_failure_data else None
-            found[event.step_key or ""] = said or (data.error.message if data.error else "")
+            found[event.step_key or ""] = said or (error.message if error else "")
     return found
 
 

@@ -52,7 +52,7 @@ def mark(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
         if kept.pop(None, 0):
             heads = committed.manifest.figures["heads"]
             cleared = hidden_staged.clear(eligible, run.references(), run.repository, heads, run.log)
-        sightings.keep(run, unreferenced if multipart else None, earlier, listed.manifest.span.started_at)
+        sightings.keep(run, unreferenced if multipart else None, earlier, listed.manifest.span.ended_at)
         unrecognised = unreferenced.where(F.col("kept") == Kept.UNRECOGNISED.value)
         run.store("unrecognised", unrecognised if kept.get(Kept.UNRECOGNISED) else None)
         figures = {

@@ -41,17 +41,18 @@ def old_enough(sightings: DataFrame, listing_started_at: datetime) -> DataFrame:
     return sightings.where(F.col("first_listed_at") <= limit)
 
 
-def keep(run: Step, unreferenced: DataFrame | None, sightings: DataFrame, listing_started_at: datetime) -> None:
-    """Stores the sightings of this run: unreferenced objects uploaded in parts, with their first listing.
+def keep(run: Step, unreferenced: DataFrame | None, sightings: DataFrame, listing_ended_at: datetime) -> None:
+    """Stores the sightings of this run: unreferenced objects uploaded in parts, with the end of their first listing.
 
     Args:
         unreferenced: rows of the listing; None where none of them was uploaded in parts.
+        listing_ended_at: by then they were there; at its start they may not have been.
     """
     if unreferenced is None:
         run.store(FRAME, None)
         return
     seen = unreferenced.where(F.col("etag").rlike(MULTIPART_ETAG)).select("address", "slice_window")
-    first = F.coalesce(F.col("first_listed_at"), _moment(listing_started_at)).alias("first_listed_at")
+    first = F.coalesce(F.col("first_listed_at"), _moment(listing_ended_at)).alias("first_listed_at")
     run.store(FRAME, seen.join(sightings, "address", "left").select("address", "slice_window", first))
 
 

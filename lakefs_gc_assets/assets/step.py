@@ -14,21 +14,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakefs_gc_assets.assets.graph import ORDER
+from lakefs_gc_assets.collection import failing
 from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.order import Span
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, StorageError
+from lakefs_gc_assets.failures import explained, summary
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames import spark as frames
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
-from lakefs_gc_assets.partitions import selected
+from lakefs_gc_assets.partitions import chosen, selected
 from lakefs_gc_assets.resources import Collector
-from lakefs_gc_assets.sources.failures import from_worker
 from lakefs_gc_assets.sources.references import References
 
 
@@ -145,23 +145,26 @@ def step(
         if begin is not None:
             plan = begin(repository, run_id, windows, owner, lock)
         assert plan is not None
-        with _renewed(lock, repository):
+        with renewed(lock, repository, context.log.warning):
+            spark = collector.spark.session()
+            if repository.settings.address_partitions:
+                spark.conf.set("spark.sql.shuffle.partitions", repository.settings.address_partitions)
             note_cells = partial(_note_cells, context)
-            yield Step(
-                context.log.info, repository, collector.spark.session(), plan, lock, collector.tasks(), note_cells
-            )
+            yield Step(context.log.info, repository, spark, plan, lock, collector.tasks(), note_cells)
         if not steps_to_come(context):
             lock.release()
-    except Exception as error:
-        ours = error if isinstance(error, CollectionError) else from_worker(error)
+    except BaseException as error:
+        # An interrupt as well ends the run: the next one need not wait until the lock expires.
         if repository is not None and plan is not None:
-            fail(repository, plan, str(ours or error))
+            with suppress(CollectionError):
+                failing.store_report(repository.store, plan, repository.clock.now(), summary(error))
         if lock is not None:
-            with suppress(LockLost):
+            with suppress(CollectionError):
                 lock.release()
-        if ours is None:
+        failure = explained(error)
+        if failure is None:
             raise
-        raise dg.Failure(description=f"{type(ours).__name__}: {ours}", allow_retries=False) from error
+        raise failure from error
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest) -> None:
@@ -175,9 +178,8 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest) -> None:
 
 def steps_to_come(context: dg.AssetExecutionContext) -> bool:
     """Whether this Dagster run makes a later asset of the graph: then the lock is kept for it."""
-    chosen = context.run.asset_selection
     later = ORDER[ORDER.index(context.asset_key.path[-1]) + 1 :]
-    return any(chosen is None or dg.AssetKey(name) in chosen for name in later)
+    return any(chosen(context.run, later))
 
 
 def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:
@@ -189,22 +191,21 @@ def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:
         )
 
 
-def fail(repository: OpenRepository, plan: Plan, error: str) -> None:
-    """Stores the report of a failed run, unless the run already ended well."""
-    earlier = reports.read(repository.store, plan.run_id)
-    if earlier is None or not earlier.success:
-        reports.write(repository.store, reports.failed(plan, repository.clock.now(), error))
-
-
 @contextmanager
-def _renewed(lock: Lock, repository: OpenRepository) -> Iterator[None]:
-    """Renews the lock in the background for as long as a step works."""
+def renewed(lock: Lock, repository: OpenRepository, warn: Callable[[str], None]) -> Iterator[None]:
+    """Renews the lock in the background for as long as a step works; a store that fails is asked again."""
     ended = threading.Event()
     pause = repository.settings.lock_expiry_minutes * 60 / 4
 
     def renew() -> None:
         while not ended.wait(pause):
-            lock.renew(repository.clock.now())
+            try:
+                lock.renew(repository.clock.now())
+            except LockLost as lost:
+                warn(str(lost))
+                return
+            except StorageError as error:
+                warn(f"the lock could not be renewed: {error}")
 
     thread = threading.Thread(target=renew, name="lock renewal", daemon=True)
     thread.start()

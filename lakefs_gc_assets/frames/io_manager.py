@@ -5,10 +5,12 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
+from lakefs_gc_assets.failures import between_steps
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.columns import column_lineage
+from lakefs_gc_assets.frames.models import MODELS
 from lakefs_gc_assets.frames.spark import StoredFrame
-from lakefs_gc_assets.partitions import selected
+from lakefs_gc_assets.partitions import chosen, selected
 from lakefs_gc_assets.resources import Collector
 
 PREVIEW_ROWS = 20
@@ -21,18 +23,21 @@ class FrameIOManager(dg.ConfigurableIOManager):
 
     def handle_output(self, context: dg.OutputContext, obj: StoredFrame) -> None:
         """Tells the UI about a frame: rows, bytes, windows, path, and a preview."""
-        context.add_output_metadata(metadata(obj))
+        with between_steps(self.collector, obj.manifest.span.run_id):
+            context.add_output_metadata(metadata(obj))
 
     def load_input(self, context: dg.InputContext) -> StoredFrame:
         """The frame of the one run that the partitions name; always whole, whichever windows are asked for.
 
-        Raises OrderViolation where it was not made, CorruptFile where its manifest cannot be read.
+        Raises dagster.Failure where it was not made or its manifest cannot be read.
         """
         run_id, _ = selected(context.asset_partition_keys)
-        repository = self.collector.open()
         frame = context.asset_key.path[-1]
-        manifest = manifests.read(repository.store, run_id, frame)
-        return StoredFrame(manifest, repository.opener, self.collector.tasks())
+        step = context.step_context
+        with between_steps(self.collector, run_id, holds_lock=step.step.key != next(chosen(step.dagster_run, MODELS))):
+            repository = self.collector.open()
+            manifest = manifests.read(repository.store, run_id, frame)
+            return StoredFrame(manifest, repository.opener, self.collector.tasks())
 
 
 def metadata(frame: StoredFrame) -> dict[str, Any]:
