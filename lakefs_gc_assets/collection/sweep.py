@@ -14,7 +14,7 @@ from lakefs_gc_assets.collection import receipts
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.lock import LockToken, verify
 from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
@@ -46,7 +46,13 @@ class Sweep:
             if layout.parse(address).layout in _NEVER_DELETED:
                 raise CollectionError(f"{address!r} is among the candidates, but is no name that lakeFS gives to data")
         verify(self.store, self.lock)
-        outcomes = self.store.delete(addresses)
+        said = {outcome.key: outcome for outcome in self.store.delete(addresses)}
+        if said.keys() != set(addresses):
+            raise StorageError(
+                f"the store told what became of {len(said)} keys, {len(addresses)} were to be deleted: what it did cannot "
+                "be reported. List the candidates to see which are gone"
+            )
+        outcomes = [said[address] for address in addresses]
         rows = receipts.table(
             batch,
             [Outcome.ACCEPTED if outcome.result is DeleteResult.ACCEPTED else Outcome.FAILED for outcome in outcomes],

@@ -1,0 +1,71 @@
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collection import receipts, run_folder
+from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collection.tables import LISTED, RECEIPTS
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collection.scripted import NOW
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+RUN = "g4uk6erfnfus73frbnqg"
+
+
+def candidates(*addresses: str) -> pa.Table:
+    """Candidates as a frame holds them."""
+    rows = [
+        {
+            "address": address,
+            "slice": None,
+            "slice_window": "legacy",
+            "layout": "flat",
+            "last_modified": datetime(2026, 1, 1, tzinfo=UTC),
+            "size": len(address),
+        }
+        for address in addresses
+    ]
+    return pa.Table.from_pylist(rows, LISTED)
+
+
+def test_a_row_for_each_candidate() -> None:
+    table = receipts.table(candidates("a", "bb"), [Outcome.ACCEPTED, Outcome.FAILED], [None, "AccessDenied"], NOW)
+    assert table.schema == RECEIPTS
+    common = {"slice": None, "slice_window": "legacy", "decided_at": NOW}
+    assert table.to_pylist() == [
+        {"address": "a", "size": 1, "outcome": "accepted", "error": None} | common,
+        {"address": "bb", "size": 2, "outcome": "failed", "error": "AccessDenied"} | common,
+    ]
+
+
+def test_an_outcome_for_each_candidate() -> None:
+    with pytest.raises((ValueError, pa.ArrowInvalid)):
+        receipts.table(candidates("a", "b"), [Outcome.ACCEPTED], [None], NOW)
+
+
+class TestStored:
+    def test_all_batches_are_read(self, store: ObjectStore) -> None:
+        assert receipts.read(store, RUN) == RECEIPTS.empty_table()
+        for number in range(3):
+            one = receipts.table(candidates(f"data/{number}"), [Outcome.ACCEPTED], [None], NOW)
+            receipts.write(store, RUN, f"batch{number}", one)
+        receipts.write(store, "another", "batch", receipts.table(candidates("x"), [Outcome.FAILED], ["e"], NOW))
+        found = receipts.read(store, RUN)
+        assert found.schema == RECEIPTS
+        assert sorted(found.column("address").to_pylist()) == ["data/0", "data/1", "data/2"]
+
+    @pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + bytes(30) + b"PAR1"])
+    def test_damaged_ones_end_the_run(self, store: ObjectStore, content: bytes) -> None:
+        store.put(run_folder.receipts(RUN) + "batch.parquet", content)
+        with pytest.raises(CorruptFile, match="receipts"):
+            receipts.read(store, RUN)
+
+    def test_of_another_shape_end_the_run(self, store: ObjectStore) -> None:
+        other = receipts.table(candidates("a"), [Outcome.ACCEPTED], [None], NOW).drop_columns(["outcome"])
+        receipts.write(store, RUN, "batch", other)
+        with pytest.raises(CorruptFile, match="receipts"):
+            receipts.read(store, RUN)
