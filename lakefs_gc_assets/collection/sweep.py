@@ -49,8 +49,8 @@ class Sweep:
         said = {outcome.key: outcome for outcome in self.store.delete(addresses)}
         if said.keys() != set(addresses):
             raise StorageError(
-                f"the store told what became of {len(said)} keys, {len(addresses)} were to be deleted: what it did cannot "
-                "be reported. List the candidates to see which are gone"
+                f"the store told what became of {len(said)} keys, {len(addresses)} were to be deleted: what it did "
+                "cannot be reported. List the candidates to see which are gone"
             )
         outcomes = [said[address] for address in addresses]
         rows = receipts.table(
