@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.request import Request, urlopen
@@ -13,6 +14,7 @@ from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.clients import models
 
 _PATHS = 12
+_PAUSE = 0.05
 
 
 @dataclass
@@ -55,6 +57,7 @@ class Worker:
         while not ended.is_set():
             self._random.choice(things)()
             self.steps += 1
+            time.sleep(_PAUSE)
 
     def _content(self) -> bytes:
         return f"{self.branch} {self.steps} ".encode() * self._random.randint(1, 40)
