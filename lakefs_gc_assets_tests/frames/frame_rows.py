@@ -43,11 +43,17 @@ def live(address: str, **changed: Any) -> dict[str, Any]:
     return {"address": address, "slice": SLICE, "slice_window": "2026-11", **changed}
 
 
-def put_table(store: ObjectStore, frame: str, table: pa.Table, name: str = "part-by-hand") -> FrameFile:
-    """Stores a table as a file of a frame whatever its columns are, and says so as a manifest does."""
+def table_file(key: str, window: str, table: pa.Table) -> tuple[bytes, FrameFile]:
+    """A table as a file of a frame whatever its columns are, and what a manifest says of it."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     data = buffer.getvalue()
-    key = f"{run_folder.frame(RUN_ID, frame)}slice_window=2026-11/{name}.parquet"
+    return data, FrameFile(key, window, table.num_rows, len(data), hashlib.sha256(data).hexdigest())
+
+
+def put_table(store: ObjectStore, frame: str, table: pa.Table) -> FrameFile:
+    """Stores a table as a file of a frame."""
+    key = f"{run_folder.frame(RUN_ID, frame)}slice_window=2026-11/part-by-hand.parquet"
+    data, file = table_file(key, "2026-11", table)
     store.put(key, data)
-    return FrameFile(key, "2026-11", table.num_rows, len(data), hashlib.sha256(data).hexdigest())
+    return file
