@@ -79,7 +79,7 @@ class ChangedServer(ReplayServer):
         facts = self._overlay.put(key, content)
         self._overlay._objects[key] = RecordedObject(facts.size, written_at, etag or facts.etag)
 
-    def keys(self) -> set[str]:
+    def stored(self) -> set[str]:
         """Every key that is there now."""
         return set(self._overlay._objects)
 
