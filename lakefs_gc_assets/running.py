@@ -1,11 +1,11 @@
 """Running a collection in this process, and telling a person what runs did: what the command line is made of."""
 
-import itertools
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice, takewhile
 
 import dagster as dg
 
@@ -120,7 +120,7 @@ def _failure(result: dg.ExecuteInProcessResult) -> str | None:
 
 def one_line(text: str) -> str:
     """The beginning of a message, without the stack that may follow."""
-    lines = itertools.takewhile(lambda line: not line.startswith(_STACK), text.strip().splitlines())
+    lines = takewhile(lambda line: not line.startswith(_STACK), text.strip().splitlines())
     return " ".join(line.strip() for line in lines)[:_LINE]
 
 
@@ -164,8 +164,8 @@ def summary(loaded: Loaded, runs: int) -> Iterator[str]:
     yield f"{repository.facts.id} at {repository.namespace.uri}"
     holder = lock.holder(repository.store)
     yield f"lock: {holder}" if holder else "lock: free"
-    run_ids = run_folder.run_ids(repository.store)
-    for run_id in run_ids[:runs]:
+    run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
+    for run_id in run_ids:
         found = report.read(repository.store, run_id)
         yield f"{run_id}  {_line(found)}" if found else f"{run_id}  not ended"
     if not run_ids:

@@ -24,7 +24,7 @@ def report_of(run: Step, deleted: StoredFrame) -> Report:
         repository=plan.repository,
         storage_namespace=plan.storage_namespace,
         flow=plan.flow.value,
-        previous_run=None,
+        previous_run=plan.previous_run,
         dry_run=not plan.sweep,
         success=not failed,
         ending=ending(plan.sweep, mark.candidates, failed),

@@ -5,6 +5,7 @@ listed it long enough ago. Each run keeps its sightings beside its frames, dry r
 """
 
 from datetime import datetime
+from itertools import islice
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
@@ -22,7 +23,7 @@ _RUNS = 20
 def earlier(run: Step, before: datetime) -> DataFrame:
     """First sightings (SIGHTINGS) of the newest runs that listed before a moment."""
     found: list[StoredFrame] = []
-    for run_id in run_folder.run_ids(run.repository.store)[:_RUNS]:
+    for run_id in islice(run_folder.newest_runs(run.repository.store), _RUNS):
         try:
             frame = run.stored_of(run_id, FRAME)
         except OrderViolation:

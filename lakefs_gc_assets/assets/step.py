@@ -139,7 +139,7 @@ def step(
             repository.store,
             run_id=run_id,
             owner=owner,
-            now=repository.clock.now(),
+            now=latest_clock(repository),
             expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
         )
         if begin is not None:
@@ -180,6 +180,12 @@ def steps_to_come(context: dg.AssetExecutionContext) -> bool:
     """Whether this Dagster run makes a later asset of the graph: then the lock is kept for it."""
     later = ORDER[ORDER.index(context.asset_key.path[-1]) + 1 :]
     return any(chosen(context.run, later))
+
+
+def latest_clock(repository: OpenRepository) -> datetime:
+    """Our clock or the server's, whichever is ahead: somebody else's lock has expired by it at the earliest."""
+    own = repository.clock.now()
+    return max(own, own + (repository.api.server_clocks.latest or timedelta()))
 
 
 def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:

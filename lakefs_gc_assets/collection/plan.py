@@ -33,6 +33,7 @@ class Plan:
         cutoff: nothing named or written at or after this moment is a candidate.
         windows: the slice windows that are collected; other windows are stored and subtracted, never collected.
         sweep: whether candidates are deleted; otherwise it is a dry run.
+        previous_run: the newest run before this one, however it ended; None for the first.
     """
 
     flow: Flow
@@ -49,6 +50,7 @@ class Plan:
     slice_window: WindowSize
     windows: tuple[str, ...]
     sweep: bool
+    previous_run: str | None = None
     format_version: int = FORMAT_VERSION
 
     @property

@@ -1,6 +1,6 @@
 """Making the plan: from what the server, the store and three clocks say at the start of an attempt."""
 
-from lakefs_gc_assets.collection import cutoff, plan, report
+from lakefs_gc_assets.collection import cutoff, plan, report, run_folder
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import Flow, Plan
@@ -41,6 +41,7 @@ def begin(repository: OpenRepository, run_id: str, windows: tuple[str, ...], own
         slice_window=settings.slice_window,
         windows=windows,
         sweep=settings.sweep,
+        previous_run=next((other for other in run_folder.newest_runs(repository.store) if other > run_id), None),
     )
     plan.write_first(repository.store, made)
     return made

@@ -79,7 +79,7 @@ def failed(plan: Plan, now: datetime, error: str) -> Report:
         repository=plan.repository,
         storage_namespace=plan.storage_namespace,
         flow=plan.flow.value,
-        previous_run=None,
+        previous_run=plan.previous_run,
         dry_run=not plan.sweep,
         success=False,
         ending=Ending.FAILED,

@@ -4,6 +4,8 @@ Keys are relative to the storage namespace. The root is the one lakeFS uses for 
 the server's own files of a preparation are siblings; only folders that hold our plan are ours.
 """
 
+from collections.abc import Iterator
+
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -41,10 +43,10 @@ def receipts(run_id: str) -> str:
     return f"{folder(run_id)}receipts/"
 
 
-def run_ids(store: ObjectStore) -> tuple[str, ...]:
-    """Every run of ours in this namespace, newest first."""
+def newest_runs(store: ObjectStore) -> Iterator[str]:
+    """The ids of our runs in this namespace, newest first; each is looked for when it is asked for."""
     names = (prefix.removeprefix(ROOT).rstrip("/") for prefix in store.list_level(ROOT).prefixes)
-    return tuple(name for name in sorted(names) if xids.is_xid(name) and _exists(store, plan(name)))
+    return (name for name in sorted(names) if xids.is_xid(name) and _exists(store, plan(name)))
 
 
 def _exists(store: ObjectStore, key: str) -> bool:

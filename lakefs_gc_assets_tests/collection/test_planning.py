@@ -136,3 +136,11 @@ class TestASecondTime:
         opened.store.put(run_folder.report(RUN), b"{}")
         with pytest.raises(CorruptFile):
             begin(opened)
+
+
+def test_the_run_before_is_the_newest_older_one(opened: OpenRepository) -> None:
+    created = xids.as_datetime(xids.created_at(RUN))
+    older, oldest, newer = (xids.Generator().descending(created + timedelta(hours=hours)) for hours in (-1, -2, 1))
+    for run_id in (older, oldest, newer):
+        opened.store.put(run_folder.plan(run_id), b"{}")
+    assert begin(opened).previous_run == older

@@ -27,7 +27,7 @@ def test_nothing_of_a_run_is_ever_listed_as_data() -> None:
 
 
 def test_runs_of_ours_newest_first(store: ObjectStore) -> None:
-    assert run_folder.run_ids(store) == ()
+    assert tuple(run_folder.newest_runs(store)) == ()
     moments = [datetime(2026, 11, 21, tzinfo=UTC) - timedelta(hours=hours) for hours in (2, 0, 1)]
     ours = [xids.Generator().descending(moment) for moment in moments]
     for run_id in ours:
@@ -36,4 +36,4 @@ def test_runs_of_ours_newest_first(store: ObjectStore) -> None:
     store.put(run_folder.folder(of_the_server) + "uncommitted/x", b"")
     store.put(run_folder.ROOT + "no-xid/plan.json", b"{}")
     store.put(run_folder.ROOT + "lock.json", b"{}")
-    assert run_folder.run_ids(store) == (ours[1], ours[2], ours[0])
+    assert tuple(run_folder.newest_runs(store)) == (ours[1], ours[2], ours[0])

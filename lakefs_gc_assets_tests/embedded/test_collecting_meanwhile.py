@@ -1,4 +1,4 @@
-"""Collections that delete for a minute, three at the least, while several clients upload, copy, rename, link, commit and reset."""
+"""Collections that delete while several clients upload, copy, rename, link, commit and reset."""
 
 import threading
 import time

@@ -1,5 +1,5 @@
-"""Subtraction and what is kept all the same, against plain Python sets."""
-
+import re
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,99 +11,154 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.sources import subtraction
-from lakefs_gc_assets_tests.frames.frame_rows import listed
+from lakefs_gc_assets_tests.frames.frame_rows import listed, live
 
-CUTOFF = datetime(2026, 11, 1, tzinfo=UTC)
-OLD, YOUNG = CUTOFF - timedelta(microseconds=1), CUTOFF
-MD5_A, MD5_B = "0" * 31 + "a", "0" * 31 + "b"
-MULTIPART = MD5_A + "-2"
-WINDOWS = ("legacy", "2026-11")
+# Each example is a Spark job: few of them, with many rows each.
+FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+CUTOFF = datetime(2026, 11, 20, tzinfo=UTC)
+JUST_BEFORE = CUTOFF - timedelta(microseconds=1)
+MOMENTS = st.sampled_from([CUTOFF - timedelta(days=9), JUST_BEFORE, CUTOFF, CUTOFF + timedelta(days=9)])
+ADDRESSES = st.lists(st.text(st.sampled_from("ab/é\x00\U0001f5d1 "), max_size=3), max_size=60)
+MD5S = st.sampled_from([character * 32 for character in "abc"])
+ETAGS = st.none() | MD5S | st.sampled_from(["a" * 32 + "-2", "A" * 32, "", "W/x", subtraction.EMPTY_MD5])
 
-_FEW = settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+HIDDEN = pa.schema([pa.field("address", pa.string()), pa.field("size", pa.int64()), pa.field("etag", pa.string())])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session(spark: SparkSession) -> SparkSession:
+    return spark
+
+
+def frame(spark: SparkSession, rows: list[dict[str, Any]], schema: pa.Schema) -> DataFrame:
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=schema))
+
+
+def listing(spark: SparkSession, addresses: list[str]) -> DataFrame:
+    return frame(spark, [listed(address) for address in addresses], LISTED)
+
+
+def living(spark: SparkSession, addresses: list[str]) -> DataFrame:
+    return frame(spark, [live(address) for address in addresses], LIVE)
+
+
+def addresses_of(rows: DataFrame) -> Counter[str]:
+    return Counter(row.address for row in rows.select("address").collect())
+
+
+@FEW
+@given(ADDRESSES, ADDRESSES, ADDRESSES)
+def test_what_is_live_is_taken_away(spark: SparkSession, universe: list[str], one: list[str], other: list[str]) -> None:
+    left = subtraction.without(listing(spark, universe), living(spark, one), living(spark, other))
+
+    assert addresses_of(left) == Counter(address for address in universe if address not in {*one, *other})
+    assert left.columns == LISTED.names
+
+
+@FEW
+@given(ADDRESSES, ADDRESSES)
+def test_strings_are_taken_away_exactly(spark: SparkSession, universe: list[str], gone: list[str]) -> None:
+    left = subtraction.without_exactly(listing(spark, universe), living(spark, gone))
+
+    assert addresses_of(left) == Counter(address for address in universe if address not in gone)
+    assert left.columns == LISTED.names
+
+
+def test_nothing_live_takes_nothing_away(spark: SparkSession) -> None:
+    left = subtraction.without(listing(spark, ["data/a"]), living(spark, []), living(spark, []))
+
+    assert addresses_of(left) == Counter(["data/a"])
+
+
+def test_a_live_row_without_an_address_takes_nothing_away(spark: SparkSession) -> None:
+    nullable = pa.schema([column.with_nullable(True) for column in LIVE])
+    nameless = frame(spark, [{**live("x"), "address": None}], nullable)
+
+    assert addresses_of(subtraction.without(listing(spark, ["data/a", ""]), nameless)) == Counter(["data/a", ""])
+
+
+UNREFERENCED = st.lists(
+    st.builds(
+        lambda layout, issued, modified, window, etag: {
+            "layout": layout,
+            "issued_at": issued,
+            "last_modified": modified,
+            "slice_window": window,
+            "etag": etag,
+        },
+        st.sampled_from([layout.value for layout in Layout if layout is not Layout.SPECIAL]),
+        st.none() | MOMENTS,
+        MOMENTS,
+        st.sampled_from(["legacy", "2026-10", "2026-11", "other"]),
+        ETAGS,
+    ),
+    min_size=10,
+    max_size=80,
 )
-_ADDRESSES = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=12)
 
 
-def stored(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
-    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=LISTED))
+def expected_reason(row: dict[str, Any], windows: set[str], sighted: set[str]) -> str | None:
+    """The rules, one after the other, in plain words."""
+    if row["layout"] == "unrecognised":
+        return Kept.UNRECOGNISED.value
+    if row["last_modified"] >= CUTOFF:
+        return Kept.YOUNG.value
+    if row["issued_at"] is not None and row["issued_at"] >= CUTOFF:
+        return Kept.YOUNG.value
+    if row["issued_at"] is None and row["layout"] in ("slice", "sharded"):
+        return Kept.YOUNG.value
+    if row["slice_window"] not in windows:
+        return Kept.OTHER_WINDOW.value
+    parts = re.fullmatch(r"[0-9a-f]{32}-[0-9]+", row["etag"] or "")
+    return Kept.MULTIPART.value if parts and row["address"] not in sighted else None
 
 
-def live(spark: SparkSession, *addresses: str) -> DataFrame:
-    rows = [{"address": address, "slice": None, "slice_window": "legacy"} for address in addresses]
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=LIVE))
-
-
-def addresses(frame: DataFrame) -> list[str]:
-    return sorted(row.address for row in frame.collect())
-
-
-@_FEW
-@given(universe=_ADDRESSES, first=_ADDRESSES, second=_ADDRESSES)
-def test_subtraction_is_that_of_sets(
-    spark: SparkSession, universe: list[str], first: list[str], second: list[str]
+@FEW
+@given(UNREFERENCED, st.sets(st.sampled_from(["legacy", "2026-10", "2026-11"]), min_size=1), st.data())
+def test_each_reason_to_keep_is_told(
+    spark: SparkSession, changes: list[dict[str, Any]], windows: set[str], data: st.DataObject
 ) -> None:
-    rows = stored(spark, *(listed(address) for address in sorted(set(universe))))
-    found = subtraction.without(rows, live(spark, *first), live(spark, *second))
-    assert addresses(found) == sorted(set(universe) - set(first) - set(second))
-    exactly = subtraction.without_exactly(rows, live(spark, *first))
-    assert addresses(exactly) == sorted(set(universe) - set(first))
+    rows = [listed(f"data/{number}", **change) for number, change in enumerate(changes)]
+    sighted = data.draw(st.sets(st.sampled_from([row["address"] for row in rows])))
+    sightings = living(spark, sorted(sighted) * 2)
+
+    told = subtraction.kept_because(frame(spark, rows, LISTED), CUTOFF, sorted(windows), sightings)
+
+    assert {row.address: row.kept for row in told.collect()} == {
+        row["address"]: expected_reason(row, windows, sighted) for row in rows
+    }
+    assert told.count() == len(rows)
+    assert set(told.columns) == {*LISTED.names, "kept"}
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        (listed("old", last_modified=OLD, issued_at=OLD), None),
-        (listed("written young", last_modified=YOUNG, issued_at=OLD), Kept.YOUNG),
-        (listed("named young", last_modified=OLD, issued_at=YOUNG), Kept.YOUNG),
-        (listed("no time where there must be one", last_modified=OLD, issued_at=None), Kept.YOUNG),
-        (listed("flat", layout="flat", last_modified=OLD, issued_at=None, slice_window="legacy"), None),
-        (listed("flat", layout="flat", last_modified=YOUNG, issued_at=None, slice_window="legacy"), Kept.YOUNG),
-        (listed("?", layout="unrecognised", last_modified=OLD, issued_at=None), Kept.UNRECOGNISED),
-        (listed("?", layout="unrecognised", last_modified=YOUNG, issued_at=None), Kept.UNRECOGNISED),
-        (listed("elsewhere", slice_window="other", last_modified=OLD, issued_at=OLD), Kept.OTHER_WINDOW),
-        (listed("in parts", etag=MULTIPART, last_modified=OLD, issued_at=OLD), Kept.MULTIPART),
-        (listed("in parts, seen", etag=MULTIPART, last_modified=OLD, issued_at=OLD), None),
-        (listed("in parts, seen, young", etag=MULTIPART, last_modified=YOUNG, issued_at=OLD), Kept.YOUNG),
-        (listed("no etag", etag=None, last_modified=OLD, issued_at=OLD), None),
-    ],
-    ids=lambda value: value["address"] if isinstance(value, dict) else str(value),
-)
-def test_why_an_unreferenced_object_is_kept(spark: SparkSession, row: dict[str, Any], reason: Kept | None) -> None:
-    sighted = live(spark, "in parts, seen", "in parts, seen, young", "in parts, seen")
-    found = subtraction.kept_because(stored(spark, row), CUTOFF, WINDOWS, sighted).collect()
-    assert [entry.kept for entry in found] == [reason.value if reason else None]
+CONTENTS = st.lists(st.tuples(st.sampled_from([0, 1, 2, 3]), ETAGS), max_size=40)
 
 
-_CONTENTS = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from([None, MD5_A, MD5_B, MULTIPART, subtraction.EMPTY_MD5])), max_size=6
-)
+def same(one: tuple[int, str | None], other: tuple[int, str | None]) -> bool:
+    """Whether two objects may have the same content, as far as sizes and plain MD5 say."""
+
+    def digest(content: tuple[int, str | None]) -> str | None:
+        if content[1] is None:
+            return subtraction.EMPTY_MD5 if content[0] == 0 else None
+        return content[1] if re.fullmatch("[0-9a-f]{32}", content[1]) else None
+
+    return one[0] == other[0] and (digest(one) is None or digest(other) is None or digest(one) == digest(other))
 
 
-def known(size: int, etag: str | None) -> str | None:
-    if etag is None:
-        return subtraction.EMPTY_MD5 if size == 0 else None
-    return None if "-" in etag else etag
-
-
-@_FEW
-@given(mine=_CONTENTS, theirs=_CONTENTS)
-def test_same_content_is_same_size_and_no_other_md5(
+@FEW
+@given(CONTENTS, CONTENTS)
+def test_what_may_have_the_same_content_is_found(
     spark: SparkSession, mine: list[tuple[int, str | None]], theirs: list[tuple[int, str | None]]
 ) -> None:
-    frame = spark.createDataFrame(
-        [(str(number), size, etag) for number, (size, etag) in enumerate(mine)],
-        "address string, size bigint, etag string",
+    def contents(rows: list[tuple[int, str | None]]) -> DataFrame:
+        named = [{"address": str(number), "size": size, "etag": etag} for number, (size, etag) in enumerate(rows)]
+        return frame(spark, named, HIDDEN)
+
+    found = subtraction.same_content(contents(mine), contents(theirs))
+
+    assert addresses_of(found) == Counter(
+        str(number) for number, content in enumerate(mine) if any(same(content, other) for other in theirs)
     )
-    others = spark.createDataFrame(theirs, "size bigint, etag string")
-    expected = [
-        str(number)
-        for number, (size, etag) in enumerate(mine)
-        if any(
-            size == size_
-            and (None in (known(size, etag), known(size_, etag_)) or known(size, etag) == known(size_, etag_))
-            for size_, etag_ in theirs
-        )
-    ]
-    assert addresses(subtraction.same_content(frame, others)) == sorted(expected)
+    assert found.columns == HIDDEN.names
