@@ -16,9 +16,11 @@ def begin(repository: OpenRepository, run_id: str, windows: tuple[str, ...], own
         owner: the first Dagster run of this collection.
         lock: held, just written: its time in the store is the store's clock.
     Raises:
-        OrderViolation: the run has ended well already, or was begun by another Dagster run.
+        OrderViolation: the id is none of ours, the run has ended well already, or another Dagster run began it.
         GuardTripped: the clocks disagree.
     """
+    if not xids.is_xid(run_id):
+        raise OrderViolation(f"{run_id!r} is no run id: the job open_run makes them, add none by hand")
     earlier = report.read(repository.store, run_id)
     if earlier is not None and earlier.success:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")

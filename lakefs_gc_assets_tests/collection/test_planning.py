@@ -144,3 +144,8 @@ def test_the_run_before_is_the_newest_older_one(opened: OpenRepository) -> None:
     for run_id in (older, oldest, newer):
         opened.store.put(run_folder.plan(run_id), b"{}")
     assert begin(opened).previous_run == older
+
+
+def test_an_id_made_by_hand_is_refused(opened: OpenRepository) -> None:
+    with pytest.raises(OrderViolation, match="open_run"):
+        planning.begin(opened, "my-run", WINDOWS, "dagster-run", locked(opened))
