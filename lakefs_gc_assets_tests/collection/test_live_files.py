@@ -101,7 +101,8 @@ class TestRanges:
         assert found == expected
 
     @pytest.mark.parametrize(
-        "address", [KEY + "/", "/" + KEY, KEY.replace("/", "//"), KEY.replace("/", "%2F"), KEY + "?x", KEY + "%"]
+        "address",
+        [KEY + "/", "/" + KEY, KEY.replace("/", "//"), KEY.replace("/", "%2F"), KEY + "?x", KEY + "%2Csigned"],
     )
     def test_odd_spellings_are_not_taken_for_usual_ones(self, store: LocalStore, address: str) -> None:
         assert of_range(store, {"a": Staged(address)}) == set(NAMESPACE.live_keys(address, AddressType.RELATIVE))
@@ -182,8 +183,8 @@ def keys(store: ObjectStore) -> list[str]:
 
 class TestUncommittedData:
     def test_every_row_counts_once(self, store: LocalStore) -> None:
-        put_uncommitted(store, "f", [KEY, KEY, NAMESPACE.uri + "data/y", "data/z//q/", "s3://elsewhere/x"])
-        assert read(files(store).uncommitted("f")) >= {KEY, "data/y", "data/z/q"}
+        put_uncommitted(store, "f", [KEY, KEY, NAMESPACE.uri + "data/y", "data/z//q", "s3://elsewhere/x"])
+        assert read(files(store).uncommitted("f")) == {KEY, "data/y", "data/z//q", "data/z/q"}
 
     def test_no_row_at_all(self, store: LocalStore) -> None:
         put_uncommitted(store, "f", [])

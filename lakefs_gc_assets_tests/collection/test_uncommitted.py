@@ -160,7 +160,7 @@ class TestRepeatedTokens:
     @pytest.mark.parametrize("limit", [1, 2, 5])
     def test_end_the_run_after_a_number(self, store: LocalStore, limit: int) -> None:
         location = self._files(store, 20)
-        api = ScriptedApi(pages=Script(page(location, "t1")))
+        api = ScriptedApi(pages=Script(*[page(location, "t1")] * 20, AssertionError("it would never end")))
         with pytest.raises(LakeFSError, match=f"repeated one continuation token {limit} times"):
             prepare(api, store, prepare_page_limit=limit)
         assert len(api.tokens) == limit + 1
@@ -174,7 +174,7 @@ class TestRepeatedTokens:
 
     def test_end_the_run_after_a_time(self, store: LocalStore) -> None:
         location = self._files(store, 20)
-        api = ScriptedApi(pages=Script(page(location, "t1")))
+        api = ScriptedApi(pages=Script(*[page(location, "t1")] * 20, AssertionError("it would never end")))
         with pytest.raises(LakeFSError, match="without getting further"):
             prepare(api, store, HandClock(tick=timedelta(minutes=6)))
         assert len(api.tokens) <= 4
@@ -187,8 +187,8 @@ class TestRepeatedTokens:
 
     def test_that_come_back_after_others_end_the_run(self, store: LocalStore) -> None:
         location = self._files(store, 20)
-        back_and_forth = [page(location, token) for token in ("t1", "t2") * 200]
-        api = ScriptedApi(pages=Script(*back_and_forth))
+        back_and_forth = [page(location, token) for token in ("t1", "t2") * 10]
+        api = ScriptedApi(pages=Script(*back_and_forth, AssertionError("it would never end")))
         with pytest.raises(LakeFSError, match="continuation token"):
             prepare(api, store)
         assert len(api.tokens) < 10
