@@ -81,6 +81,11 @@ class TestWhatIsStagedOverAnObject:
                     answering(a=LOCAL.uri + "data/staged", b=b), store, LOCAL, {"main": head}
                 )
 
+    def test_does_not_make_up_for_another_form(self, store: LocalStore, head: str) -> None:
+        api = answering(a="local:///full/path/data/x", b=LOCAL.uri + "data/y")
+        with pytest.raises(GuardTripped, match="full/path"):
+            ownership.require_own_addresses(api, store, LOCAL, {"main": head})
+
     def test_alone_is_not_enough(self, store: LocalStore, head: str) -> None:
         with pytest.raises(GuardTripped, match="s3://elsewhere/x"):
             ownership.require_own_addresses(answering(a="s3://elsewhere/x"), store, S3, {"main": head})
