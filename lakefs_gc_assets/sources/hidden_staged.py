@@ -17,6 +17,7 @@ from lakefs_gc_assets.sources.references import References
 
 _SAMPLE = 16
 _SAMPLED_BYTES = 1024 * 1024
+_LARGE_SAMPLE = 2
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,12 @@ def known_contents(
     entry are read.
     """
     contents = candidates.select("address", "size", "etag")
-    plain = contents.where(F.col("etag").rlike(PLAIN_ETAG) & F.col("size").between(1, _SAMPLED_BYTES))
-    sample = plain.orderBy(F.xxhash64("address")).limit(_SAMPLE).collect()
-    if not digests.etags_are_digests(repository.store, [(row.address, row.etag) for row in sample]):
+    # Small ones first, and of these at random: where all are large, a few of the smallest.
+    plain = contents.where(F.col("etag").rlike(PLAIN_ETAG) & (F.col("size") > 0))
+    sample = plain.orderBy(F.greatest("size", F.lit(_SAMPLED_BYTES)), F.xxhash64("address")).limit(_SAMPLE).collect()
+    small = [row for row in sample if row.size <= _SAMPLED_BYTES] or sample[:_LARGE_SAMPLE]
+    readable = [(row.address, row.etag) for row in small if row.size <= digests.LARGEST_READ]
+    if len(readable) < len(small) or not digests.etags_are_digests(repository.store, readable):
         note("the store's ETags are no MD5 of the content: candidates of the size of a committed object are read")
         contents = contents.withColumn("etag", F.lit(None).cast("string"))
     unknown = contents.where(F.col("etag").isNull() & F.col("size").between(1, digests.LARGEST_READ))

@@ -1,0 +1,87 @@
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
+from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.sources.failures import from_worker
+
+NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
+ITEMS = st.lists(st.integers(0, 1000), max_size=50)
+
+
+@given(ITEMS, st.integers(1, 20))
+def test_items_are_dealt_out_evenly(items: list[int], partitions: int) -> None:
+    groups = tasks.spread(items, partitions)
+
+    assert Counter(item for group in groups for item in group) == Counter(items)
+    assert len(groups) == min(partitions, len(items))
+    assert max(map(len, groups), default=0) - min(map(len, groups), default=0) <= 1
+
+
+@given(ITEMS, st.integers(1, 20))
+def test_no_group_weighs_much_more_than_another(items: list[int], partitions: int) -> None:
+    groups = tasks.spread_by_weight(items, partitions, lambda item: item)
+
+    assert Counter(item for group in groups for item in group) == Counter(items)
+    assert len(groups) <= partitions
+    weights = [sum(group) for group in groups]
+    assert max(weights, default=0) - min(weights, default=0) <= max(items, default=0)
+
+
+def squares(item: int) -> Iterator[pa.RecordBatch]:
+    for part in range(item % 3):
+        yield pa.RecordBatch.from_pydict({"number": [item * item] * 2, "share": [part] * 2}, schema=NUMBERS)
+
+
+def test_each_item_is_read_once_in_a_task_of_its_group(spark: SparkSession) -> None:
+    groups = [[1, 2], [], [3], [4, 5, 6]]
+
+    frame = tasks.dataframe(spark, groups, squares, NUMBERS)
+
+    assert frame.rdd.getNumPartitions() == 3
+    found = Counter((row.number, row.share) for row in frame.collect())
+    assert found == {(item * item, part): 2 for group in groups for item in group for part in range(item % 3)}
+
+
+def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> None:
+    frame = tasks.dataframe(spark, [[], []], squares, NUMBERS)
+
+    assert (frame.count(), frame.columns) == (0, ["number", "share"])
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        (CorruptFile("_lakefs/abc", "magic", "not a table"), CollectionError, "_lakefs/abc: magic: not a table."),
+        (LockLost("the lock is gone: run again"), LockLost, "the lock is gone: run again"),
+    ],
+)
+def test_what_a_worker_raised_comes_back_as_its_message(
+    spark: SparkSession, raised: Exception, kind: type[Exception], said: str
+) -> None:
+    def fail(item: int) -> Iterator[pa.RecordBatch]:
+        raise raised
+
+    with pytest.raises(Exception) as caught:
+        tasks.dataframe(spark, [[1]], fail, NUMBERS).collect()
+
+    ours = from_worker(caught.value)
+    assert type(ours) is kind
+    assert str(ours).startswith(said)
+    assert "Traceback" not in str(ours)
+
+
+def test_what_somebody_else_raised_is_not_ours(spark: SparkSession) -> None:
+    def fail(item: int) -> Iterator[pa.RecordBatch]:
+        raise ValueError("lakefs_gc_assets is not to blame")
+
+    with pytest.raises(Exception) as caught:
+        tasks.dataframe(spark, [[1]], fail, NUMBERS).collect()
+
+    assert from_worker(caught.value) is None
