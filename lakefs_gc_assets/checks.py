@@ -164,11 +164,12 @@ def _result(collector: Collector, frame: StoredFrame, find: Callable[[], list[Vi
     run_id = frame.manifest.span.run_id
     with between_steps(collector, run_id):
         violations = find()
+    told = f"check of {frame.name}: " + "; ".join(f"{found.rule}: {found.detail}" for found in violations)
     if violations:
-        error = f"check of {frame.name}: " + "; ".join(f"{found.rule}: {found.detail}" for found in violations)
-        failing.end_between_steps(collector.open().store, run_id, collector.clock.now(), error)
+        failing.end_between_steps(collector.open().store, run_id, collector.clock.now(), told)
     return dg.AssetCheckResult(
         passed=not violations,
+        description=told if violations else None,
         metadata={
             "rows": frame.manifest.rows,
             "violations": dg.MetadataValue.table(

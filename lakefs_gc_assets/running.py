@@ -105,7 +105,10 @@ def line_logger(progress: Progress) -> dg.LoggerDefinition:
 
 
 def _failure(result: dg.ExecuteInProcessResult) -> str | None:
-    """What the first step that failed said, in one line; None where none did."""
+    """What the first check or step that failed said, in one line; None where none did."""
+    for evaluation in result.get_asset_check_evaluations():
+        if not evaluation.passed:
+            return one_line(evaluation.description or evaluation.check_name)
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data

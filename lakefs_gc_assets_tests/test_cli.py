@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from lakefs_gc_assets import running
+from lakefs_gc_assets import checks, running
+from lakefs_gc_assets.checks import Violation
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
@@ -57,9 +59,7 @@ def write(content: object, name: str = "lakefs-gc.yaml") -> Path:
     return file
 
 
-def content_of(
-    server: ReplayServer, collection: dict[str, object] | None = None, **lakefs: object
-) -> dict[str, object]:
+def content_of(server: ReplayServer, collection: dict[str, object] | None = None, **lakefs: object) -> dict[str, Any]:
     """A configuration file's content that reaches a replay; its secrets are in the environment."""
     waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
     return {
@@ -252,6 +252,30 @@ def test_a_step_that_fails(runs: GraphRuns, invoke: Invoke) -> None:
     assert "Traceback" not in result.output
     assert runs.lock_holder() is None
     assert "clean, dry run: failed: AccessDenied" in invoke("status").stdout
+
+
+@needs_recordings
+def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "too_young", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
+
+    result = invoke("run", "--sweep")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    last = result.stderr.splitlines()[-1]
+    assert re.match(r"lakefs-gc: run \w{20} failed: check of candidates: older than the cutoff: one is not$", last)
+    assert "Traceback" not in result.output
+    assert runs.server.deleted == set()
+
+
+@needs_recordings
+def test_a_store_that_is_down(runs: GraphRuns, invoke: Invoke) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        content = content_of(runs.server)
+        content["store"] = {**content["store"], "endpoint_url": f"http://127.0.0.1:{free.getsockname()[1]}"}
+        write(content)
+
+        assert_one_line(invoke("run"))
 
 
 @needs_recordings
