@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 import yaml
@@ -58,8 +59,11 @@ def dagster_ui(environment: Mapping[str, str], workspace: Path, port: int) -> in
     """Runs webserver and daemon until they end or are interrupted; returns their exit status."""
     command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, env={**os.environ, **environment})
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
+
+    def stop(number: int, frame: FrameType | None) -> None:
         process.send_signal(signal.SIGINT)
-        return process.wait()
+
+    # Whoever ends this process ends the UI with it.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, stop)
+    return process.wait()
