@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import AGED, truth_classes
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay import collecting
+from lakefs_gc_assets_tests.replay.__main__ import main
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 pytestmark = needs_recordings
@@ -95,8 +98,6 @@ def test_what_is_listed_but_too_young_is_kept(servers: list[ReplayServer]) -> No
 
 
 def datetime_of_slice(address: str) -> datetime:
-    from lakefs_gc_assets.lakefs import xids
-
     return xids.as_datetime(xids.created_at(address.split("/")[1]))
 
 
@@ -138,7 +139,7 @@ def test_the_command_refuses_what_it_cannot_replay(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_a_time_that_is_none(tmp_path: Path) -> None:
-    ended = command(str(tmp_path), "--now", "yesterday")
+    ended = CliRunner().invoke(main, [str(tmp_path), "--now", "yesterday"])
 
-    assert ended.returncode == 2
+    assert ended.exit_code == 2
     assert "'yesterday' is no ISO 8601 time" in ended.stderr
