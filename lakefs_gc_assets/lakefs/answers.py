@@ -10,8 +10,11 @@ from lakefs_gc_assets.lakefs.facts import (
     Commit,
     DiffEntry,
     ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
     RefsDump,
     Repository,
+    RetentionRules,
     StorageConfiguration,
     UncommittedPage,
 )
@@ -201,3 +204,30 @@ def commit(answer: Fields) -> Commit:
         version=answer.number("version"),
         generation=answer.number("generation"),
     )
+
+
+def retention_rules(answer: Fields) -> RetentionRules:
+    """`branches` is null or absent where no branch has a rule of its own."""
+    branches: dict[str, int] = {}
+    for rule in answer.items("branches") if answer.has("branches") else []:
+        name = rule.text("branch_id")
+        if name in branches:
+            raise rule.wrong("branch_id", f"is {name!r}, which has a rule already")
+        branches[name] = rule.number("retention_days")
+    return RetentionRules(answer.number("default_retention_days"), branches)
+
+
+def prepared_commits(answer: Fields) -> PreparedCommits:
+    """Where a list of commits was written."""
+    return PreparedCommits(answer.text("run_id"), answer.text("gc_commits_location"))
+
+
+def prepare_commits_task(answer: Fields) -> PrepareCommitsTask:
+    """State of a task: a completed one has a result, or an error that may lack words."""
+    if not answer.flag("completed"):
+        return PrepareCommitsTask(False)
+    if answer.has("error"):
+        error = answer.fields("error")
+        words = error.text("message", empty=True) if error.has("message") else ""
+        return PrepareCommitsTask(True, error=words or "no reason given")
+    return PrepareCommitsTask(True, result=prepared_commits(answer.fields("result")))

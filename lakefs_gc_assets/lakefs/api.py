@@ -15,8 +15,11 @@ from lakefs_gc_assets.lakefs.facts import (
     Commit,
     DiffEntry,
     ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
     RefsDump,
     Repository,
+    RetentionRules,
     ServerClocks,
     StorageConfiguration,
     UncommittedPage,
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from lakefs_gc_assets.lakefs.calls import Now
 
 _PAGE = 1000
+_NO_RULES = "not found"
+_PREPARE_COMMITS = "retention:PrepareGarbageCollectionCommits"
 _NO_SUCH_OBJECT = re.compile(r"(?:.*: )?(?:(?:path|object|entry|branch|reference|commit) )?not found")
 
 
@@ -183,6 +188,52 @@ class LakeFSClient:
         if found.id != commit_id:
             raise fields.wrong("id", f"is {found.id}, which was not asked for")
         return found
+
+    def retention_rules(self) -> RetentionRules | None:
+        """The rules of retention; None only where `settings/gc_rules` itself says that there are none.
+
+        Any other 404 (of the repository, of a server that does not know the path, of a proxy) raises NotFound.
+        """
+        call = self._call("GET", "/settings/gc_rules", "retention:GetGarbageCollectionRules")
+        operation = self._repositories.get_gc_rules_with_http_info
+        answer = self._caller.ask(call, operation, self._repository, accepted=frozenset({404}))
+        if answer.meaning != 404:
+            return answers.retention_rules(Fields.read(call, answer.body))
+        if answer.message != _NO_RULES:
+            raise self._caller.refusal(call, answer)
+        return None
+
+    def set_retention_rules(self, rules: RetentionRules) -> None:
+        """Replaces the rules of retention. The server checks nothing: check before."""
+        from lakefs_sdk.models.garbage_collection_rule import GarbageCollectionRule
+        from lakefs_sdk.models.garbage_collection_rules import GarbageCollectionRules
+
+        call = self._call("PUT", "/settings/gc_rules", "retention:SetGarbageCollectionRules")
+        body = GarbageCollectionRules(
+            default_retention_days=rules.default_days,
+            branches=[
+                GarbageCollectionRule(branch_id=branch, retention_days=days) for branch, days in rules.branches.items()
+            ],
+        )
+        self._caller.ask(call, self._repositories.set_gc_rules_with_http_info, self._repository, body)
+
+    def start_prepare_commits(self) -> str:
+        """Starts listing the commits that the server's retention keeps; returns the task's id."""
+        call = self._call("POST", "/gc/prepare_commits/async", _PREPARE_COMMITS)
+        operation = self._internal.prepare_garbage_collection_commits_async_with_http_info
+        return self._fields(call, operation, self._repository).text("id")
+
+    def prepare_commits_task(self, task_id: str) -> PrepareCommitsTask:
+        """State of such a task."""
+        call = self._call("GET", f"/gc/prepare_commits/status?id={task_id}", _PREPARE_COMMITS)
+        operation = self._internal.prepare_garbage_collection_commits_status_with_http_info
+        return answers.prepare_commits_task(self._fields(call, operation, self._repository, task_id))
+
+    def prepare_commits(self) -> PreparedCommits:
+        """The same listing in one call, which may take long."""
+        call = self._call("POST", "/gc/prepare_commits", _PREPARE_COMMITS)
+        operation = self._internal.prepare_garbage_collection_commits_with_http_info
+        return answers.prepared_commits(self._fields(call, operation, self._repository))
 
     def _call(self, method: str, path: str, permission: str) -> Call:
         return Call(method, f"/repositories/{self._repository}{path}", permission)

@@ -3,7 +3,7 @@
 Times are UTC. Addresses are as the server spells them unless said otherwise.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -85,6 +85,34 @@ class Commit:
     generation: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """`settings/gc_rules`: for how many days replaced data stays, by branch and for all others, as the server says.
+
+    The server checks no value: a number may be negative, a branch unknown.
+    """
+
+    default_days: int
+    branches: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommits:
+    """Where the server wrote the list of the commits that its own retention keeps; `location` as it spells it."""
+
+    run_id: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareCommitsTask:
+    """State of a preparation of commits; `result` and `error` are None until it is completed, then one of them is."""
+
+    completed: bool
+    error: str | None = None
+    result: PreparedCommits | None = None
+
+
 class LakeFSApi(Protocol):
     """What the collector asks of a lakeFS server about one repository.
 
@@ -139,6 +167,25 @@ class LakeFSApi(Protocol):
 
     def commit(self, commit_id: str) -> Commit:
         """One commit. Raises NotFound."""
+        ...
+
+    def retention_rules(self) -> RetentionRules | None:
+        """The rules of retention; None only where `settings/gc_rules` itself says that there are none."""
+        ...
+
+    def start_prepare_commits(self) -> str:
+        """Starts listing the commits that the server's retention keeps; returns the task's id.
+
+        Raises NotFound or NotSupported on servers that only know the blocking call.
+        """
+        ...
+
+    def prepare_commits_task(self, task_id: str) -> PrepareCommitsTask:
+        """State of such a task."""
+        ...
+
+    def prepare_commits(self) -> PreparedCommits:
+        """The same listing in one call, which may take long."""
         ...
 
 

@@ -12,8 +12,11 @@ from lakefs_gc_assets.lakefs.facts import (
     Commit,
     DiffEntry,
     ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
     RefsDump,
     Repository,
+    RetentionRules,
     ServerClocks,
     StorageConfiguration,
     UncommittedPage,
@@ -84,6 +87,14 @@ class ScriptedApi:
     dump_starts: Script[str] = field(default_factory=lambda: Script("task"))
     dumps: Script[RefsDump] = field(default_factory=lambda: Script(AssertionError("no dump was expected")))
     commits: dict[str, Script[Commit]] = field(default_factory=dict)
+    rules: Script[RetentionRules | None] = field(default_factory=lambda: Script(None))
+    prepare_commits_starts: Script[str] = field(default_factory=lambda: Script("task"))
+    prepare_commits_tasks: Script[PrepareCommitsTask] = field(
+        default_factory=lambda: Script(AssertionError("no preparation of commits was expected"))
+    )
+    blocking_prepares: Script[PreparedCommits] = field(
+        default_factory=lambda: Script(AssertionError("no blocking preparation of commits was expected"))
+    )
     grace: timedelta = timedelta(days=1)
     server_clocks: ServerClocks = field(default_factory=ServerClocks)
     tokens: list[str | None] = field(default_factory=list)
@@ -130,3 +141,15 @@ class ScriptedApi:
         if commit_id not in self.commits:
             raise NotFound(f"GET /commits/{commit_id}: 404")
         return self.commits[commit_id]()
+
+    def retention_rules(self) -> RetentionRules | None:
+        return self.rules()
+
+    def start_prepare_commits(self) -> str:
+        return self.prepare_commits_starts()
+
+    def prepare_commits_task(self, task_id: str) -> PrepareCommitsTask:
+        return self.prepare_commits_tasks()
+
+    def prepare_commits(self) -> PreparedCommits:
+        return self.blocking_prepares()

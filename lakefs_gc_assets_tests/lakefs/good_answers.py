@@ -43,6 +43,16 @@ GOOD: dict[str, dict[str, Any]] = {
         "version": 1,
         "generation": 2,
     },
+    "retention_rules": {
+        "default_retention_days": 21,
+        "branches": [{"branch_id": "main", "retention_days": 28}, {"branch_id": "dev", "retention_days": 7}],
+    },
+    "start_prepare_commits": {"id": "task"},
+    "prepare_commits_task": {
+        "completed": True,
+        "result": {"run_id": "r", "gc_commits_location": "s3://bucket/repo/commits.csv"},
+    },
+    "prepare_commits": {"run_id": "r", "gc_commits_location": "s3://bucket/repo/commits.csv"},
 }
 
 
@@ -53,6 +63,7 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     "stat": ("main", "p"),
     "refs_dump": ("task",),
     "commit": ("c",),
+    "prepare_commits_task": ("task",),
 }
 
 

@@ -79,7 +79,7 @@ def scripted(*answers: Scripted, now: Callable[[], datetime] = lambda: datetime.
             self.end_headers()
             self.wfile.write(answer.body)
 
-        do_GET = do_POST = _answer
+        do_GET = do_POST = do_PUT = _answer
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Requests are kept instead."""

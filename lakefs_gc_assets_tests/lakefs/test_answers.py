@@ -23,6 +23,7 @@ OPTIONAL = {
     ("refs_dump", "refs.commits_meta_range_id"),
     ("refs_dump", "refs.branches_meta_range_id"),
     ("refs_dump", "refs.tags_meta_range_id"),
+    ("retention_rules", "branches"),
 }
 """Fields that servers leave out or set to null."""
 
@@ -120,6 +121,12 @@ class TestAnswers:
             ("commit", "id", "d", "was not asked for"),
             ("commit", "parents", [1], "other than strings"),
             ("prepare_uncommitted", "run_id", "", "is empty"),
+            ("retention_rules", "branches.1.branch_id", "main", "'main', which has a rule already"),
+            ("retention_rules", "branches.0.retention_days", 1.5, "a fraction, not a number"),
+            ("start_prepare_commits", "id", "", "is empty"),
+            ("prepare_commits_task", "result.gc_commits_location", "", "is empty"),
+            ("prepare_commits_task", "result", None, "result is null"),
+            ("prepare_commits", "run_id", "", "is empty"),
         ],
     )
     def test_nonsense_ends_the_run(self, method: str, place: str, value: object, words: str) -> None:

@@ -13,7 +13,15 @@ from lakefs_gc_assets.errors import (
     ServerUnavailable,
 )
 from lakefs_gc_assets.lakefs.api import LakeFSClient
-from lakefs_gc_assets.lakefs.facts import Branch, LakeFSApi, ObjectStats, RefsDump
+from lakefs_gc_assets.lakefs.facts import (
+    Branch,
+    LakeFSApi,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    RetentionRules,
+)
 from lakefs_gc_assets_tests.lakefs.good_answers import GOOD, ask
 from lakefs_gc_assets_tests.lakefs.scripted_server import Scripted, refused, said
 from lakefs_gc_assets_tests.lakefs.talking import NOW, FixedClock, settings, talking
@@ -99,6 +107,18 @@ class TestRecordedServers:
         assert (page.run_id, page.location) == (expected["run_id"], expected["gc_uncommitted_location"])
         assert page.continuation_token is None
 
+    def test_retention(self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]) -> None:
+        _, client, rows = replayed
+        stated = last(rows, "GET", "/settings/gc_rules")
+        rules = client.retention_rules()
+        assert rules is not None
+        assert rules.default_days == stated["default_retention_days"]
+        assert rules.branches == {rule["branch_id"]: rule["retention_days"] for rule in stated["branches"] or ()}
+        result = client.prepare_commits_task(client.start_prepare_commits()).result
+        assert result is not None
+        assert result.location.endswith(f"/_lakefs/retention/gc/commits/run_id={result.run_id}/commits.csv")
+        assert client.prepare_commits().location.endswith("/commits.csv")
+
 
 @needs_recordings
 def test_paths_of_every_kind_are_asked_for_as_they_are() -> None:
@@ -156,6 +176,31 @@ class TestAbsence:
     def test_of_the_grace_period_is_not_believed_of_a_proxy(self) -> None:
         with talking(Scripted(404, b"404 page not found")) as (client, _, _), pytest.raises(NotFound):
             client.grace_period()
+
+    def test_of_rules_is_what_their_own_endpoint_says(self) -> None:
+        with talking(refused(404, "not found")) as (client, server, _):
+            assert client.retention_rules() is None
+            assert [target for _, target, _ in server.requests] == ["/api/v1/repositories/repo/settings/gc_rules"]
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            refused(404, "repository not found"),
+            refused(404, "get gc rules: not found"),
+            refused(404, "invalid API endpoint"),
+            refused(500, "invalid API endpoint"),
+            refused(404, ""),
+            Scripted(404, b"not found"),
+            said(["not found"], 404),
+            refused(401, "not found"),
+            refused(403, "not found"),
+            refused(410, "not found"),
+            refused(500, "not found"),
+        ],
+    )
+    def test_of_something_else_is_not_absence_of_rules(self, answer: Scripted) -> None:
+        with talking(answer) as (client, _, _), pytest.raises(LakeFSError):
+            client.retention_rules()
 
     @pytest.mark.parametrize(
         "message",
@@ -238,6 +283,52 @@ class TestPages:
             client.first_change("main")
         with talking(page([], False, "")) as (client, _, _):
             assert client.first_change("main") is None
+
+
+class TestRetention:
+    def test_rules_without_branches(self) -> None:
+        stated: list[dict[str, Any]] = [{}, {"branches": None}, {"branches": []}]
+        for branches in stated:
+            with talking(said({"default_retention_days": 7, **branches})) as (client, _, _):
+                assert client.retention_rules() == RetentionRules(7, {})
+
+    def test_rules_are_handed_on_as_stated(self) -> None:
+        stated = {"default_retention_days": -3, "branches": [{"branch_id": "main", "retention_days": 2**31 - 1}]}
+        with talking(said(stated)) as (client, _, _):
+            assert client.retention_rules() == RetentionRules(-3, {"main": 2**31 - 1})
+
+    def test_rules_are_set(self) -> None:
+        with talking(Scripted(204, b"")) as (client, server, _):
+            client.set_retention_rules(RetentionRules(21, {"main": 28}))
+            client.set_retention_rules(RetentionRules(0, {}))
+        assert [method for method, _, _ in server.requests] == ["PUT", "PUT"]
+        assert [json.loads(body) for _, _, body in server.requests] == [
+            {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]},
+            {"default_retention_days": 0, "branches": []},
+        ]
+
+    def test_states_of_a_preparation(self) -> None:
+        result = {"run_id": "r", "gc_commits_location": "s3://b/c.csv", "gc_addresses_location": "s3://b/a/"}
+        with talking(
+            said({"completed": False, "task_id": "t"}),
+            said({"completed": True, "error": {"message": "get gc rules: not found"}}),
+            said({"completed": True, "error": {}}),
+            said({"completed": True, "result": result, "error": None}),
+        ) as (client, server, _):
+            assert [client.prepare_commits_task("t 1") for _ in range(4)] == [
+                PrepareCommitsTask(False),
+                PrepareCommitsTask(True, "get gc rules: not found"),
+                PrepareCommitsTask(True, "no reason given"),
+                PrepareCommitsTask(True, None, PreparedCommits("r", "s3://b/c.csv")),
+            ]
+            assert all("id=t%201" in target for _, target, _ in server.requests)
+
+    def test_old_servers_know_only_the_blocking_call(self) -> None:
+        for answer in (refused(404, "invalid API endpoint"), refused(500, "invalid API endpoint")):
+            with talking(answer) as (client, server, _):
+                with pytest.raises(NotFound):
+                    client.start_prepare_commits()
+                assert len(server.requests) == 1
 
 
 def test_the_client_is_the_port() -> None:
