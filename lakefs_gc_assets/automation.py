@@ -12,16 +12,16 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from lakefs_gc_assets.assets.graph import ORDER
-from lakefs_gc_assets.collection import universe
+from lakefs_gc_assets.collection import planning
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW
-from lakefs_gc_assets.partitions import RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.partitions import RANGE_START_TAG, WHY_CLEAN_TAG, RunPartitions
 from lakefs_gc_assets.resources import Collector
 
 _OPENED_TAG_PREFIX = "lakefs/opened-"
 _RESOURCES = "resources"
 _SENSOR_SECONDS = 5
+_TAG_LENGTH = 500
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class OpenedRun:
 
 
 def open_run(instance: dg.DagsterInstance, collector: Collector, flow: Flow = Flow.CLEAN) -> OpenedRun:
-    """Adds the partitions of a new run over the whole repository.
+    """Adds the partitions of a new run over every window that it needs.
 
     Raises ConfigurationError, LakeFSError or StorageError where the repository cannot be looked at.
     """
     repository = collector.open()
-    slices = universe.slice_names(repository.store)
-    found = universe.windows_of(slices, repository.settings.slice_window) or (LEGACY_WINDOW,)
+    needed, why_clean = planning.windows_to_collect(repository, flow)
     run_id = xids.Generator().descending(repository.clock.now())
     partitions = RunPartitions(collector.repository)
-    windows = partitions.add(instance, run_id, found)
-    return OpenedRun(run_id, windows, partitions.tags(run_id, windows, flow.value))
+    windows = partitions.add(instance, run_id, needed)
+    tags = partitions.tags(run_id, windows, flow.value)
+    return OpenedRun(run_id, windows, tags if why_clean is None else {**tags, WHY_CLEAN_TAG: why_clean[:_TAG_LENGTH]})
 
 
 def run_config(sweep: bool) -> dict[str, object]:

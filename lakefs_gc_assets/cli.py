@@ -57,16 +57,26 @@ def main() -> None:
     default=None,
     help="Delete the candidates, or only report them. By default as the configuration says, which is a dry run.",
 )
-def run(file: Path | None, repository: str | None, sweep: bool | None) -> None:
-    """Makes one clean run: lists everything, subtracts everything that is live.
+@click.option(
+    "--flow",
+    type=click.Choice(["clean", "optimized"]),
+    default="clean",
+    show_default=True,
+    help="Look at everything, or only at what is new since the last run that deleted.",
+)
+def run(file: Path | None, repository: str | None, sweep: bool | None, flow: str) -> None:
+    """Makes one run: lists what is stored, subtracts everything that is live.
+
+    An optimized run that has nothing to build on becomes a clean one and says why.
 
     Exit status 0 if the run came to its end and every deletion was accepted, 1 otherwise.
     """
     with _one_line_errors():
         loaded = _loaded(file, repository)
+        from lakefs_gc_assets.collection.plan import Flow
         from lakefs_gc_assets.running import collect
 
-        succeeded, lines = collect(loaded, sweep, _progress)
+        succeeded, lines = collect(loaded, sweep, _progress, flow=Flow(flow))
         for line in lines:
             click.echo(line)
         if not succeeded:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.errors import OrderViolation
 
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
 REPOSITORY_TAG = "lakefs/repository"
 FLOW_TAG = "lakefs/flow"
+WHY_CLEAN_TAG = "lakefs/why_clean"
 _CHUNK = 1000
 
 
@@ -38,15 +40,20 @@ class RunPartitions:
         """Cells are written `<run_id>|<window>`."""
         return dg.MultiPartitionsDefinition({"run_id": self.run_ids, "slice": self.windows})
 
-    def add(self, instance: dg.DagsterInstance, run_id: str, windows: Iterable[str]) -> tuple[str, ...]:
-        """Adds a run and the windows that are new; returns all windows in their order."""
+    def add(self, instance: dg.DagsterInstance, run_id: str, windows: Sequence[str]) -> tuple[str, ...]:
+        """Adds a run and the windows that are new; returns the shortest stretch of all windows that has the given ones.
+
+        Windows keep the order in which they were first added, and a Dagster run covers a stretch of them.
+        """
         name = self.windows.name or ""
         known = instance.get_dynamic_partitions(name)
         new = [window for window in windows if window not in known]
         for start in range(0, len(new), _CHUNK):
             instance.add_dynamic_partitions(name, new[start : start + _CHUNK])
         instance.add_dynamic_partitions(self.run_ids.name or "", [run_id])
-        return tuple(instance.get_dynamic_partitions(name))
+        ordered = tuple(instance.get_dynamic_partitions(name))
+        places = [ordered.index(window) for window in windows]
+        return ordered[min(places) : max(places) + 1]
 
     def tags(self, run_id: str, windows: Sequence[str], flow: str) -> dict[str, str]:
         """Tags that make one Dagster run cover the windows from the first to the last."""
@@ -74,6 +81,14 @@ def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
             f"the selection covers {len(run_ids)} run ids, and one Dagster run collects one: choose a single run_id"
         )
     return run_ids.pop(), tuple(dict.fromkeys(cell["slice"] for cell in cells))
+
+
+def asked_flow(run: dg.DagsterRun) -> Flow:
+    """The flow that a Dagster run asks for by its tag, without one a clean run. Raises OrderViolation for another."""
+    asked = run.tags.get(FLOW_TAG, Flow.CLEAN.value)
+    if asked not in tuple(Flow):
+        raise OrderViolation(f"the tag {FLOW_TAG} is {asked!r}, and the flows are {', '.join(Flow)}")
+    return Flow(asked)
 
 
 def chosen(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import dagster as dg
 from lakefs_gc_assets import automation
 from lakefs_gc_assets.collection import lock, report, run_folder
 from lakefs_gc_assets.collection.clock import Clock, SystemClock
+from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.definitions import build
@@ -26,7 +27,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def collect(
-    loaded: Loaded, sweep: bool | None, progress: Progress, clock: Clock | None = None
+    loaded: Loaded, sweep: bool | None, progress: Progress, clock: Clock | None = None, flow: Flow = Flow.CLEAN
 ) -> tuple[bool, list[str]]:
     """Opens a run and makes it in this process.
 
@@ -40,7 +41,7 @@ def collect(
     """
     clock = clock or SystemClock()
     with instance() as home:
-        succeeded, run_id, error = execute(loaded, sweep, progress, clock, home)
+        succeeded, run_id, error = execute(loaded, sweep, progress, clock, home, flow)
     if error is not None:
         raise CollectionError(f"run {run_id} failed: {error}")
     found = report.read(opened(loaded, clock).open().store, run_id)
@@ -50,11 +51,16 @@ def collect(
 
 
 def execute(
-    loaded: Loaded, sweep: bool | None, progress: Progress, clock: Clock, home: dg.DagsterInstance
+    loaded: Loaded,
+    sweep: bool | None,
+    progress: Progress,
+    clock: Clock,
+    home: dg.DagsterInstance,
+    flow: Flow = Flow.CLEAN,
 ) -> tuple[bool, str, str | None]:
     """Makes one run on an instance; returns whether it succeeded, its id, and what stopped it."""
     definitions = build(loaded, clock, {"console": line_logger(progress)})
-    new = automation.open_run(home, opened(loaded, clock))
+    new = automation.open_run(home, opened(loaded, clock), flow)
     progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
     job = definitions.resolve_job_def("collect")
     config = {"loggers": {"console": {}}, **({} if sweep is None else automation.run_config(sweep))}
@@ -131,12 +137,13 @@ def described(found: Report) -> list[str]:
     """What a person wants to know of a run that came to its end, in lines."""
     counts, sizes = found.counts, found.object_bytes
     lines = [
-        f"run {found.run_id} of {found.repository}: {found.ending.value}",
+        f"run {found.run_id} of {found.repository}, {found.flow}: {found.ending.value}",
+        *([f"  a clean run, because {found.why_clean}"] if found.why_clean else []),
         f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "
         f"{counts['slices_listed']:,} slices, cutoff {found.cutoff:%F %T}Z",
         f"  uncommitted {counts['uncommitted']:>12,} addresses",
         f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, "
-        f"by the {found.commit_source}",
+        f"by the {found.commit_source}, {counts['ranges_read']:,} ranges read",
         f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
         *(f"  kept        {count:>12,} objects: {reason}" for reason, count in sorted(found.kept.items())),
     ]

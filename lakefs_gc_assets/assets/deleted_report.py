@@ -10,11 +10,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakefs_gc_assets.assets.candidates import mark_of
+from lakefs_gc_assets.assets.carrying import leave
+from lakefs_gc_assets.assets.committed_df import Unread
 from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.reporting import report_of
 from lakefs_gc_assets.assets.step import Step, step
 from lakefs_gc_assets.collection import commits, guards, ownership, ranges_read, receipts, report, uncommitted
-from lakefs_gc_assets.collection.commits import CommitSource
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.collection.tables import RECEIPTS
@@ -32,7 +33,7 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             require_inputs(candidates, *(run.stored(name) for name in candidates.manifest.inputs))
             outcomes = swept(run, candidates) if run.plan.sweep else only_marked(run, candidates)
             stored = run.store("deleted_report", outcomes, (candidates,))
-            ended = report_of(run, stored)
+            ended = report_of(run, stored, leave(run, stored))
             report.write(run.repository.store, ended)
             run.log(f"{ended.ending.value}: {ended.counts['deleted']:,} deleted, {ended.counts['failed']:,} failed")
             return stored
@@ -94,17 +95,9 @@ def live_again(run: Step, candidates: StoredFrame) -> DataFrame:
     live = commits.live_commits(
         repository.api, repository.store, settings, repository.clock, prepared.ended_at, run.log
     )
-    known = ranges_read.read(repository.store, run.plan.run_id, run.plan.attempt)
-    references = run.references()
-    if live.source is CommitSource.METADATA_FOLDER:
-        committed = references.of_metadata_files([name for name in live.files if name not in known])
-    else:
-        unread = [metarange_id for metarange_id in live.metarange_ids if metarange_id not in known]
-        committed = references.committed(
-            [record for record in references.range_records(unread) if record.id not in known]
-        )
+    unread = Unread.of(run, live, ranges_read.read(repository.store, run.plan.run_id, run.plan.attempt))
     run.log(f"recheck: {len(prepared.files)} files of uncommitted data, {live.commits:,} commits")
-    return references.uncommitted(prepared.files).unionAll(committed)
+    return run.references().uncommitted(prepared.files).unionAll(unread.addresses(run))
 
 
 def _decided(run: Step, rows: DataFrame, outcome: Outcome) -> DataFrame:

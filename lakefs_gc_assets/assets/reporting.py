@@ -5,13 +5,18 @@ import pyspark.sql.functions as F
 from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import guards
+from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.frames.spark import StoredFrame
 
 
-def report_of(run: Step, deleted: StoredFrame) -> Report:
-    """The report; `success` only where every deletion was accepted or none was asked for."""
+def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
+    """The report; `success` only where every deletion was accepted or none was asked for.
+
+    Args:
+        left: what the next run can build on, or why it cannot.
+    """
     listed, uncommitted = run.stored("store_df"), run.stored("uncommitted_df")
     committed, candidates = run.stored("committed_df"), run.stored("candidates")
     mark = mark_of(listed, uncommitted, committed, candidates)
@@ -54,6 +59,10 @@ def report_of(run: Step, deleted: StoredFrame) -> Report:
         kept=mark.kept,
         commit_source=committed.manifest.figures["commit_source"],
         server_run_ids=tuple(uncommitted.manifest.figures["server_run_ids"]),
+        why_clean=plan.why_clean,
+        predecessor=plan.predecessor,
+        carry=left if isinstance(left, Carry) else None,
+        no_carry=left if isinstance(left, str) else None,
         warnings=() if plan.sweep else tuple(map(str, guards.tripped(mark, run.repository.settings))),
     )
 

@@ -29,6 +29,7 @@ from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.partitions import chosen, selected
 from lakefs_gc_assets.resources import Collector
+from lakefs_gc_assets.sources import carrying
 from lakefs_gc_assets.sources.references import References
 
 
@@ -71,6 +72,12 @@ class Step:
         manifest = manifests.read(self.repository.store, run_id, frame)
         return StoredFrame(manifest, self.repository.opener, self.partitions(0))
 
+    def store_everywhere(self, frame: str, dataframe: DataFrame) -> StoredFrame:
+        """Stores a frame that outlives this run's windows: each row in the window that its address belongs to."""
+        began = self.repository.clock.now()
+        rows = carrying.in_windows(dataframe, self.plan.slice_window)
+        return self._finish(frame, frames.store(rows, self.repository.opener, self.plan.run_id, frame), began, {}, {})
+
     def store(
         self,
         frame: str,
@@ -98,16 +105,26 @@ class Step:
             window = F.when(F.col("slice_window").isin(*self.plan.windows), F.col("slice_window"))
             windowed = dataframe.withColumn("slice_window", window.otherwise(OTHER_WINDOW))
             files = frames.store(windowed, self.repository.opener, self.plan.run_id, frame)
-        span = Span(
-            frame, self.plan.run_id, self.plan.attempt, started_at or self.started_at, self.repository.clock.now()
-        )
         digests = {given.name: given.manifest.digest for given in inputs}
-        manifest = Manifest(span, files, digests, figures or {})
-        manifests.write(self.repository.store, manifest)
+        stored = self._finish(frame, files, started_at or self.started_at, digests, figures or {})
         if frame in ORDER:
-            self.note_cells(manifest)
-        seconds = time.monotonic() - began
-        self.log(f"{frame}: {manifest.rows:,} rows in {seconds:.1f} s ({manifest.rows / max(seconds, 1e-3):,.0f}/s)")
+            self.note_cells(stored.manifest)
+        rows, seconds = stored.manifest.rows, time.monotonic() - began
+        self.log(f"{frame}: {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 1e-3):,.0f}/s)")
+        return stored
+
+    def _finish(
+        self,
+        frame: str,
+        files: tuple[FrameFile, ...],
+        started_at: datetime,
+        digests: Mapping[str, str],
+        figures: Mapping[str, Any],
+    ) -> StoredFrame:
+        """Writes the manifest, with which the frame exists."""
+        span = Span(frame, self.plan.run_id, self.plan.attempt, started_at, self.repository.clock.now())
+        manifest = Manifest(span, files, digests, figures)
+        manifests.write(self.repository.store, manifest)
         return StoredFrame(manifest, self.repository.opener, self.partitions(0))
 
 

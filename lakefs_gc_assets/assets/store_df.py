@@ -1,14 +1,18 @@
-"""The first step: decide the plan, then list the store and keep the listing.
+"""The first step: decide the plan, then find the objects that may be garbage and keep the list.
 
 The listing is stored before uncommitted data is prepared, so whatever appears later is never a candidate.
 """
 
+from functools import partial
+
 import dagster as dg
 
+from lakefs_gc_assets.assets.carrying import inherited
 from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.step import step
-from lakefs_gc_assets.collection import planning, universe
+from lakefs_gc_assets.collection import carry, planning, universe
 from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.partitions import asked_flow
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources.listing import listed_objects
 
@@ -18,21 +22,32 @@ def define(graph: Graph) -> dg.AssetsDefinition:
 
     @graph.asset("store_df")
     def store_df(context: dg.AssetExecutionContext, collector: Collector) -> StoredFrame:
-        with step(context, collector, begin=planning.begin) as run:
-            listing = universe.listing(run.repository.store, run.plan.cutoff)
-            run.log(f"cutoff {run.plan.cutoff:%F %T}Z; listing {len(listing.slices)} slices")
+        with step(context, collector, begin=partial(planning.begin, flow=asked_flow(context.run))) as run:
+            plan, store = run.plan, run.repository.store
+            if plan.why_clean:
+                context.log.warning(f"a clean run instead of an optimized one: {plan.why_clean}")
+            before = inherited(run)
+            listing = universe.listing(store, plan.cutoff, before.settled if before else None)
+            run.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(listing.slices)} slices")
             objects = listed_objects(
                 run.spark,
                 run.repository.opener,
                 listing,
-                run.plan.slice_window,
+                plan.slice_window,
                 run.partitions(run.repository.settings.listing_partitions),
             )
+            if before:
+                objects = objects.unionByName(before.open_objects())
             figures = {
+                "flow": plan.flow.value,
                 "slices_listed": len(listing.slices),
                 "slices_skipped": len(listing.skipped_slices),
                 "last_read_slice": min(listing.slices, default=""),
+                "other_folders": listing.folders.others,
+                **({"why_clean": plan.why_clean} if plan.why_clean else {}),
+                **({"predecessor": before.run_id, "open_before": before.carry.open} if before else {}),
             }
+            carry.write_listed_slices(store, plan.run_id, plan.attempt, listing.slices)
             return run.store("store_df", objects, figures=figures)
 
     return store_df

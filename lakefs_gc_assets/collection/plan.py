@@ -19,6 +19,11 @@ class Flow(StrEnum):
     """Kinds of run."""
 
     CLEAN = "clean"
+    OPTIMIZED = "optimized"
+
+
+ALL_COMMITS = "all commits"
+"""The live definition of flows that keep whatever any commit holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,9 @@ class Plan:
         windows: the slice windows that are collected; other windows are stored and subtracted, never collected.
         sweep: whether candidates are deleted; otherwise it is a dry run.
         previous_run: the newest run before this one, however it ended; None for the first.
+        live_definition: what counts as live, in words or as a digest; runs that differ in it cannot build on others.
+        predecessor: the run that an optimized run builds on; None for other flows.
+        why_clean: why a run that was asked to be optimized is a clean one; None where it is what was asked for.
     """
 
     flow: Flow
@@ -51,6 +59,9 @@ class Plan:
     windows: tuple[str, ...]
     sweep: bool
     previous_run: str | None = None
+    live_definition: str = ALL_COMMITS
+    predecessor: str | None = None
+    why_clean: str | None = None
     format_version: int = FORMAT_VERSION
 
     @property

@@ -1,20 +1,27 @@
 """Making the plan: from what the server, the store and three clocks say at the start of an attempt."""
 
-from lakefs_gc_assets.collection import cutoff, plan, report, run_folder
+from dataclasses import replace
+
+from lakefs_gc_assets.collection import cutoff, plan, predecessor, report, run_folder, universe
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.plan import Flow, Plan
+from lakefs_gc_assets.collection.plan import ALL_COMMITS, Flow, Plan
+from lakefs_gc_assets.collection.predecessor import NoPredecessor, Predecessor
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW
 
 
-def begin(repository: OpenRepository, run_id: str, windows: tuple[str, ...], owner: str, lock: Lock) -> Plan:
+def begin(
+    repository: OpenRepository, run_id: str, windows: tuple[str, ...], owner: str, lock: Lock, flow: Flow = Flow.CLEAN
+) -> Plan:
     """Makes the plan of a new attempt and stores it.
 
     Args:
         owner: the first Dagster run of this collection.
         lock: held, just written: its time in the store is the store's clock.
+        flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why.
     Raises:
         OrderViolation: the id is none of ours, the run has ended well already, or another Dagster run began it.
         GuardTripped: the clocks disagree.
@@ -45,5 +52,46 @@ def begin(repository: OpenRepository, run_id: str, windows: tuple[str, ...], own
         sweep=settings.sweep,
         previous_run=next((other for other in run_folder.newest_runs(repository.store) if other > run_id), None),
     )
+    if flow is Flow.OPTIMIZED:
+        made = _optimized(repository, made)
     plan.write_first(repository.store, made)
     return made
+
+
+def _optimized(repository: OpenRepository, made: Plan) -> Plan:
+    try:
+        found = find_predecessor(repository, made.run_id)
+        predecessor.require_earlier_cutoff(found, made)
+    except NoPredecessor as reason:
+        return replace(made, why_clean=str(reason))
+    return replace(made, flow=Flow.OPTIMIZED, predecessor=found.run_id)
+
+
+def find_predecessor(repository: OpenRepository, before: str | None = None) -> Predecessor:
+    """The run that an optimized run builds on. Raises NoPredecessor."""
+    found = predecessor.find(repository, ALL_COMMITS, before)
+    folders = universe.folders(repository.store)
+    if new := sorted(set(folders.others).difference(found.carry.other_folders)):
+        raise NoPredecessor(
+            f"`data/` has folders that are no slices and were not there in run {found.run_id}: {', '.join(new[:5])}"
+        )
+    return found
+
+
+def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[str, ...], str | None]:
+    """The windows that a new run needs, `legacy` first and then oldest first, and why it cannot be optimized.
+
+    Only for choosing partitions: the plan decides again when the run has the lock.
+    """
+    size, slices = repository.settings.slice_window, universe.folders(repository.store).slices
+    if flow is Flow.OPTIMIZED:
+        try:
+            found = find_predecessor(repository)
+        except NoPredecessor as reason:
+            return universe.windows_of(slices, size), str(reason)
+        needed = set(found.carry.open_windows)
+        unsettled = tuple(name for name in slices if name not in found.settled)
+        needed.update(universe.windows_of(unsettled, size)[1:])
+        ordered = dict.fromkeys([*universe.windows_of(slices, size), *sorted(needed)])
+        return tuple(name for name in ordered if name in needed) or (LEGACY_WINDOW,), None
+    return universe.windows_of(slices, size), None

@@ -1,36 +1,20 @@
-"""Which ranges and metaranges a run has read: an id is a hash of the content, so none needs to be read twice."""
+"""Which ranges and metaranges were read: an id is a hash of the content, so none needs to be read twice, in no run."""
 
-import io
 from collections.abc import Iterable
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.collection import run_folder, stored_ids
 from lakefs_gc_assets.storage.interface import ObjectStore
-
-_SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
 
 def _key(run_id: str, attempt: str) -> str:
     return f"{run_folder.frame(run_id, 'committed_df')}read-{attempt}.parquet"
 
 
-def write(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[str]) -> None:
-    """Stores the ids that an attempt's commits step has read."""
-    buffer = io.BytesIO()
-    pq.write_table(pa.table([sorted(set(ids))], schema=_SCHEMA), buffer, compression="zstd")
-    store.put(_key(run_id, attempt), buffer.getvalue())
+def write(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[str]) -> str:
+    """Stores the ids that an attempt's commits step and the runs before it have read; returns the file's SHA-256."""
+    return stored_ids.write(store, _key(run_id, attempt), ids)
 
 
-def read(store: ObjectStore, run_id: str, attempt: str) -> frozenset[str]:
-    """The ids that an attempt's commits step has read. Raises CorruptFile."""
-    key = _key(run_id, attempt)
-    try:
-        table = pq.read_table(io.BytesIO(store.get(key))).cast(_SCHEMA)
-    except ObjectNotFound:
-        raise CorruptFile(key, "existence", "the ids of the ranges that this run read are missing") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptFile(key, "ranges read", f"cannot be read: {error}") from None
-    return frozenset(table.column("id").to_pylist())
+def read(store: ObjectStore, run_id: str, attempt: str, sha256: str | None = None) -> frozenset[str]:
+    """The ids that an attempt's commits step and the runs before it have read. Raises CorruptFile."""
+    return stored_ids.read(store, _key(run_id, attempt), sha256)

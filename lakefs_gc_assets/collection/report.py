@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from lakefs_gc_assets.collection import run_folder, stored_records
+from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -32,7 +33,11 @@ class Report:
     Attributes:
         started_at: run start time.
         last_read_slice: the newest slice that was listed; empty where none was.
-        success: every step ended and every deletion was accepted; only then may a later run build on this one.
+        success: every step ended and every deletion was accepted.
+        why_clean: why a run that was asked to be optimized was a clean one.
+        predecessor: the run that an optimized run built on.
+        carry: what a later run can build on; None where it cannot.
+        no_carry: why it cannot, for a run that came to its end.
         counts: objects and addresses by what they were found to be.
         object_bytes: sizes by the same names.
         kept: unreferenced objects that stay, by reason.
@@ -59,6 +64,10 @@ class Report:
     server_run_ids: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     error: str | None = None
+    why_clean: str | None = None
+    predecessor: str | None = None
+    carry: Carry | None = None
+    no_carry: str | None = None
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> bytes:
@@ -88,6 +97,8 @@ def failed(plan: Plan, now: datetime, error: str) -> Report:
         cutoff=plan.cutoff,
         windows=plan.windows,
         error=error,
+        why_clean=plan.why_clean,
+        predecessor=plan.predecessor,
     )
 
 

@@ -1,5 +1,6 @@
 """What is stored: which parts of a namespace a run lists, and the table that each part gives."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +12,8 @@ from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.lakefs import layout, names, xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ObjectFacts, ObjectStore
+
+_SHARD = re.compile(r"![0-9A-Za-z_-]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +29,25 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Folders:
+    """What lies directly below `data/`: slices of the usual layout, newest first, and the names of everything else."""
+
+    slices: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @property
+    def sharded(self) -> bool:
+        """Whether some folder belongs to the sharded layout, whose slices lie deeper and cannot be told apart here."""
+        return any(_SHARD.fullmatch(name) for name in self.others)
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """What to list, and which slices are left alone because nothing in them is old enough."""
 
     parts: tuple[Part, ...]
     skipped_slices: tuple[str, ...]
+    folders: Folders
 
     @property
     def slices(self) -> tuple[str, ...]:
@@ -38,30 +55,31 @@ class Listing:
         return tuple(part.slice for part in self.parts if part.slice is not None)
 
 
-def listing(store: ObjectStore, cutoff: datetime) -> Listing:
-    """Finds the parts of a namespace with one listing of `data/` by delimiter.
+def folders(store: ObjectStore) -> Folders:
+    """Finds what lies directly below `data/`, with one listing by delimiter."""
+    names = sorted(prefix.removeprefix(DATA_PREFIX).rstrip("/") for prefix in store.list_level(DATA_PREFIX).prefixes)
+    slices = tuple(name for name in names if xids.is_xid(name))
+    return Folders(slices, tuple(name for name in names if not xids.is_xid(name)))
+
+
+def listing(store: ObjectStore, cutoff: datetime, settled: frozenset[str] | None = None) -> Listing:
+    """Finds the parts of a namespace that a run lists.
 
     A slice created at or after the cutoff is skipped: all its names were issued later. Everything else directly below
     `data/` (shards, old layouts, foreign folders) is listed whole, the root and `data/` themselves without descending.
+
+    Args:
+        settled: slices that an earlier run settled: only other slices are listed, and nothing outside of slices.
     """
-    parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
-    skipped = []
-    for prefix in sorted(store.list_level(DATA_PREFIX).prefixes):
-        name = prefix.removeprefix(DATA_PREFIX).rstrip("/")
-        if not xids.is_xid(name):
-            parts.append(Part(prefix))
-        elif xids.as_datetime(xids.created_at(name)) >= cutoff:
-            skipped.append(name)
-        else:
-            parts.append(Part(prefix, slice=name))
-    return Listing(tuple(parts), tuple(skipped))
-
-
-def slice_names(store: ObjectStore) -> tuple[str, ...]:
-    """The slices of the usual layout, newest first."""
-    prefixes = store.list_level(DATA_PREFIX).prefixes
-    found = (prefix.removeprefix(DATA_PREFIX).rstrip("/") for prefix in prefixes)
-    return tuple(sorted(name for name in found if xids.is_xid(name)))
+    found = folders(store)
+    parts = []
+    if settled is None:
+        parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
+        parts += [Part(f"{DATA_PREFIX}{name}/") for name in found.others]
+    unsettled = [name for name in found.slices if name not in (settled or ())]
+    skipped = {name for name in unsettled if xids.as_datetime(xids.created_at(name)) >= cutoff}
+    parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in unsettled if name not in skipped]
+    return Listing(tuple(parts), tuple(sorted(skipped)), found)
 
 
 def windows_of(slices: tuple[str, ...], size: WindowSize) -> tuple[str, ...]:

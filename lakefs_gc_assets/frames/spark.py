@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from lakefs_gc_assets.collection import run_folder, tables
+from lakefs_gc_assets.collection import carry, run_folder, tables
 from lakefs_gc_assets.frames import files
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
 from lakefs_gc_assets.sources import tasks
@@ -21,6 +21,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     "deleted_report": tables.RECEIPTS,
     "unrecognised": tables.UNRECOGNISED,
     "sightings": tables.SIGHTINGS,
+    carry.OPEN: tables.LISTED,
+    carry.COMMITTED: tables.LIVE,
 }
 """Columns of each frame as they are stored: the five assets, and what a run keeps beside them."""
 

@@ -37,7 +37,7 @@ class References:
 
     def range_records(self, metarange_ids: Sequence[str]) -> list[RangeRecord]:
         """The same on the driver."""
-        rows = self.ranges(metarange_ids).collect()
+        rows = self.ranges(metarange_ids).collect() if metarange_ids else []
         return [
             RangeRecord(row["id"], bytes(row["min_key"]), bytes(row["max_key"]), row["count"], row["estimated_size"])
             for row in rows

@@ -124,7 +124,7 @@ class TestSlicesThatAreSkipped:
         fill(store, *(f"data/{name}/x" for name in names), "data/foreign/x")
         newest_first = tuple(names[at] for at in (1, 2, 0))
         assert universe.listing(store, CUTOFF).slices == newest_first
-        assert universe.slice_names(store) == newest_first
+        assert universe.folders(store).slices == newest_first
 
 
 class TestRows:

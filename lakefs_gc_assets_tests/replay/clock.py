@@ -16,3 +16,14 @@ class StoppedClock:
 
     def sleep(self, seconds: float) -> None:
         """No time passes."""
+
+
+@dataclass
+class SetClock:
+    """The moment that it was last set to."""
+
+    moment: datetime
+
+    def now(self) -> datetime:
+        """The moment."""
+        return self.moment

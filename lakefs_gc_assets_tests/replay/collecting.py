@@ -1,47 +1,82 @@
-"""One collection of a replayed recording, through the real graph."""
+"""Collections of replayed recordings, through the real graph."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import dagster as dg
 
 from lakefs_gc_assets import running
 from lakefs_gc_assets.collection import report
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.frames import manifest
 from lakefs_gc_assets.frames.spark import StoredFrame
-from lakefs_gc_assets_tests.replay.clock import StoppedClock
+from lakefs_gc_assets_tests.replay.clock import SetClock, StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
+Progress = Callable[[str], None]
+_PACE = timedelta(days=2)
 
-def replay(
-    folder: Path, flow: Flow, now: datetime | None, variant: int | None, progress: Callable[[str], None]
-) -> dict[str, Any]:
+
+def replay(folder: Path, flow: Flow, now: datetime | None, variant: int | None, progress: Progress) -> dict[str, Any]:
     """Collects a recording in a dry run; every deletion would be refused.
 
     Returns flow, run_id, candidates and unrecognised (sorted addresses) and counts. Raises CollectionError where the
     run fails.
     """
     moment = now or datetime.now(UTC)
-    clock = StoppedClock(moment)
     with ReplayServer(folder, now=moment, variant=variant) as server, running.instance() as home:
-        loaded = Loaded(server.configuration(), {})
-        succeeded, run_id, error = running.execute(loaded, False, progress, clock, home)
-        repository = running.opened(loaded, clock).open()
-        ended = report.read(repository.store, run_id)
-        if not succeeded or ended is None:
-            raise CollectionError(error or f"run {run_id} left no report")
+        return _collected(server, home, flow, False, moment, progress)
 
-        def addresses(frame: str) -> list[str]:
-            stored = StoredFrame(manifest.read(repository.store, run_id, frame), repository.opener, 1)
-            return sorted(stored.table().column("address").to_pylist())
 
-        return {
-            "flow": flow.value,
-            "run_id": run_id,
-            "candidates": addresses("candidates"),
-            "unrecognised": addresses("unrecognised"),
-            "counts": {**ended.counts, "kept": ended.kept},
-        }
+def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress: Progress) -> Iterator[dict[str, Any]]:
+    """Sweeps recordings of one repository one after the other: the first with a clean run, the others optimized.
+
+    Deletions happen in a layer over the recordings, and hide the objects from the later ones.
+
+    Args:
+        moments: what the clocks say in each run; by default each recording's own time plus two days for each run.
+    Returns:
+        For each folder what `replay` returns, with slices_listed, ranges_read and why_clean.
+    """
+    earlier: ReplayServer | None = None
+    with ExitStack() as stack:
+        home = stack.enter_context(running.instance())
+        for number, folder in enumerate(folders, start=1):
+            clock = SetClock(datetime.now(UTC))
+            server = stack.enter_context(ReplayServer(folder, now=clock.now, deletes="overlay", continues=earlier))
+            clock.moment = moments[number - 1] if moments else server.recorded_at + number * _PACE
+            flow = Flow.CLEAN if number == 1 else Flow.OPTIMIZED
+            yield _collected(server, home, flow, True, clock.moment, progress)
+            earlier = server
+
+
+def _collected(
+    server: ReplayServer, home: dg.DagsterInstance, flow: Flow, sweep: bool, moment: datetime, progress: Progress
+) -> dict[str, Any]:
+    loaded, clock = Loaded(server.configuration(), {}), StoppedClock(moment)
+    succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
+    repository = running.opened(loaded, clock).open()
+    ended = report.read(repository.store, run_id)
+    if not succeeded or ended is None:
+        raise CollectionError(error or f"run {run_id} left no report")
+    return {
+        "flow": ended.flow,
+        "run_id": run_id,
+        "candidates": _addresses(repository, run_id, "candidates"),
+        "unrecognised": _addresses(repository, run_id, "unrecognised"),
+        "counts": {**ended.counts, "kept": ended.kept},
+        "slices_listed": ended.counts["slices_listed"],
+        "ranges_read": ended.counts["ranges_read"],
+        "why_clean": ended.why_clean,
+    }
+
+
+def _addresses(repository: OpenRepository, run_id: str, frame: str) -> list[str]:
+    stored = StoredFrame(manifest.read(repository.store, run_id, frame), repository.opener, 1)
+    return sorted(stored.table().column("address").to_pylist())

@@ -1,0 +1,132 @@
+"""Leaving what the next run can build on, and taking up what an earlier run left."""
+
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+
+from lakefs_gc_assets.assets.step import Step
+from lakefs_gc_assets.collection import carry as carries
+from lakefs_gc_assets.collection import ranges_read, report
+from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collection.report import Report
+from lakefs_gc_assets.collection.universe import Folders
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
+from lakefs_gc_assets.sources import carrying, subtraction
+
+
+class Inherited:
+    """What the predecessor of an optimized run left, checked against what its report says.
+
+    Raises CorruptFile where a file is not the one that the report names.
+    """
+
+    def __init__(self, run: Step, run_id: str) -> None:
+        self._run = run
+        self.run_id = run_id
+        found = report.read(run.repository.store, run_id)
+        if found is None or found.carry is None:
+            raise CorruptFile(run_id, "report", "the run that this one builds on has lost its report")
+        self.report: Report = found
+        self.carry: Carry = found.carry
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """The settled slices."""
+        return carries.read_settled(self._run.repository.store, self.run_id, self.carry)
+
+    @property
+    def read_ids(self) -> frozenset[str]:
+        """Ids of the ranges and metaranges whose addresses are known."""
+        return carries.read_ids(self._run.repository.store, self.run_id, self.carry)
+
+    def open_objects(self) -> DataFrame:
+        """Objects that wait (LISTED)."""
+        return self._frame(carries.OPEN, self.carry.open_digest).dataframe(self._run.spark)
+
+    def committed(self) -> DataFrame:
+        """Committed addresses outside of settled slices (LIVE)."""
+        return self._frame(carries.COMMITTED, self.carry.committed_digest).dataframe(self._run.spark)
+
+    def _frame(self, name: str, digest: str) -> StoredFrame:
+        frame = self._run.stored_of(self.run_id, name)
+        if frame.manifest.digest != digest:
+            raise CorruptFile(
+                frame.uri, "digest", f"{name} is not the frame that the report of run {self.run_id} names"
+            )
+        return frame
+
+
+def inherited(run: Step) -> Inherited | None:
+    """What an optimized run builds on; None for other flows."""
+    return Inherited(run, run.plan.predecessor) if run.plan.predecessor is not None else None
+
+
+def reason_for_none(run: Step) -> str | None:
+    """Why the next run cannot build on this one; None where it can."""
+    listed = run.stored("store_df").manifest
+    if not run.plan.sweep:
+        return "it was a dry run"
+    if listed.rows_by_window().get(OTHER_WINDOW):
+        return f"it was limited to the windows {', '.join(run.plan.windows)}"
+    if Folders((), tuple(listed.figures["other_folders"])).sharded:
+        return "the repository has the sharded layout, where slices cannot be told apart by one listing"
+    return None
+
+
+def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
+    """Stores what the next run can build on, or says why it must be a clean one.
+
+    The carry is complete, and exists once a report names it.
+    """
+    if reason := reason_for_none(run):
+        return reason
+    listed, committed = run.stored("store_df"), run.stored("committed_df")
+    store, run_id, attempt = run.repository.store, run.plan.run_id, run.plan.attempt
+    before = inherited(run)
+    settled = carries.settled(
+        before.settled if before else frozenset(),
+        carries.read_listed_slices(store, run_id, attempt),
+        run.plan.cutoff,
+        run.plan.skew,
+    )
+    universe, held = listed.dataframe(run.spark), committed.dataframe(run.spark)
+    deleted = outcomes.dataframe(run.spark).where(F.col("outcome") == Outcome.ACCEPTED.value)
+    waiting = run.store_everywhere(carries.OPEN, carrying.still_open(universe, settled, held, deleted))
+    kept = carrying.of_unsettled(held, settled).dropDuplicates(["address"])
+    carried = run.store_everywhere(carries.COMMITTED, kept)
+    if problem := _contradiction(run, universe, settled, held, deleted, waiting):
+        return problem
+    windows = waiting.manifest.rows_by_window()
+    ids = ranges_read.read(store, run_id, attempt)
+    return Carry(
+        attempt=attempt,
+        settled=len(settled),
+        settled_sha256=carries.write_settled(store, run_id, attempt, settled),
+        read=len(ids),
+        read_sha256=ranges_read.write(store, run_id, attempt, ids),
+        open=waiting.manifest.rows,
+        open_digest=waiting.manifest.digest,
+        committed=carried.manifest.rows,
+        committed_digest=carried.manifest.digest,
+        open_windows=tuple(sorted(windows)),
+        other_folders=tuple(listed.manifest.figures["other_folders"]),
+    )
+
+
+def _contradiction(
+    run: Step,
+    universe: DataFrame,
+    settled: frozenset[str],
+    committed: DataFrame,
+    deleted: DataFrame,
+    waiting: StoredFrame,
+) -> str | None:
+    """What would make the next run inexact: an open object that is committed, or a listed one that is nowhere."""
+    stored = waiting.dataframe(run.spark)
+    both = committed.join(F.broadcast(stored.select("address")), "address", "left_semi").count()
+    if both:
+        return f"{both:,} objects would be carried as open although commits hold them"
+    lost = subtraction.without(carrying.of_settled(universe, settled), stored, committed, deleted).count()
+    return f"{lost:,} listed objects would be neither carried nor committed nor deleted" if lost else None

@@ -1,0 +1,111 @@
+"""The run that an optimized run builds on, or why there is none.
+
+Whatever is doubtful makes the next run a clean one, which needs nothing of earlier runs; it says why.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakefs_gc_assets.collection import carry as carries
+from lakefs_gc_assets.collection import plan as plans
+from lakefs_gc_assets.collection import report as reports
+from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.report import Report
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.errors import CollectionError, CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+
+class NoPredecessor(CollectionError):
+    """No earlier run can be built on; the text says why, and that the run is a clean one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """A run that can be built on, with what it left."""
+
+    plan: Plan
+    report: Report
+    carry: Carry
+    settled: frozenset[str]
+
+    @property
+    def run_id(self) -> str:
+        """Its run id."""
+        return self.report.run_id
+
+
+def find(repository: OpenRepository, live_definition: str, before: str | None = None) -> Predecessor:
+    """The newest run that was to delete, if it can be built on; dry runs neither help nor hide one.
+
+    Args:
+        live_definition: what counts as live in the run to come.
+        before: id of the run to come, where it has one.
+    Raises:
+        NoPredecessor: with the reason.
+    """
+    try:
+        found = _newest(repository.store, before)
+        carry = found.report.carry
+        if carry is None:
+            raise NoPredecessor(f"run {found.report.run_id} left nothing to build on: {_why_nothing(found.report)}")
+        _require_alike(repository, found.plan, live_definition)
+        run_id = found.report.run_id
+        carries.read_ids(repository.store, run_id, carry)
+        settled = carries.read_settled(repository.store, run_id, carry)
+    except CorruptFile as corrupt:
+        raise NoPredecessor(f"what an earlier run left cannot be read: {corrupt}") from corrupt
+    return Predecessor(found.plan, found.report, carry, settled)
+
+
+def require_earlier_cutoff(found: Predecessor, planned: Plan) -> None:
+    """Raises NoPredecessor where the cutoff went back since, as it does when a clock was set back."""
+    if found.plan.cutoff > planned.cutoff:
+        raise NoPredecessor(
+            f"run {found.run_id} had a later cutoff, {found.plan.cutoff:%F %T}Z, than this one, {planned.cutoff:%F %T}Z"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    plan: Plan
+    report: Report
+
+
+def _newest(store: ObjectStore, before: str | None) -> _Ended:
+    only_dry = False
+    for run_id in run_folder.newest_runs(store):
+        if before is not None and run_id <= before:
+            continue
+        plan = plans.read(store, run_id)
+        if not plan.sweep:
+            only_dry = True
+            continue
+        report = reports.read(store, run_id)
+        if report is None:
+            raise NoPredecessor(f"run {run_id}, which was to delete, has not ended")
+        return _Ended(plan, report)
+    raise NoPredecessor("no earlier run deleted anything: all were dry runs" if only_dry else "there is no earlier run")
+
+
+def _why_nothing(report: Report) -> str:
+    if report.error is not None:
+        return f"it failed ({report.error})"
+    return report.no_carry or "its report does not say why"
+
+
+def _require_alike(repository: OpenRepository, earlier: Plan, live_definition: str) -> None:
+    """Raises NoPredecessor where the run to come differs in what the earlier run's conclusions rest on."""
+    now = {
+        "repository": (earlier.repository, repository.facts.id),
+        "storage namespace": (earlier.storage_namespace, repository.namespace.uri),
+        "slice window": (earlier.slice_window, repository.settings.slice_window),
+        "minimum age": (timedelta(seconds=earlier.min_age_seconds), repository.min_age),
+        "grace period": (timedelta(seconds=earlier.grace_period_seconds), repository.api.grace_period()),
+        "definition of what is live": (earlier.live_definition, live_definition),
+    }
+    for what, (before, after) in now.items():
+        if before != after:
+            raise NoPredecessor(f"run {earlier.run_id} had another {what}: {before}, now {after}")
