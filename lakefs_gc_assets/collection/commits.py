@@ -4,23 +4,27 @@ A refs dump is no snapshot: branches are dumped after commits, so heads made in 
 counts only when every branch head, tag and parent is known; what a busy server left out is fetched one by one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, ObjectNotFound
-from lakefs_gc_assets.lakefs import ranges, refs
-from lakefs_gc_assets.lakefs.facts import Branch, Commit, LakeFSApi, RefsDump
+from lakefs_gc_assets.lakefs import commit_columns, ranges, refs
+from lakefs_gc_assets.lakefs.commit_columns import CommitColumns
+from lakefs_gc_assets.lakefs.facts import Commit, LakeFSApi, RefsDump
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.refs import Entity
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-Record_co = TypeVar("Record_co", covariant=True)
+Rows_co = TypeVar("Rows_co", covariant=True)
 _DUMP_TRIES = 3
 _FIRST_POLL_SECONDS = 0.2
 _LONGEST_POLL_SECONDS = 10.0
@@ -56,6 +60,39 @@ class LiveCommits:
     fetched: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Everything that a refs dump names, proved complete: heads, tags and parents are all among its commits.
+
+    Attributes:
+        branches, tags: the commit of each, hidden branches included.
+        fetched: how many commits the dump lacked and the API gave.
+    """
+
+    started_at: datetime
+    ended_at: datetime
+    commits: CommitColumns
+    branches: dict[str, str]
+    tags: dict[str, str]
+    fetched: int
+
+    def live(self) -> LiveCommits:
+        """All of its commits."""
+        metaranges = [name for name in pc.unique(self.commits.metarange_ids).to_pylist() if name]
+        at = self.commits.positions(pa.array(self.branches.values(), pa.string()))
+        held = zip(self.branches, self.commits.metarange_ids.take(pa.array(at)).to_pylist(), strict=True)
+        return LiveCommits(
+            CommitSource.REFS_DUMP,
+            self.started_at,
+            self.ended_at,
+            tuple(sorted(metaranges)),
+            (),
+            {branch: metarange for branch, metarange in held if metarange},
+            len(self.commits),
+            self.fetched,
+        )
+
+
 class IncompleteDump(LakeFSError):
     """A refs dump lacks commits that its own branches, tags or commits name."""
 
@@ -77,6 +114,30 @@ def live_commits(
         LakeFSError: on any timeout or failure other than 401, 403, 404, 501, or where the dump stays incomplete.
         CorruptFile: where one of its files cannot be read.
     """
+    try:
+        return complete_dump(api, store, settings, clock, prepared_until, note).live()
+    except (AccessDenied, NotFound, NotSupported) as refusal:
+        note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
+        return _from_metadata_folder(api, store, clock)
+
+
+def complete_dump(
+    api: LakeFSApi,
+    store: ObjectStore,
+    settings: CollectionSettings,
+    clock: Clock,
+    prepared_until: datetime,
+    note: Callable[[str], None] = lambda message: None,
+) -> Dump:
+    """A refs dump that lacks nothing; what a busy server left out is fetched, or another dump is asked for.
+
+    Args:
+        prepared_until: as for `live_commits`.
+    Raises:
+        AccessDenied, NotFound, NotSupported: the server refuses to dump, or does not know how.
+        LakeFSError: on any other failure, or where the dump stays incomplete.
+        CorruptFile: where one of its files cannot be read.
+    """
     wait = prepared_until + timedelta(seconds=settings.wait_before_dump_seconds) - clock.now()
     if wait > timedelta():
         note(f"waiting {wait.total_seconds():.0f} s before the refs dump")
@@ -85,33 +146,36 @@ def live_commits(
     problem: LakeFSError | None = None
     for _ in range(_DUMP_TRIES):
         try:
-            return _from_dump(api, store, settings, clock, started_at)
-        except (AccessDenied, NotFound, NotSupported) as refusal:
-            note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-            return _from_metadata_folder(api, store, clock, started_at)
+            return _dumped(api, store, settings, clock, started_at)
         except IncompleteDump as incomplete:
             note(f"{incomplete}; asking for another one")
             problem = incomplete
     raise LakeFSError(f"{_DUMP_TRIES} refs dumps in a row were incomplete, the last: {problem}")
 
 
-def _from_dump(
+def _dumped(
     api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, started_at: datetime
-) -> LiveCommits:
+) -> Dump:
     dump = _finished_dump(api, settings, clock)
-    commits = {
-        commit.id: commit for commit in read_table(store, dump.commits_meta_range_id, "commit", refs.read_commits)
+    commits = CommitColumns.joined(
+        list(table_parts(store, dump.commits_meta_range_id, "commit", commit_columns.read_commits))
+    )
+    branches = {
+        branch.id: branch.commit_id
+        for part in table_parts(store, dump.branches_meta_range_id, "branch", refs.read_branches)
+        for branch in part
     }
-    branches = read_table(store, dump.branches_meta_range_id, "branch", refs.read_branches)
-    tags = read_table(store, dump.tags_meta_range_id, "tag", refs.read_tags)
+    tags = {
+        tag.id: tag.commit_id
+        for part in table_parts(store, dump.tags_meta_range_id, "tag", refs.read_tags)
+        for tag in part
+    }
     if not branches:
         raise IncompleteDump("the refs dump names no branch, and every repository has one")
-    fetched = _fetch_missing(api, settings, commits, branches, tags)
-    metaranges = dict.fromkeys(commit.metarange_id for commit in commits.values() if commit.metarange_id)
-    heads = {branch.id: metarange for branch in branches if (metarange := commits[branch.commit_id].metarange_id)}
-    return LiveCommits(
-        CommitSource.REFS_DUMP, started_at, clock.now(), tuple(sorted(metaranges)), (), heads, len(commits), fetched
-    )
+    fetched = _fetch_missing(api, settings, commits, [*branches.values(), *tags.values()])
+    if fetched:
+        commits = CommitColumns.joined([commits, CommitColumns.of(fetched)])
+    return Dump(started_at, clock.now(), commits, branches, tags, len(fetched))
 
 
 def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -> RefsDump:
@@ -139,20 +203,20 @@ def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -
     return dump
 
 
-class _TableReader(Protocol[Record_co]):
-    """Reads the records of one file of a dump's table."""
+class _TableReader(Protocol[Rows_co]):
+    """Reads one file of a dump's table."""
 
-    def __call__(self, data: bytes, file: str, *, expected: RangeRecord | None = None) -> Sequence[Record_co]: ...
+    def __call__(self, data: bytes, file: str, *, expected: RangeRecord | None = None) -> Rows_co: ...
 
 
-def read_table(store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Record_co]) -> list[Record_co]:
-    """All records of one table of a dump, through its metarange; counts and bounds are checked."""
+def table_parts(
+    store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Rows_co]
+) -> Iterator[Rows_co]:
+    """The parts of one table of a dump, through its metarange; counts and bounds are checked."""
     key = METADATA_PREFIX + metarange_id
-    records: list[Record_co] = []
     for part in ranges.read_metarange(fetch(store, key), key, entity=entity):
         part_key = METADATA_PREFIX + part.id
-        records.extend(read(fetch(store, part_key), part_key, expected=part))
-    return records
+        yield read(fetch(store, part_key), part_key, expected=part)
 
 
 def fetch(store: ObjectStore, key: str) -> bytes:
@@ -164,33 +228,33 @@ def fetch(store: ObjectStore, key: str) -> bytes:
 
 
 def _fetch_missing(
-    api: LakeFSApi,
-    settings: CollectionSettings,
-    commits: dict[str, Commit],
-    branches: Iterable[refs.BranchRecord],
-    tags: Iterable[Branch],
-) -> int:
-    named = [branch.commit_id for branch in branches] + [tag.commit_id for tag in tags]
-    named += [parent for commit in commits.values() for parent in commit.parents]
-    missing = [commit_id for commit_id in dict.fromkeys(named) if commit_id not in commits]
-    fetched = 0
+    api: LakeFSApi, settings: CollectionSettings, commits: CommitColumns, named: Iterable[str]
+) -> list[Commit]:
+    """Commits that are named, by `named` or as parents, and not there, with their ancestors down to known ones."""
+    wanted = pc.unique(pa.concat_arrays([pa.array(named, pa.string()), commits.parents]))
+    missing = wanted.filter(pa.array(commits.positions(wanted) < 0)).to_pylist()
+    if not missing:
+        return []
+    known = set(commits.ids.to_pylist())
+    fetched: list[Commit] = []
     while missing:
         commit_id = missing.pop()
-        if commit_id in commits:
+        if commit_id in known:
             continue
-        if fetched >= settings.dump_fetch_limit:
+        if len(fetched) >= settings.dump_fetch_limit:
             raise IncompleteDump(f"the refs dump lacks more than {settings.dump_fetch_limit} commits")
         try:
             commit = api.commit(commit_id)
         except NotFound as gone:
             raise IncompleteDump(f"the refs dump names commit {commit_id}, which the server does not know") from gone
-        commits[commit_id] = commit
-        fetched += 1
-        missing.extend(parent for parent in commit.parents if parent not in commits)
+        known.add(commit_id)
+        fetched.append(commit)
+        missing.extend(parent for parent in commit.parents if parent not in known)
     return fetched
 
 
-def _from_metadata_folder(api: LakeFSApi, store: ObjectStore, clock: Clock, started_at: datetime) -> LiveCommits:
+def _from_metadata_folder(api: LakeFSApi, store: ObjectStore, clock: Clock) -> LiveCommits:
+    started_at = clock.now()
     # Heads first: the files of what is committed meanwhile are there before a branch names them.
     heads = {
         branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)

@@ -4,7 +4,8 @@ An entry is: varint shared, varint unshared, varint value length, `unshared` byt
 offsets of their restart points (u32le each) and their number (u32le). Keys of data blocks end with eight bytes: kind
 SET and sequence number 0 (RocksDB block-based table, format version 2). lakeFS frames a value as identity and data,
 each preceded by its length as Go's signed varint; the data is the message `Entry` in a range, `RangeData` in a
-metarange (lakeFS `pkg/catalog/catalog.proto`, `pkg/graveler/committed/committed.proto`). In proto3, absent
+metarange, `CommitData` in a table of commits (lakeFS `pkg/catalog/catalog.proto`,
+`pkg/graveler/committed/committed.proto`, `pkg/graveler/graveler.proto`). In proto3, absent
 fields are zero, the last of a repeated scalar counts and unknown fields are passed over; a known field with another
 wire type is a fault, as are groups, which lakeFS never writes.
 
@@ -36,6 +37,8 @@ FAULTS: dict[int, tuple[str, str]] = {
     11: ("protobuf", "a number is out of the range it can have"),
     12: ("range id", "an identity is not 64 lower-case hexadecimal digits"),
     13: ("range bounds", "the greatest key of a range is not the record's key, or is less than its least key"),
+    14: ("commit id", "the id in a commit is not the record's key"),
+    15: ("metarange id", "a commit names a metarange that is not 64 lower-case hexadecimal digits"),
 }
 
 SHARED, KEY_START, KEY_END, VALUE_END = 0, 1, 2, 3
@@ -261,8 +264,8 @@ def field_end(tag: int, value: int, start: int, end: int) -> int:
 
 
 @compiled
-def _seconds(buffer: Array, position: int, end: int, seconds: int) -> tuple[int, int]:
-    """A fault, and `seconds` of a Timestamp; as given where the message has none."""
+def _moment(buffer: Array, position: int, end: int, seconds: int, nanos: int) -> tuple[int, int, int]:
+    """A fault, and `seconds` and `nanos` of a Timestamp; as given where the message has none."""
     while position < end:
         tag, start = read_varint(buffer, position, end)
         value = 0
@@ -270,12 +273,14 @@ def _seconds(buffer: Array, position: int, end: int, seconds: int) -> tuple[int,
             value, start = read_varint(buffer, start, end)
         position = field_end(tag, value, start, end)
         if position < 0:
-            return 9, 0
+            return 9, 0, 0
         if tag >> 3 <= 2 and tag & 7 != VARINT:
-            return 10, 0
+            return 10, 0, 0
         if tag >> 3 == 1:
             seconds = value
-    return 0, seconds
+        elif tag >> 3 == 2:
+            nanos = value
+    return 0, seconds, nanos
 
 
 @compiled
@@ -290,7 +295,7 @@ def decode_entries(
         position = values[index, DATA_START]
         end = values[index, DATA_END]
         address_start, address_end, etag_start, etag_end = end, end, end, end
-        size, address_type, seconds = 0, 0, 0
+        size, address_type, seconds, nanos = 0, 0, 0, 0
         while position < end:
             tag, start = read_varint(buffer, position, end)
             value = 0
@@ -307,7 +312,7 @@ def decode_entries(
             if number == 1:
                 address_start, address_end = start, position
             elif number == 2:
-                fault, seconds = _seconds(buffer, start, position, seconds)
+                fault, seconds, nanos = _moment(buffer, start, position, seconds, nanos)
                 if fault:
                     return fault, index
             elif number == 3:
@@ -398,3 +403,67 @@ def decode_range_data(
         counts[index] = count
         sizes[index] = size
     return 0, 0
+
+
+@compiled
+def decode_commits(
+    buffer: Array,
+    values: Array,
+    keys: Array,
+    key_offsets: Array,
+    metaranges: Array,
+    numbers: Array,
+    parent_offsets: Array,
+    parents: Array,
+) -> tuple[int, int, int]:
+    """Fills, for each CommitData, the span of its metarange id and (seconds, nanos, version); returns fault and record.
+
+    Spans of parents follow each other, those of a commit from `parent_offsets[i]` to `parent_offsets[i + 1]`. The third
+    result is how many there are: where `parents` is too short for them, the rest is counted only.
+    """
+    found = 0
+    parent_offsets[0] = 0
+    for index in range(len(values)):
+        position = values[index, DATA_START]
+        end = values[index, DATA_END]
+        id_start, id_end, metarange_start, metarange_end = end, end, end, end
+        seconds, nanos, version = 0, 0, 0
+        while position < end:
+            tag, start = read_varint(buffer, position, end)
+            value = 0
+            if start > 0 and (tag & 7 == VARINT or tag & 7 == LENGTH):
+                value, start = read_varint(buffer, start, end)
+            position = field_end(tag, value, start, end)
+            if position < 0:
+                return 9, index, found
+            number = tag >> 3
+            if number > 9:
+                continue
+            if tag & 7 != (VARINT if number >= 8 else LENGTH):
+                return 10, index, found
+            if number == 1:
+                id_start, id_end = start, position
+            elif number == 4:
+                fault, seconds, nanos = _moment(buffer, start, position, seconds, nanos)
+                if fault:
+                    return fault, index, found
+            elif number == 5:
+                metarange_start, metarange_end = start, position
+            elif number == 7:
+                if found < len(parents):
+                    parents[found, 0] = start
+                    parents[found, 1] = position
+                found += 1
+            elif number == 8:
+                version = value
+        if _compare(keys, key_offsets[index], key_offsets[index + 1], buffer, id_start, id_end) != 0:
+            return 14, index, found
+        if metarange_start < metarange_end and not _is_range_id(buffer, metarange_start, metarange_end):
+            return 15, index, found
+        metaranges[index, 0] = metarange_start
+        metaranges[index, 1] = metarange_end
+        numbers[index, 0] = seconds
+        numbers[index, 1] = nanos
+        numbers[index, 2] = version
+        parent_offsets[index + 1] = found
+    return 0, 0, found

@@ -1,25 +1,24 @@
-"""Commits, branches and tags as a dump of references holds them (`POST /repositories/{repository}/dump`).
+"""Branches and tags as a dump of references holds them (`POST /repositories/{repository}/dump`).
 
 A dump names three metaranges; their ranges are tables whose property `entity` is commit, branch or tag and whose
 records are the protobuf messages CommitData, BranchData and TagData of lakeFS's `pkg/graveler/graveler.proto`. Such a
-metarange is read with `ranges.read_metarange(…, entity=…)`, each of its ranges with the functions below. Every function
-raises CorruptFile like `ranges.read_range`, and where a record's key is not the id in its message.
+metarange is read with `ranges.read_metarange(…, entity=…)`, each of its ranges with the functions below, those of
+commits with `commit_columns`. Every function raises CorruptFile like `ranges.read_range`, and where a record's key is
+not the id in its message.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.blocks import varint
-from lakefs_gc_assets.lakefs.facts import Branch, Commit
+from lakefs_gc_assets.lakefs.facts import Branch
 from lakefs_gc_assets.lakefs.ranges import RangeRecord, read_checked
 
 Entity = Literal["commit", "branch", "tag"]
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_METARANGE_ID = re.compile(r"(?:[0-9a-f]{64})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,10 @@ class _Message:
             raise ValueError(f"field {number} has the wrong wire type")
         return [value for _, value in fields]
 
-    def integer(self, number: int, bits: int) -> int:
-        """A signed number of 32 or 64 bits, zero where absent."""
+    def flag(self, number: int) -> bool:
+        """True or false, false where absent."""
         values = self._values(number, _VARINT)
-        value = int(values[-1]) & (1 << bits) - 1 if values else 0
-        return value - (1 << bits) if value >> bits - 1 else value
+        return bool(values and values[-1])
 
     def texts(self, number: int) -> tuple[str, ...]:
         """All values of a repeated string."""
@@ -63,10 +61,6 @@ class _Message:
     def text(self, number: int) -> str:
         """A string, empty where absent."""
         return (self.texts(number) or ("",))[-1]
-
-    def message(self, number: int) -> "_Message":
-        """A message within this one; parts of it, should there be several, count as one."""
-        return _Message(b"".join(self._values(number, _LENGTH)))  # type: ignore[arg-type]
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -92,28 +86,6 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         position += length
 
 
-def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[Commit]:
-    """Commits in order of their ids, dates in whole seconds UTC; parents in order."""
-    return [_commit(message, file) for message in _messages(data, file, "commit", expected)]
-
-
-def _commit(message: _Message, file: str) -> Commit:
-    try:
-        commit = Commit(
-            id=message.text(1),
-            metarange_id=message.text(5),
-            parents=message.texts(7),
-            creation_date=message.message(4).integer(1, 64),
-            version=message.integer(8, 32),
-            generation=message.integer(9, 32),
-        )
-    except ValueError as error:
-        raise CorruptFile(file, "commit", str(error)) from None
-    if not _METARANGE_ID.fullmatch(commit.metarange_id):
-        raise CorruptFile(file, "commit", f"{commit.id} names {commit.metarange_id!r} as its metarange")
-    return commit
-
-
 def read_branches(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[BranchRecord]:
     """Branches in order of their names, hidden ones included."""
     try:
@@ -123,7 +95,7 @@ def read_branches(data: bytes | memoryview, file: str, *, expected: RangeRecord 
                 commit_id=message.text(2),
                 staging_token=message.text(3),
                 sealed_tokens=message.texts(4),
-                hidden=message.integer(5, 64) != 0,
+                hidden=message.flag(5),
             )
             for message in _messages(data, file, "branch", expected)
         ]

@@ -1,5 +1,6 @@
 """The collector's own client of lakeFS reads what the embedded server states."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import AccessDenied, NotFound, ServerUnavailable
 from lakefs_gc_assets.lakefs.api import LakeFSClient
 from lakefs_gc_assets.lakefs.ranges import read_metarange
-from lakefs_gc_assets.lakefs.refs import read_commits
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.lakefs.commit_rows import read_commits
 
 
 class _Now:
@@ -70,7 +71,7 @@ def test_it_reads_a_sample(tmp_path: Path) -> None:
             for commit in read_commits((server.objects_folder / "sample/_lakefs" / record.id).read_bytes(), record.id)
         ]
         assert {branch.commit_id for branch in client.branches()} <= {commit.id for commit in dumped}
-        assert client.commit(dumped[0].id) == dumped[0]
+        assert replace(client.commit(dumped[0].id), generation=0) == dumped[0]
         drift = client.server_clocks.latest
         assert drift is not None
         assert abs(drift) < timedelta(seconds=5)

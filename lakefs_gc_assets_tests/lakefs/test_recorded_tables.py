@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.lakefs import ranges, refs
+from lakefs_gc_assets.lakefs import commit_columns, ranges, refs
 from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets_tests.lakefs.commit_rows import read_commits, rows
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 
 pytestmark = needs_recordings
@@ -79,17 +80,18 @@ def _check_metarange(data: bytes, file: str, entity: str | None, entries: list[d
 def _check_refs(data: bytes, file: str, entity: str, entries: list[dict[str, Any]]) -> None:
     stated = [entry[entity] for entry in entries]
     if entity == "commit":
+        columns = commit_columns.read_commits(data, file)
         assert [
-            (c.id, c.metarange_id, list(c.parents), c.creation_date, c.version, c.generation)
-            for c in refs.read_commits(data, file)
+            (c.id, c.metarange_id, list(c.parents), c.creation_date, nanos, c.version)
+            for c, nanos in zip(rows(columns), columns.nanos.tolist(), strict=True)
         ] == [
             (
                 commit["id"],
                 commit.get("meta_range_id", ""),
                 commit.get("parents", []),
                 commit["creation_date"]["seconds"],
+                commit["creation_date"].get("nanos", 0),
                 commit.get("version", 0),
-                commit.get("generation", 0),
             )
             for commit in stated
         ]
@@ -160,7 +162,7 @@ def test_a_dump_is_read_through_its_metaranges() -> None:
     done = [call["response_json"]["refs"] for call in calls if (call.get("response_json") or {}).get("refs")]
     assert done
     for dump in done:
-        commits = _dumped(files, dump["commits_meta_range_id"], "commit", refs.read_commits)
+        commits = _dumped(files, dump["commits_meta_range_id"], "commit", read_commits)
         branches = _dumped(files, dump["branches_meta_range_id"], "branch", refs.read_branches)
         tags = _dumped(files, dump["tags_meta_range_id"], "tag", refs.read_tags)
         ids = {commit.id for commit in commits}

@@ -6,43 +6,16 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import ranges, refs
-from lakefs_gc_assets.lakefs.facts import Branch, Commit
+from lakefs_gc_assets.lakefs.facts import Branch
 from lakefs_gc_assets_tests.lakefs.table_bytes import TableBytes, framed, integer, text, varint
 
 _IDS = st.text("0123456789abcdef", min_size=64, max_size=64)
-_INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 _NAMES = st.text(min_size=1, max_size=12)
 
 
 def _table(entity: str, messages: dict[str, bytes], **properties: bytes) -> bytes:
     records = sorted((id_.encode(), framed(id_.encode(), message)) for id_, message in messages.items())
     return TableBytes(records, {"entity": entity.encode(), **properties}).build()
-
-
-def _commit_bytes(commit: Commit) -> bytes:
-    data = text(1, commit.id) + text(2, "committer") + text(3, "message")
-    data += text(4, integer(1, commit.creation_date) + integer(2, 5))
-    data += text(5, commit.metarange_id) + text(6, text(1, "key") + text(2, "value"))
-    data += b"".join(text(7, parent) for parent in commit.parents)
-    return data + integer(8, commit.version) + integer(9, commit.generation)
-
-
-_COMMITS = st.builds(
-    Commit,
-    id=_IDS,
-    metarange_id=_IDS | st.just(""),
-    parents=st.lists(_IDS, max_size=3).map(tuple),
-    creation_date=st.integers(-(1 << 63), (1 << 63) - 1),
-    version=_INT32,
-    generation=_INT32,
-)
-
-
-@given(st.lists(_COMMITS, max_size=20, unique_by=lambda commit: commit.id))
-@settings(max_examples=150, deadline=None)
-def test_reads_commits(commits: list[Commit]) -> None:
-    data = _table("commit", {commit.id: _commit_bytes(commit) for commit in commits})
-    assert refs.read_commits(data, "commits") == sorted(commits, key=lambda commit: commit.id)
 
 
 _BRANCHES = st.builds(
@@ -80,12 +53,11 @@ def test_reads_tags(tags: dict[str, str]) -> None:
 
 def test_absent_fields_are_zero_and_unknown_ones_passed_over() -> None:
     unknown = varint(20 << 3 | 1) + bytes(8) + varint(21 << 3 | 5) + bytes(4) + integer(22, 1) + text(23, b"\xff")
-    commit = "a" * 64
-    found = refs.read_commits(_table("commit", {commit: text(1, commit) + unknown}), "commits")
-    assert found == [Commit(commit, "", (), 0, version=0, generation=0)]
+    found = refs.read_branches(_table("branch", {"main": text(1, "main") + unknown}), "branches")
+    assert found == [refs.BranchRecord("main", "", "", (), False)]
 
 
-_READERS: dict[str, Any] = {"commit": refs.read_commits, "branch": refs.read_branches, "tag": refs.read_tags}
+_READERS: dict[str, Any] = {"branch": refs.read_branches, "tag": refs.read_tags}
 
 
 @pytest.mark.parametrize("entity", _READERS)
@@ -106,12 +78,6 @@ def test_a_malformed_record_is_an_error(entity: str, message: bytes) -> None:
     with pytest.raises(CorruptFile) as caught:
         _READERS[entity](_table(entity, {"name": message}), "table")
     assert (caught.value.file, caught.value.check) == ("table", entity)
-
-
-def test_a_commit_names_a_metarange_or_none() -> None:
-    for wrong in ("a" * 63, "../../etc", "A" * 64, "a" * 64 + "\n"):
-        with pytest.raises(CorruptFile, match="metarange"):
-            refs.read_commits(_table("commit", {"c": text(1, "c") + text(5, wrong)}), "table")
 
 
 @pytest.mark.parametrize("entity", _READERS)
