@@ -82,6 +82,7 @@ def mark_of(listed: StoredFrame, uncommitted: StoredFrame, committed: StoredFram
     """The figures of a mark, from what its frames say of themselves."""
     return Mark(
         listed=listed.manifest.rows,
+        stored=listed.manifest.rows + listed.manifest.figures["settled_objects"],
         listed_bytes=listed.manifest.object_bytes,
         uncommitted=uncommitted.manifest.rows,
         committed=committed.manifest.rows,

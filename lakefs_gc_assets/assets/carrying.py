@@ -1,5 +1,8 @@
 """Leaving what the next run can build on, and taking up what an earlier run left."""
 
+from dataclasses import dataclass
+from functools import reduce
+
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
@@ -96,13 +99,15 @@ def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
     waiting = run.store_everywhere(carries.OPEN, carrying.still_open(universe, settled, held, deleted))
     kept = carrying.of_unsettled(held, settled).dropDuplicates(["address"])
     carried = run.store_everywhere(carries.COMMITTED, kept)
-    if problem := _contradiction(run, universe, settled, held, deleted, waiting):
+    checked = _counted(run, carrying.of_settled(universe, settled), held, deleted, waiting)
+    if problem := checked.contradiction:
         return problem
     windows = waiting.manifest.rows_by_window()
     ids = ranges_read.read(store, run_id, attempt)
     return Carry(
         attempt=attempt,
         settled=len(settled),
+        settled_objects=listed.manifest.figures["settled_objects"] + checked.committed,
         settled_sha256=carries.write_settled(store, run_id, attempt, settled),
         read=len(ids),
         read_sha256=ranges_read.write(store, run_id, attempt, ids),
@@ -115,18 +120,38 @@ def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
     )
 
 
-def _contradiction(
-    run: Step,
-    universe: DataFrame,
-    settled: frozenset[str],
-    committed: DataFrame,
-    deleted: DataFrame,
-    waiting: StoredFrame,
-) -> str | None:
-    """What would make the next run inexact: an open object that is committed, or a listed one that is nowhere."""
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Objects of settled slices, or of no slice, by what became of them.
+
+    Attributes:
+        committed: those that commits hold.
+        both: those that would be carried as open although commits hold them.
+        lost: those that would be neither carried nor committed nor deleted.
+    """
+
+    committed: int
+    both: int
+    lost: int
+
+    @property
+    def contradiction(self) -> str | None:
+        """What would make the next run inexact."""
+        if self.both:
+            return f"{self.both:,} objects would be carried as open although commits hold them"
+        if self.lost:
+            return f"{self.lost:,} listed objects would be neither carried nor committed nor deleted"
+        return None
+
+
+def _counted(run: Step, there: DataFrame, committed: DataFrame, deleted: DataFrame, waiting: StoredFrame) -> _Counts:
+    """Checks the open frame as stored, with one action."""
     stored = waiting.dataframe(run.spark)
-    both = committed.join(F.broadcast(stored.select("address")), "address", "left_semi").count()
-    if both:
-        return f"{both:,} objects would be carried as open although commits hold them"
-    lost = subtraction.without(carrying.of_settled(universe, settled), stored, committed, deleted).count()
-    return f"{lost:,} listed objects would be neither carried nor committed nor deleted" if lost else None
+    sets = {
+        "committed": subtraction.without(there, stored, deleted),
+        "both": committed.join(F.broadcast(stored.select("address")), "address", "left_semi"),
+        "lost": subtraction.without(there, stored, committed, deleted),
+    }
+    labelled = [rows.select(F.lit(name).alias("set")) for name, rows in sets.items()]
+    rows = reduce(DataFrame.unionAll, labelled).groupBy("set").count().collect()
+    return _Counts(**{**dict.fromkeys(sets, 0), **{row["set"]: row["count"] for row in rows}})

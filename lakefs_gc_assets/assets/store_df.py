@@ -44,6 +44,7 @@ def define(graph: Graph) -> dg.AssetsDefinition:
                 "slices_skipped": len(listing.skipped_slices),
                 "last_read_slice": min(listing.slices, default=""),
                 "other_folders": listing.folders.others,
+                "settled_objects": before.carry.settled_objects if before else 0,
                 **({"why_clean": plan.why_clean} if plan.why_clean else {}),
                 **({"predecessor": before.run_id, "open_before": before.carry.open} if before else {}),
             }

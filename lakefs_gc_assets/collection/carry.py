@@ -32,6 +32,7 @@ class Carry:
 
     Attributes:
         attempt: of the run whose files these are.
+        settled_objects: objects outside of unsettled slices that are not open: commits hold them.
         settled_sha256, read_sha256: of the files with the settled slices and the ids read.
         open_digest, committed_digest: of the manifests of the two frames.
         open_windows: windows of open objects.
@@ -40,6 +41,7 @@ class Carry:
 
     attempt: str
     settled: int
+    settled_objects: int
     settled_sha256: str
     read: int
     read_sha256: str

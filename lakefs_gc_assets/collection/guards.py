@@ -17,14 +17,15 @@ class Mark:
     """What marking found. Sizes in bytes.
 
     Attributes:
-        listed: objects of the listing.
+        listed: objects that the run looked at.
+        stored: objects of the repository, those that an optimized run knows of without looking included.
         committed, uncommitted: distinct live addresses.
         entries_promised: entries that the metaranges of live commits say there are; None where none was read.
         kept: unreferenced objects that are kept, by reason.
-        range_ids: how many ranges were read.
     """
 
     listed: int
+    stored: int
     listed_bytes: int
     uncommitted: int
     committed: int
@@ -56,11 +57,11 @@ def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...
 
 
 def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
-    share = mark.candidates / max(mark.listed, 1)
+    share = mark.candidates / max(mark.stored, 1)
     if share > settings.max_candidate_share:
         yield GuardTripped(
             "share of candidates",
-            f"{mark.candidates:,} of {mark.listed:,} listed objects would go, {share:.1%}, more than "
+            f"{mark.candidates:,} of {mark.stored:,} stored objects would go, {share:.1%}, more than "
             f"{settings.max_candidate_share:.1%}",
             "Look at the candidates; if they are right, raise collection.max_candidate_share",
         )

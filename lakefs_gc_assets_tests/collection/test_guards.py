@@ -12,6 +12,7 @@ from lakefs_gc_assets.errors import GuardTripped
 
 MARK = Mark(
     listed=1000,
+    stored=1000,
     listed_bytes=10_000,
     uncommitted=5,
     committed=900,
@@ -52,12 +53,12 @@ class TestTheLiveSet:
 class TestAmounts:
     def test_usual_ones_pass(self) -> None:
         assert names(MARK) == []
-        assert names(replace(MARK, listed=0, candidates=0)) == []
+        assert names(replace(MARK, listed=0, stored=0, candidates=0)) == []
 
     @given(st.integers(1, 10_000), st.integers(0, 10_000), st.integers(0, 100))
     def test_a_share_is_exceeded_by_more_than_it(self, listed: int, candidates: int, percent: int) -> None:
         tripped = "share of candidates" in names(
-            replace(MARK, listed=listed, candidates=candidates), max_candidate_share=percent / 100
+            replace(MARK, stored=listed, candidates=candidates), max_candidate_share=percent / 100
         )
         assert tripped == (candidates * 100 > listed * percent)
 
@@ -73,7 +74,7 @@ class TestAmounts:
             replace(MARK, candidates=600), CollectionSettings(max_candidates=10, max_candidate_share=0.25)
         )
         assert [str(guard) for guard in found] == [
-            "guard share of candidates: 600 of 1,000 listed objects would go, 60.0%, more than 25.0%. "
+            "guard share of candidates: 600 of 1,000 stored objects would go, 60.0%, more than 25.0%. "
             "Look at the candidates; if they are right, raise collection.max_candidate_share",
             "guard number of candidates: 600 objects would go, more than 10. "
             "Look at the candidates; if they are right, raise collection.max_candidates",

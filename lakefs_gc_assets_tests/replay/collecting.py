@@ -59,7 +59,11 @@ def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress:
 def _collected(
     server: ReplayServer, home: dg.DagsterInstance, flow: Flow, sweep: bool, moment: datetime, progress: Progress
 ) -> dict[str, Any]:
-    loaded, clock = Loaded(server.configuration(), {}), StoppedClock(moment)
+    # Small recordings are mostly garbage on purpose.
+    configuration = server.configuration()
+    collection = configuration.collection.model_copy(update={"max_candidate_share": 1.0})
+    loaded = Loaded(configuration.model_copy(update={"collection": collection}), {})
+    clock = StoppedClock(moment)
     succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
     repository = running.opened(loaded, clock).open()
     ended = report.read(repository.store, run_id)
