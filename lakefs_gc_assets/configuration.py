@@ -65,6 +65,11 @@ class StoreSettings(Settings):
     path_style: bool = Field(
         default=False, description="Put the bucket into the path instead of the host name (most S3-compatible servers)."
     )
+    ca_bundle: str = Field(
+        default="",
+        description="PEM file of certificates to trust at the endpoint, on every machine that reads or deletes; "
+        "empty for the usual ones.",
+    )
     profile: str = Field(default="", description="Profile of the AWS configuration files.")
     role_arn: str = Field(default="", description="Role to assume for every access to the bucket.")
     access_key_id: str = Field(default="", description="Access key of the store.")

@@ -1,5 +1,6 @@
 """An S3 service over HTTP for tests: moto's server, made atomic like S3, with faults on demand."""
 
+import ssl
 import threading
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterable, Iterator
@@ -49,13 +50,13 @@ class Faults:
 class S3Server:
     """The service while it runs; every request is kept in `requests`."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.faults = Faults()
         self.requests: list[Request] = []
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._one_at_a_time = threading.Lock()
-        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet, ssl_context=tls)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -74,20 +75,21 @@ class S3Server:
             secret_access_key=SECRET_KEY,
         )
 
-    def client(self) -> "S3Client":
-        """A plain boto3 client of this service."""
+    def client(self, verify: str | None = None) -> "S3Client":
+        """A plain boto3 client of this service, which trusts a bundle of certificates."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,
+            verify=verify,
             region_name="us-east-1",
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
         )
 
-    def new_bucket(self) -> str:
+    def new_bucket(self, verify: str | None = None) -> str:
         """A bucket with a name of its own."""
         bucket = f"bucket-{uuid4().hex}"
-        self.client().create_bucket(Bucket=bucket)
+        self.client(verify).create_bucket(Bucket=bucket)
         return bucket
 
     def fill(self, bucket: str, keys: Iterable[str]) -> None:
@@ -141,11 +143,13 @@ class S3Server:
                 refused.append(key)
         body = xml.tostring(asked)
         environ |= {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-        kept: dict[str, Any] = {}
-        with self._one_at_a_time:
-            answer = xml.fromstring(
-                b"".join(self._moto(environ, lambda status, headers, *_: kept.update(status=status, headers=headers)))
-            )
+        kept: dict[str, Any] = {"status": "200 OK"}
+        answer = xml.Element(f"{{{_NAMESPACE}}}DeleteResult")
+        if asked.findall(f"{{{_NAMESPACE}}}Object"):
+            with self._one_at_a_time:
+                answer = xml.fromstring(
+                    b"".join(self._moto(environ, lambda status, headers, *_: kept.update(status=status)))
+                )
         for key in refused:
             error = xml.SubElement(answer, f"{{{_NAMESPACE}}}Error")
             for name, text in (("Key", key), ("Code", faults.undeletable[key]), ("Message", "not today")):

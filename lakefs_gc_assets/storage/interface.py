@@ -57,11 +57,21 @@ class DeleteResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOutcome:
-    """Outcome for one key; `error` is the service's code and message, without credentials."""
+    """Outcome for one key.
+
+    Attributes:
+        error: the service's code and message, without credentials.
+        version_id: on a versioned S3 bucket, the version of the delete marker: deleting that version brings back what
+            is below it. `null` where versioning is suspended: the marker took the place of a version `null`, if any.
+        soft_deleted: whether the service keeps the content for some time, and its bytes are still paid for; None where
+            it does not say.
+    """
 
     key: str
     result: DeleteResult
     error: str | None = None
+    version_id: str | None = None
+    soft_deleted: bool | None = None
 
 
 class ObjectStore(Protocol):

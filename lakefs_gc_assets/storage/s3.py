@@ -1,7 +1,10 @@
 """A storage namespace in an S3 bucket, on AWS or on any service that speaks S3."""
 
+import random
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -16,9 +19,11 @@ from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.storage import s3_listing
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectFacts, checked_prefix
 from lakefs_gc_assets.storage.s3_connection import connect
-from lakefs_gc_assets.storage.s3_errors import CONFLICT, code_of
+from lakefs_gc_assets.storage.s3_errors import BUSY, CONFLICT, code_of
 
 CONFLICT_ATTEMPTS = 5
+BUSY_KEY_PAUSES = (0.25, 0.5, 1, 2)
+"""Seconds between the calls that ask again for keys which the service refused for being busy."""
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _Result = TypeVar("_Result")
 
@@ -131,39 +136,52 @@ class S3Store:
         if len(keys) > self.delete_limit:
             raise ValueError(f"{len(keys)} keys in one delete, at most {self.delete_limit} are taken")
         full_keys = [self._full(key) for key in keys]
-        errors = self._delete_in_bulk([full for full in full_keys if not _NOT_IN_XML.search(full)])
-        errors |= {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
-        return [
-            DeleteOutcome(key, DeleteResult.FAILED if errors[full] else DeleteResult.ACCEPTED, errors[full])
-            for key, full in zip(keys, full_keys, strict=True)
-        ]
+        said = self._delete_in_bulk([full for full in full_keys if not _NOT_IN_XML.search(full)])
+        said |= {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
+        return [replace(said[full], key=key) for key, full in zip(keys, full_keys, strict=True)]
 
-    def _delete_in_bulk(self, full_keys: Sequence[str]) -> dict[str, str | None]:
-        """The error of each key, None where the service accepted it."""
-        if not full_keys:
-            return {}
+    def _delete_in_bulk(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
+        """The outcome of each key; keys that the service was too busy for are asked again, a few times."""
+        said = self._delete_once(full_keys) if full_keys else {}
+        for pause in BUSY_KEY_PAUSES:
+            busy = [full for full, outcome in said.items() if _was_busy(outcome)]
+            if not busy:
+                break
+            time.sleep(pause * random.uniform(0.5, 1))
+            said |= self._delete_once(busy)
+        return said
+
+    def _delete_once(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
         answer = self._ask(
             f"delete {len(full_keys)} objects such as {full_keys[0]!r}",
             lambda: self._client.delete_objects(
                 Bucket=self._bucket, Delete={"Objects": [{"Key": full} for full in full_keys], "Quiet": False}
             ),
         )
-        errors: dict[str, str | None] = dict.fromkeys(full_keys, "the service's answer does not mention this key")
-        errors |= {deleted["Key"]: None for deleted in answer.get("Deleted", []) if "Key" in deleted}
-        errors |= {
-            failed["Key"]: f"{failed.get('Code', 'no code')}: {failed.get('Message', 'no message')}"
+        said = {full: _failed(full, "the service's answer does not mention this key") for full in full_keys}
+        said |= {
+            deleted["Key"]: _accepted(
+                deleted["Key"], deleted.get("DeleteMarker", False), deleted.get("DeleteMarkerVersionId")
+            )
+            for deleted in answer.get("Deleted", [])
+            if "Key" in deleted
+        }
+        said |= {
+            failed["Key"]: _failed(
+                failed["Key"], f"{failed.get('Code', 'no code')}: {failed.get('Message', 'no message')}"
+            )
             for failed in answer.get("Errors", [])
             if "Key" in failed
         }
-        return errors
+        return said
 
-    def _delete_alone(self, full: str) -> str | None:
+    def _delete_alone(self, full: str) -> DeleteOutcome:
         """Deletes a key that an XML document cannot hold."""
         try:
-            self._ask(f"delete {full!r}", lambda: self._client.delete_object(Bucket=self._bucket, Key=full))
+            answer = self._ask(f"delete {full!r}", lambda: self._client.delete_object(Bucket=self._bucket, Key=full))
         except StorageError as error:
-            return str(error)
-        return None
+            return _failed(full, str(error))
+        return _accepted(full, answer.get("DeleteMarker", False), answer.get("VersionId"))
 
     def _ask(self, action: str, call: Callable[[], _Result]) -> _Result:
         """Calls boto3, again where another writer was in the way, and turns its errors into ours."""
@@ -185,6 +203,22 @@ class S3Store:
 
     def _relative(self, full: str) -> str:
         return full[len(self._root) :]
+
+
+def _accepted(full: str, marked: bool, version_id: str | None) -> DeleteOutcome:
+    """What a bucket without versions accepted, or one that put a delete marker on top of the versions it has."""
+    if not marked:
+        return DeleteOutcome(full, DeleteResult.ACCEPTED)
+    kept = None if version_id == "null" else True
+    return DeleteOutcome(full, DeleteResult.ACCEPTED, version_id=version_id, soft_deleted=kept)
+
+
+def _failed(full: str, error: str) -> DeleteOutcome:
+    return DeleteOutcome(full, DeleteResult.FAILED, error)
+
+
+def _was_busy(outcome: DeleteOutcome) -> bool:
+    return (outcome.error or "").partition(":")[0] in BUSY
 
 
 def _is_text(key: str) -> bool:

@@ -32,7 +32,8 @@ _CREDENTIALS = frozenset(
     }
 )
 _REGION = frozenset({"301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
-_BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
+BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
+"""Codes of a service that could not answer now, and may be asked again."""
 CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
 """Codes of a write that collided with another one, and may be repeated."""
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
@@ -86,7 +87,7 @@ class S3Errors:
             return self._said(action, f"the bucket lies in another region ({said})", "set `store.region`")
         if code in CONFLICT:
             return self._said(action, f"other writers got in the way ({said})", "run again")
-        if code in _BUSY:
+        if code in BUSY:
             return self._said(
                 action, f"the service kept failing or throttling ({said})", "run again, or with less load"
             )

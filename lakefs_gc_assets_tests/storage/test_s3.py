@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import uuid4
 
@@ -203,7 +204,7 @@ def test_a_bulk_delete_tells_the_outcome_of_each_key(s3_server: S3Server, prefix
     for name in names[:12]:
         store.put(name, b"")
     faults = Faults(
-        undeletable={f"{prefix}/{names[3]}": "AccessDenied", f"{prefix}/{names[5]}": "SlowDown"},
+        undeletable={f"{prefix}/{names[3]}": "AccessDenied", f"{prefix}/{names[5]}": "InvalidRequest"},
         unmentioned={f"{prefix}/{names[7]}"},
     )
     s3_server.requests.clear()
@@ -214,12 +215,42 @@ def test_a_bulk_delete_tells_the_outcome_of_each_key(s3_server: S3Server, prefix
     failed = {outcome.key: outcome.error for outcome in outcomes if outcome.result == DeleteResult.FAILED}
     assert failed == {
         names[3]: "AccessDenied: not today",
-        names[5]: "SlowDown: not today",
+        names[5]: "InvalidRequest: not today",
         names[7]: "the service's answer does not mention this key",
     }
     assert set(keys(store)) == set(failed)
     assert b"<Quiet>false</Quiet>" in request.body
     assert request.headers["content-md5"] == base64.b64encode(hashlib.md5(request.body).digest()).decode()
+
+
+def test_keys_that_the_service_was_too_busy_for_are_asked_again(
+    s3_server: S3Server, prefix: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    names = [f"data/slice/{number}" for number in range(40)]
+    for name in names:
+        store.put(name, b"")
+    busy = Faults(undeletable={f"{prefix}/{name}": "SlowDown" for name in names[10:]})
+    asked: list[int] = []
+
+    def fewer_each_time(request: Request) -> None:
+        asked.append(request.body.count(b"<Key>"))
+        if len(asked) > 1:
+            busy.undeletable = dict(list(busy.undeletable.items())[10:])
+
+    busy.answer = fewer_each_time
+    with s3_server.failing(busy):
+        outcomes = store.delete(names)
+    assert asked == [40, 30, 20, 10]
+    assert {(outcome.result, outcome.error) for outcome in outcomes} == {(DeleteResult.ACCEPTED, None)}
+    assert keys(store) == []
+    assert waited == sorted(waited) and waited[0] > 0
+
+    always = Faults(undeletable={f"{prefix}/busy": "SlowDown"})
+    with s3_server.failing(always):
+        [outcome] = store.delete(["busy"])
+    assert outcome.error == "SlowDown: not today"
 
 
 def test_the_same_key_of_another_namespace_is_not_touched(s3_server: S3Server, bucket: str, store: ObjectStore) -> None:
@@ -279,6 +310,33 @@ def test_storms_pass(s3_server: S3Server, store: ObjectStore, status: str, body:
     ):
         with s3_server.failing(Faults(answer=storm(2, status, body))):
             assert call() == expected
+
+
+def test_many_workers_slow_down_in_a_storm_and_recover_after_it(s3_server: S3Server, store: ObjectStore) -> None:
+    """The service refuses everybody for two seconds; asking at full speed would be hundreds of requests."""
+    names = [f"data/slice/{number}" for number in range(64)]
+    for name in names:
+        store.put(name, name.encode())
+    ends = time.monotonic() + 2
+    refused: list[str] = []
+
+    def storming(request: Request) -> tuple[str, bytes] | None:
+        if time.monotonic() > ends:
+            return None
+        refused.append(request.method)
+        return "503 Slow Down", SLOW_DOWN
+
+    with s3_server.failing(Faults(answer=storming)), ThreadPoolExecutor(16) as pool:
+        read = pool.map(store.get, names)
+        deleted = list(pool.map(lambda number: store.delete([f"gone-{number}"])[0].result, range(8)))
+        assert [content.decode() for content in read] == names
+    assert set(deleted) == {DeleteResult.ACCEPTED}
+    assert time.monotonic() - ends < 20
+    assert 16 <= len(refused) <= 24 * 8
+
+    began = time.monotonic()
+    assert store.delete(names) and keys(store) == []
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("call", CALLS)

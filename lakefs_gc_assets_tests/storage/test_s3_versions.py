@@ -1,0 +1,75 @@
+"""Buckets that keep versions: what is deleted is hidden, and can be brought back by what the outcome says."""
+
+from uuid import uuid4
+
+import pytest
+
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.s3_server import S3Server
+
+
+@pytest.fixture
+def versioned(s3_server: S3Server) -> str:
+    bucket = s3_server.new_bucket()
+    s3_server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return bucket
+
+
+def opened(server: S3Server, bucket: str) -> ObjectStore:
+    return open_store(server.settings(), Namespace.parse(f"s3://{bucket}/{uuid4().hex}"))
+
+
+def keys(store: ObjectStore) -> set[str]:
+    return {key for batch in store.list("") for key in batch["key"].to_pylist()}
+
+
+@pytest.mark.parametrize("key", ["data/slice/object", "data/slice/no\x01xml"])
+def test_a_delete_marker_is_recorded_and_undone(s3_server: S3Server, versioned: str, key: str) -> None:
+    store = opened(s3_server, versioned)
+    store.put(key, b"old")
+    store.put(key, b"new")
+    [outcome] = store.delete([key])
+    assert (outcome.result, outcome.soft_deleted) == (DeleteResult.ACCEPTED, True)
+    assert keys(store) == set()
+
+    assert outcome.version_id is not None
+    full = f"{store._root}{key}"  # type: ignore[attr-defined]
+    s3_server.client().delete_object(Bucket=versioned, Key=full, VersionId=outcome.version_id)
+    assert keys(store) == {key}
+    assert store.get(key) == b"new"
+
+
+def test_each_key_has_a_marker_of_its_own(s3_server: S3Server, versioned: str) -> None:
+    store = opened(s3_server, versioned)
+    names = [f"data/slice/{number}" for number in range(50)]
+    for name in names:
+        store.put(name, b"")
+    outcomes = store.delete(names)
+    assert len({outcome.version_id for outcome in outcomes}) == 50
+
+
+def test_without_versions_nothing_is_said_to_be_kept(s3_store: ObjectStore) -> None:
+    s3_store.put("key", b"")
+    [outcome] = s3_store.delete(["key"])
+    assert (outcome.version_id, outcome.soft_deleted) == (None, None)
+
+
+def test_suspended_versions_promise_nothing(s3_server: S3Server, versioned: str) -> None:
+    s3_server.client().put_bucket_versioning(Bucket=versioned, VersioningConfiguration={"Status": "Suspended"})
+    store = opened(s3_server, versioned)
+    store.put("key", b"")
+    [outcome] = store.delete(["key"])
+    assert outcome.result == DeleteResult.ACCEPTED
+    assert outcome.soft_deleted is None
+    assert keys(store) == set()
+
+
+def test_a_lock_is_put_only_if_absent_below_a_delete_marker(s3_server: S3Server, versioned: str) -> None:
+    store = opened(s3_server, versioned)
+    store.put_if_absent("lock", b"first")
+    store.delete(["lock"])
+    etag = store.put_if_absent("lock", b"second")
+    assert store.put_if_match("lock", b"third", etag)
+    assert store.get("lock") == b"third"
