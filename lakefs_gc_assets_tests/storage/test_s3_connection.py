@@ -1,6 +1,8 @@
 """Where requests go and who signs them: both clients must agree."""
 
 import re
+import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,15 +10,24 @@ import pytest
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.storage import s3_connection
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3_connection import address, connect
+from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, S3Server
 
 
 @pytest.fixture(autouse=True)
 def nothing_from_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"):
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_CA_BUNDLE",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -139,3 +150,50 @@ def test_settings_that_cannot_work_are_explained(
     with pytest.raises(error, match=message) as caught:
         open_store(settings, Namespace.parse(f"s3://{bucket}/x"))
     assert settings.secret_access_key == "" or settings.secret_access_key not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
+    return private_authority.make(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def private_server(authority: tuple[Path, ssl.SSLContext]) -> Iterator[S3Server]:
+    server = S3Server(authority[1])
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("source", ["settings", "environment", "profile"])
+def test_both_clients_trust_a_private_authority(
+    private_server: S3Server,
+    authority: tuple[Path, ssl.SSLContext],
+    source: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    settings = private_server.settings()
+    bundle = str(authority[0])
+    if source == "settings":
+        settings = settings.model_copy(update={"ca_bundle": bundle})
+    elif source == "environment":
+        monkeypatch.setenv("AWS_CA_BUNDLE", bundle)
+    else:
+        (tmp_path / "config").write_text(f"[profile private]\nca_bundle={bundle}\n")
+        settings = settings.model_copy(update={"profile": "private"})
+    bucket = private_server.new_bucket(verify=bundle)
+    assert signers(private_server, open_store(settings, Namespace.parse(f"s3://{bucket}/x"))) == {(ACCESS_KEY, "")}
+
+
+def test_an_unknown_authority_is_not_trusted(private_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_connection, "ATTEMPTS", 2)
+    store = open_store(private_server.settings(), Namespace.parse("s3://bucket/x"))
+    for call in (lambda: store.get("key"), lambda: store.head("key")):
+        with pytest.raises(StorageError, match="no connection"):
+            call()
+
+
+def test_a_bundle_that_is_not_there_is_named(s3_server: S3Server, tmp_path: Path) -> None:
+    settings = s3_server.settings().model_copy(update={"ca_bundle": str(tmp_path / "nothing.pem")})
+    with pytest.raises(ConfigurationError, match=r"nothing\.pem"):
+        open_store(settings, Namespace.parse("s3://bucket/x"))
