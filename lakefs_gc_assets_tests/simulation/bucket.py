@@ -1,0 +1,233 @@
+"""The object store of the simulated world: what lies in it, and the port through which a collector reaches it."""
+
+import hashlib
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.storage.interface import (
+    LISTING_SCHEMA,
+    DeleteOutcome,
+    DeleteResult,
+    Level,
+    ObjectFacts,
+    checked_prefix,
+)
+from lakefs_gc_assets_tests.simulation.clocks import MachineClock, moment
+
+ETags = Literal["md5", "foreign", "none"]
+"""What the store gives for an object of lakeFS: the MD5, something that looks like one, or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One object; `last_modified` in seconds by the store's clock."""
+
+    data: bytes
+    etag: str | None
+    last_modified: float
+
+
+def md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+@dataclass
+class Bucket:
+    """Objects by key, relative to the storage namespace."""
+
+    clock: MachineClock
+    etags: ETags
+    objects: dict[str, Stored] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+    versions: int = 0
+
+    def put(self, key: str, data: bytes) -> str:
+        """Writes a file of lakeFS or of the collector; its ETag names this very version."""
+        self.versions += 1
+        return self._store(key, Stored(data, f"version-{self.versions}", self.clock.seconds()))
+
+    def put_data(self, key: str, data: bytes, *, parts: int = 1, begun: float | None = None) -> None:
+        """Writes an object of a user.
+
+        Args:
+            parts: more than one for an upload in parts, whose ETag says so.
+            begun: LastModified, where it is not the present.
+        """
+        etag: str | None = md5(data)
+        if parts > 1 and self.etags != "none":
+            etag = f"{md5(b'parts' + data)}-{parts}"
+        elif self.etags == "foreign":
+            etag = md5(b"encrypted" + data)
+        elif self.etags == "none":
+            etag = None
+        self._store(key, Stored(data, etag, self.clock.seconds() if begun is None else begun))
+
+    def _store(self, key: str, stored: Stored) -> str:
+        if key not in self.objects:
+            insort(self.keys, key)
+        self.objects[key] = stored
+        return stored.etag or ""
+
+    def remove(self, key: str) -> None:
+        if self.objects.pop(key, None) is not None:
+            del self.keys[bisect_left(self.keys, key)]
+
+    def below(self, prefix: str, after: str = "") -> Iterator[str]:
+        """Keys below a prefix, in order, as they are when they are asked for."""
+        position = bisect_left(self.keys, max(prefix, after + "\0" if after else ""))
+        while position < len(self.keys) and self.keys[position].startswith(prefix):
+            yield self.keys[position]
+            position += 1
+
+
+@dataclass
+class DeleteFaults:
+    """What goes wrong with the next deletes: every nth key is refused, or the call breaks off after some keys."""
+
+    refuse_every: int = 0
+    break_after: int | None = None
+    pretend: bool = False
+
+
+class BucketView:
+    """`ObjectStore` for one collector: each call is a point where the world may go on, fail it or end the collector."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        point: Callable[[str], bool],
+        deleted: Callable[[str, bool], None],
+        written: Callable[[str, bytes], None],
+        *,
+        page: int,
+        delete_limit: int,
+    ) -> None:
+        """For a collector.
+
+        Args:
+            point: is told the call; True when the answer is to be lost after the call had its effect.
+            deleted: is told each key that was accepted for deletion, and whether it is gone.
+            written: is told what was written.
+            page: keys of one page of a listing.
+        """
+        self._bucket, self._point, self._deleted, self._written = bucket, point, deleted, written
+        self._page = page
+        self.delete_limit = delete_limit
+        self.faults = DeleteFaults()
+
+    def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
+        checked_prefix(prefix)
+        after = ""
+        while True:
+            self._point(f"list {prefix}")
+            page: list[str] = []
+            for key in self._bucket.below(prefix, after):
+                page.append(key)
+                if len(page) == self._page:
+                    break
+            if not page:
+                return
+            facts = [self._facts(key) for key in page if key != prefix]
+            if facts:
+                yield _batch(facts)
+            if len(page) < self._page:
+                return
+            after = page[-1]
+
+    def list_level(self, prefix: str) -> Level:
+        checked_prefix(prefix)
+        self._point(f"list_level {prefix}")
+        prefixes: dict[str, None] = {}
+        objects = []
+        for key in self._bucket.below(prefix):
+            name, slash, _ = key[len(prefix) :].partition("/")
+            if slash:
+                prefixes[f"{prefix}{name}/"] = None
+            elif name:
+                objects.append(self._facts(key))
+        return Level(tuple(prefixes), tuple(objects))
+
+    def get(self, key: str) -> bytes:
+        self._point(f"get {key}")
+        return self._stored(key).data
+
+    def head(self, key: str) -> ObjectFacts:
+        self._point(f"head {key}")
+        self._stored(key)
+        return self._facts(key)
+
+    def put(self, key: str, data: bytes) -> str | None:
+        lost = self._point(f"put {key}")
+        self._written(key, data)
+        etag = self._bucket.put(key, data)
+        if lost:
+            raise StorageError(f"put {key}: the connection broke")
+        return etag
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        lost = self._point(f"put_if_absent {key}")
+        if key in self._bucket.objects:
+            raise AlreadyExists(f"{key} exists")
+        self._written(key, data)
+        etag = self._bucket.put(key, data)
+        if lost:
+            raise AlreadyExists(f"{key} exists: written by the first try of this call")
+        return etag
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        lost = self._point(f"put_if_match {key}")
+        current = self._bucket.objects.get(key)
+        if current is None or current.etag != etag:
+            raise PreconditionFailed(f"{key} is another version")
+        self._written(key, data)
+        etag = self._bucket.put(key, data)
+        if lost:
+            raise PreconditionFailed(f"{key} is another version: written by the first try of this call")
+        return etag
+
+    def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        if len(keys) > self.delete_limit:
+            raise StorageError(f"{len(keys)} keys in one delete")
+        lost = self._point("delete " + " ".join(keys))
+        faults, self.faults = self.faults, DeleteFaults()
+        outcomes = []
+        for position, key in enumerate(keys):
+            if position == faults.break_after:
+                raise StorageError("delete: the connection broke")
+            if faults.refuse_every and position % faults.refuse_every == 0:
+                outcomes.append(DeleteOutcome(key, DeleteResult.FAILED, "InternalError: we encountered an error"))
+                continue
+            gone = not faults.pretend
+            self._deleted(key, gone)
+            if gone:
+                self._bucket.remove(key)
+            outcomes.append(DeleteOutcome(key, DeleteResult.ACCEPTED))
+        if lost:
+            raise StorageError("delete: the connection broke")
+        return outcomes
+
+    def _stored(self, key: str) -> Stored:
+        if key not in self._bucket.objects:
+            raise ObjectNotFound(f"no object {key}")
+        return self._bucket.objects[key]
+
+    def _facts(self, key: str) -> ObjectFacts:
+        stored = self._bucket.objects[key]
+        return ObjectFacts(key, len(stored.data), moment(stored.last_modified), stored.etag)
+
+
+def _batch(facts: Sequence[ObjectFacts]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([fact.key for fact in facts], pa.string()),
+            pa.array([fact.size for fact in facts], pa.int64()),
+            pa.array([fact.last_modified for fact in facts], LISTING_SCHEMA.field("last_modified").type),
+            pa.array([fact.etag for fact in facts], pa.string()),
+        ],
+        schema=LISTING_SCHEMA,
+    )

@@ -1,0 +1,172 @@
+"""Files as lakeFS writes them into the simulated bucket; each content is encoded once in a process."""
+
+import hashlib
+import io
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakefs_gc_assets.embedded import entries as messages
+from lakefs_gc_assets.embedded.tables import table, varint
+from lakefs_gc_assets.lakefs.facts import Branch, Commit
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets_tests.simulation.bucket import Bucket
+
+_ENTRIES_OF_A_RANGE = 4
+Record = tuple[bytes, bytes, bytes]
+"""Key, identity, data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a path stands for.
+
+    Attributes:
+        address_type: 1 relative to the namespace, 2 in full.
+        metadata: a number for each content of user metadata.
+        soft_at: when it was staged without a promise of lakeFS (StageObject, or an import of an own address).
+    """
+
+    address: str
+    address_type: int
+    size: int
+    etag: str
+    metadata: int = 0
+    soft_at: float | None = None
+
+    @property
+    def identity(self) -> tuple[int, str, int]:
+        """Equal for equal content, wherever it lies."""
+        return self.size, self.etag, self.metadata
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A range or metarange; bounds are its keys."""
+
+    id: str
+    data: bytes
+    first: bytes
+    last: bytes
+    count: int
+
+
+def _signed(number: int) -> bytes:
+    return varint(number << 1)
+
+
+@lru_cache(maxsize=20_000)
+def _table(kind: str, entity: str, records: tuple[Record, ...]) -> TableFile:
+    first, last = (records[0][0], records[-1][0]) if records else (b"", b"")
+    properties = {
+        "type": kind,
+        "min_key": first.decode(),
+        "max_key": last.decode(),
+        "count": str(len(records)),
+        "estimated_size_bytes": "0",
+    }
+    if entity:
+        properties["entity"] = entity
+    pairs = [(key, _signed(len(identity)) + identity + _signed(len(data)) + data) for key, identity, data in records]
+    name = hashlib.sha256(repr((kind, entity, records)).encode()).hexdigest()
+    return TableFile(name, table(pairs, properties), first, last, len(records))
+
+
+def _put(bucket: Bucket, file: TableFile) -> None:
+    key = METADATA_PREFIX + file.id
+    if key not in bucket.objects:
+        bucket.put(key, file.data)
+
+
+def _put_metarange(bucket: Bucket, parts: Sequence[TableFile], entity: str = "") -> str:
+    records = tuple(
+        (part.last, part.id.encode(), messages.range_data(part.first, part.last, 0, part.count)) for part in parts
+    )
+    for part in parts:
+        _put(bucket, part)
+    file = _table("metaranges", entity, records)
+    _put(bucket, file)
+    return file.id
+
+
+@lru_cache(maxsize=20_000)
+def _record(path: str, entry: Entry) -> Record:
+    identity = hashlib.sha256(repr(entry.identity).encode()).digest()
+    metadata = {"m": str(entry.metadata)} if entry.metadata else {}
+    data = messages.Entry(
+        entry.address,
+        entry.address_type,
+        entry.size,
+        entry.etag,
+        1_700_000_000,
+        metadata=metadata,  # type: ignore[arg-type]
+    ).encode()
+    return path.encode(), identity, data
+
+
+def put_commit_objects(bucket: Bucket, entries: Mapping[str, Entry]) -> str:
+    """The metarange of a commit with these entries; commits share ranges of the same content."""
+    parts: list[TableFile] = []
+    records: list[Record] = []
+    for path in sorted(entries):
+        records.append(_record(path, entries[path]))
+        if zlib.crc32(path.encode()) % _ENTRIES_OF_A_RANGE == 0:
+            parts.append(_table("ranges", "", tuple(records)))
+            records = []
+    if records:
+        parts.append(_table("ranges", "", tuple(records)))
+    return _put_metarange(bucket, parts)
+
+
+def put_dumped_commits(bucket: Bucket, commits: Sequence[Commit]) -> str:
+    """The table of commits of a refs dump; returns its metarange."""
+    return _put_dumped(
+        bucket,
+        "commit",
+        [
+            (
+                commit.id,
+                messages.commit_data(
+                    commit.id,
+                    "",
+                    "",
+                    commit.creation_date,
+                    commit.metarange_id,
+                    {},
+                    commit.parents,
+                    commit.version,
+                    commit.generation,
+                ),
+            )
+            for commit in commits
+        ],
+    )
+
+
+def put_dumped_branches(bucket: Bucket, branches: Sequence[Branch]) -> str:
+    """The table of branches; see `put_dumped_commits`."""
+    rows = [(branch.id, messages.branch_data(branch.id, branch.commit_id, "token", (), False)) for branch in branches]
+    return _put_dumped(bucket, "branch", rows)
+
+
+def put_dumped_tags(bucket: Bucket, tags: Sequence[Branch]) -> str:
+    """The table of tags; see `put_dumped_commits`."""
+    return _put_dumped(bucket, "tag", [(tag.id, messages.tag_data(tag.id, tag.commit_id)) for tag in tags])
+
+
+def _put_dumped(bucket: Bucket, entity: str, rows: Sequence[tuple[str, bytes]]) -> str:
+    records = tuple(sorted((name.encode(), name.encode(), data) for name, data in rows))
+    return _put_metarange(bucket, [_table("ranges", entity, records)] if records else [], entity)
+
+
+@lru_cache(maxsize=5_000)
+def uncommitted_file(addresses: tuple[str, ...]) -> bytes:
+    """A file of prepare_uncommited."""
+    rows = pa.table({"physical_address": pa.array(addresses, pa.string()), "creation_date": [0] * len(addresses)})
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer, compression="gzip", use_dictionary=["physical_address"])
+    return buffer.getvalue()

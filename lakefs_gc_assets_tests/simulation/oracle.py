@@ -1,0 +1,217 @@
+"""What must not go: the world's own account of who can reach an object, and of what the collector claims.
+
+It shares nothing with the collector: it looks at the repository's state after each change, and notes for every object
+since when something reaches it. Three kinds of reference count:
+
+- *firm*: a commit, a visible staged entry, a remembered copy. The object may neither be marked nor deleted.
+- *pending*: an upload between object and staging, a commit under way, an address that may still be linked.
+- *soft*: what lakeFS does not promise, an old object staged by StageObject or imported. It is protected from the start of
+  the last recheck that saw it, no longer ago than a recheck is valid.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow.parquet as pq
+from pyarrow import BufferReader
+
+from lakefs_gc_assets_tests.simulation.bucket import Bucket
+from lakefs_gc_assets_tests.simulation.clocks import MINUTE, TrueTime
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.repository import Repository
+
+RECHECK_VALID = 15 * MINUTE
+_TOLERANCE = 1 * MINUTE
+
+
+class Violation(AssertionError):
+    """The collector did what it must never do."""
+
+
+@dataclass
+class Recheck:
+    """Preparations of uncommitted data that one collector asked for; true times."""
+
+    began: float = 0.0
+    complete_began: float | None = None
+    complete_ended: float = 0.0
+
+
+@dataclass
+class Watched:
+    """What one collector did in one run: accepted deletions by key with their sizes, refused keys, when it listed."""
+
+    run_id: str
+    accepted: dict[str, int] = field(default_factory=dict)
+    receipted: set[str] = field(default_factory=set)
+    listing_began: float = 0.0
+
+
+@dataclass
+class Oracle:
+    """The account."""
+
+    time: TrueTime
+    repository: Repository
+    bucket: Bucket
+    slowest_skew: float
+    firm_since: dict[str, float] = field(default_factory=dict)
+    soft: dict[str, float] = field(default_factory=dict)
+    linkable_until: dict[str, float] = field(default_factory=dict)
+    uploading: set[str] = field(default_factory=set)
+    committing: dict[int, frozenset[str]] = field(default_factory=dict)
+    foreign: set[str] = field(default_factory=set)
+    in_commits: dict[str, float | None] = field(default_factory=dict)
+    deleted: int = 0
+    losses: list[str] = field(default_factory=list)
+    runs: dict[str, Watched] = field(default_factory=dict)
+
+    def key_of(self, entry: Entry) -> str | None:
+        """The object that lakeFS reads for an entry; None outside of the repository."""
+        if entry.address_type == 1:
+            return entry.address
+        scheme, _, rest = entry.address.partition("://")
+        own = self.repository.uri.partition("://")[2].strip("/").split("/")
+        parts = [part for part in rest.replace("%2C", ",").split("/") if part]
+        if scheme not in ("s3", "s3a") or parts[: len(own)] != own:
+            return None
+        return "/".join(parts[len(own) :])
+
+    def note_commit(self, entries: Iterable[Entry]) -> None:
+        """What a commit holds stays: lakeFS never forgets a commit."""
+        for entry in entries:
+            key = self.key_of(entry)
+            if key is None or (key in self.in_commits and self.in_commits[key] is None):
+                continue
+            before = self.in_commits.get(key)
+            self.in_commits[key] = entry.soft_at if before is None else min(before, entry.soft_at or before)
+            if entry.soft_at is None:
+                self.in_commits[key] = None
+
+    def look(self) -> None:
+        """Notes who reaches what, after a change."""
+        firm: set[str] = set()
+        soft: dict[str, float] = {}
+        for key, at in self.in_commits.items():
+            if at is None:
+                firm.add(key)
+            else:
+                soft[key] = at
+        for branch in self.repository.branches.values():
+            for entry in branch.staged().values():
+                key = None if entry is None else self.key_of(entry)
+                if key is None or entry is None:
+                    continue
+                if entry.soft_at is None:
+                    firm.add(key)
+                else:
+                    soft[key] = min(entry.soft_at, soft.get(key, entry.soft_at))
+        firm.update(address for address, _ in self.repository.copies)
+        now = self.time.now
+        self.firm_since = {key: self.firm_since.get(key, now) for key in firm}
+        self.soft = soft
+
+    def protects(self, key: str) -> str | None:
+        """Why an object may not be deleted now; None where it may."""
+        if key in self.foreign or not (key.startswith("data/") or len(key) == 32):
+            return "it is no object of lakeFS"
+        if key in self.firm_since:
+            return f"it is referenced since {self.time.now - self.firm_since[key]:.0f} s"
+        return self._pending(key)
+
+    def _pending(self, key: str) -> str | None:
+        if key in self.uploading:
+            return "its upload is about to stage it"
+        if any(key in keys for keys in self.committing.values()):
+            return "a commit under way will hold it"
+        if self.linkable_until.get(key, 0.0) >= self.time.now:
+            return f"it may be linked for another {self.linkable_until[key] - self.time.now:.0f} s"
+        return None
+
+    def reachable(self, key: str) -> bool:
+        """Whether an object must still be there in the end."""
+        return self.protects(key) is not None or key in self.soft
+
+    def listing(self, run_id: str) -> None:
+        """A run begins to list."""
+        self.runs.setdefault(run_id, Watched(run_id)).listing_began = self.time.now
+
+    def marked(self, run_id: str, candidates: Iterable[str]) -> None:
+        """A run stored its candidates. Nothing reachable since before its listing may be among them."""
+        began = self.runs[run_id].listing_began
+        for key in candidates:
+            problem = None
+            if key in self.foreign:
+                problem = "it is no object of lakeFS"
+            elif self.firm_since.get(key, began) < began:
+                problem = "it was referenced all the time"
+            elif self.soft.get(key, began) < began:
+                problem = "it was staged again before the listing"
+            elif key in self.uploading:
+                problem = "its upload is about to stage it"
+            elif self.linkable_until.get(key, 0.0) >= began:
+                problem = "it may have been linked"
+            if problem:
+                raise Violation(f"run {run_id} marks {key}: {problem}")
+
+    def deletion(self, run_id: str, key: str, recheck: Recheck) -> None:
+        """A key is being deleted."""
+        self.deleted += 1
+        problem = self.protects(key)
+        if problem:
+            raise Violation(f"run {run_id} deletes {key}: {problem}")
+        if key in self.soft:
+            limit = self.time.now - RECHECK_VALID - _TOLERANCE
+            if recheck.complete_began is not None and recheck.complete_ended >= limit:
+                limit = recheck.complete_began
+            if self.soft[key] < limit:
+                raise Violation(
+                    f"run {run_id} deletes {key}: it was staged again {self.time.now - self.soft[key]:.0f} s ago, before "
+                    "the recheck"
+                )
+            self.losses.append(key)
+        stored = self.bucket.objects.get(key)
+        watched = self.runs.setdefault(run_id, Watched(run_id))
+        if stored is not None or key not in watched.accepted:
+            watched.accepted[key] = len(stored.data) if stored else watched.accepted.get(key, 0)
+
+    def receipts(self, run_id: str, data: bytes) -> None:
+        """Receipts are being stored: what they call accepted was accepted."""
+        watched = self.runs.setdefault(run_id, Watched(run_id))
+        accepted = watched.accepted
+        for row in pq.read_table(BufferReader(data)).to_pylist():
+            if row["outcome"] == "accepted" and row["address"] not in accepted:
+                raise Violation(f"run {run_id} has a receipt for {row['address']}, which was not deleted")
+            if row["outcome"] == "accepted":
+                watched.receipted.add(row["address"])
+            if row["outcome"] != "accepted" and row["address"] in accepted:
+                raise Violation(f"run {run_id} has a receipt {row['outcome']} for {row['address']}, which was deleted")
+
+    def report(self, run_id: str, data: bytes, candidates: frozenset[str]) -> None:
+        """A report is being stored: it claims what happened, no more and no less."""
+        report = json.loads(data)
+        watched = self.runs.setdefault(run_id, Watched(run_id))
+        if report["ending"] == "failed":
+            if report["success"]:
+                raise Violation(f"the report of run {run_id} claims success for a failed run")
+            return
+        counts = report["counts"]
+        if report["dry_run"] and watched.accepted:
+            raise Violation(f"the dry run {run_id} deleted {len(watched.accepted)} objects")
+        # Where a collector was killed between a deletion and its receipts, it knows of less than happened.
+        least = sum(watched.accepted[key] for key in watched.receipted)
+        most = sum(watched.accepted.values())
+        if not len(watched.receipted) <= counts["deleted"] <= len(watched.accepted):
+            raise Violation(
+                f"the report of run {run_id} claims {counts['deleted']} deletions, {len(watched.accepted)} were accepted"
+            )
+        if not least <= report["object_bytes"]["deleted"] <= most:
+            raise Violation(
+                f"the report of run {run_id} claims {report['object_bytes']['deleted']} bytes, {most} were deleted"
+            )
+        open_ = candidates - watched.accepted.keys()
+        if not report["dry_run"] and len(open_) != counts["failed"] + counts["kept_live"]:
+            raise Violation(f"the report of run {run_id} does not account for {len(open_)} candidates left")
+        if report["success"] and not report["dry_run"] and len(open_) != counts["kept_live"]:
+            raise Violation(f"the report of run {run_id} claims success although deletions failed")

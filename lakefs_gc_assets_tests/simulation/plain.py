@@ -1,0 +1,91 @@
+"""What the frames' Spark functions do, on lists of rows: `test_spark_agrees.py` shows that they agree.
+
+Rows are dictionaries with the columns of `collection/tables.py`.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS, PLAIN_ETAG, Kept
+from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets_tests.simulation.bucket import md5
+
+Row = dict[str, Any]
+_MULTIPART, _PLAIN = re.compile(MULTIPART_ETAG), re.compile(PLAIN_ETAG)
+_EMPTY = md5(b"")
+
+
+def is_multipart(row: Row) -> bool:
+    """Whether an object was uploaded in parts."""
+    return row["etag"] is not None and _MULTIPART.match(row["etag"]) is not None
+
+
+def without(universe: Iterable[Row], *live: Collection[str]) -> list[Row]:
+    """`sources.subtraction.without`."""
+    return [row for row in universe if not any(row["address"] in addresses for addresses in live)]
+
+
+def kept_because(row: Row, cutoff: datetime, windows: Collection[str], sighted: Collection[str]) -> Kept | None:
+    """`sources.subtraction.kept_because`, for one row."""
+    issued = row["issued_at"]
+    if row["layout"] == Layout.UNRECOGNISED:
+        return Kept.UNRECOGNISED
+    if row["last_modified"] >= cutoff or (issued is not None and issued >= cutoff):
+        return Kept.YOUNG
+    if issued is None and row["layout"] in (Layout.SLICE, Layout.SHARDED):
+        return Kept.YOUNG
+    if row["slice_window"] not in windows:
+        return Kept.OTHER_WINDOW
+    if is_multipart(row) and row["address"] not in sighted:
+        return Kept.MULTIPART
+    return None
+
+
+def first_sightings(sightings: Iterable[Sequence[Row]]) -> dict[str, datetime]:
+    """The earliest sighting of each address in the frames of several runs: `assets.sightings.earlier`."""
+    first: dict[str, datetime] = {}
+    for rows in sightings:
+        for row in rows:
+            seen = row["first_listed_at"]
+            first[row["address"]] = min(first.get(row["address"], seen), seen)
+    return first
+
+
+def old_enough(first: dict[str, datetime], listing_started_at: datetime) -> set[str]:
+    """Addresses sighted long enough before a listing: `assets.sightings.old_enough`."""
+    limit = listing_started_at - timedelta(seconds=MULTIPART_SIGHTING_SECONDS)
+    return {address for address, seen in first.items() if seen <= limit}
+
+
+def _content(row: Row) -> str | None:
+    etag = row["etag"]
+    if etag is not None and _PLAIN.match(etag):
+        return str(etag)
+    return _EMPTY if etag is None and row["size"] == 0 else None
+
+
+def same_content(rows: Iterable[Row], others: Iterable[Row]) -> list[Row]:
+    """`sources.subtraction.same_content`."""
+    known: set[tuple[int, str]] = set()
+    known_sizes: set[int] = set()
+    unknown_sizes: set[int] = set()
+    for other in others:
+        content = _content(other)
+        if content is None:
+            unknown_sizes.add(other["size"])
+        else:
+            known.add((other["size"], content))
+            known_sizes.add(other["size"])
+    found = []
+    for row in rows:
+        content, size = _content(row), row["size"]
+        if size in unknown_sizes or (size in known_sizes if content is None else (size, content) in known):
+            found.append(row)
+    return found
+
+
+def plain_etag(row: Row) -> bool:
+    """Whether the ETag looks like the MD5 of a content that is not empty."""
+    return row["etag"] is not None and _PLAIN.match(row["etag"]) is not None and row["size"] > 0

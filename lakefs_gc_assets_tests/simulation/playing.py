@@ -1,0 +1,225 @@
+"""Plays a history: a setup and a list of steps, which are plain data, in one world with up to two collectors."""
+
+import random
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from unittest import mock
+
+from lakefs_gc_assets.collection import hidden, uncommitted
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.collector import Run
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.processes import Figures, Process, settings
+from lakefs_gc_assets_tests.simulation.repository import Refused
+from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
+from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, Setup, World
+from lakefs_gc_assets_tests.simulation.writers import OPERATIONS
+
+MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
+WINDOWS = ("month", "day", "slice")
+_QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something happens. `actor` is a writer, `time`, `servers`, or a collector; `numbers` choose among what there is."""
+
+    actor: str
+    what: str
+    numbers: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.what}({', '.join(map(str, self.numbers))})"
+
+
+@dataclass(frozen=True)
+class History:
+    """What is played."""
+
+    setup: Setup
+    steps: tuple[Step, ...]
+
+
+@dataclass
+class Result:
+    """What came of a history that broke no rule."""
+
+    steps: int
+    figures: Figures
+    deleted: int
+    live: int
+    losses: int
+    log: list[str] = field(repr=False)
+
+
+class Left(Violation):
+    """Garbage stays although nothing keeps it."""
+
+
+def play(history: History, *, make_run: Callable[..., Run] = Run, quiet: bool = True) -> Result:
+    """Plays a history to its end, then, in quiet times, two more runs.
+
+    Raises Violation as soon as something happens that must not.
+    """
+    with deterministic(history.setup.seed):
+        player = Player(history.setup, make_run)
+        try:
+            for step in history.steps:
+                player.do(step)
+            if quiet:
+                player.end()
+        finally:
+            player.stop()
+    return player.result(len(history.steps))
+
+
+@contextmanager
+def deterministic(seed: int) -> Iterator[None]:
+    """Random names and threads of the code under test depend on the seed alone."""
+    chance = random.Random(seed)
+    with ExitStack() as patches:
+        made = patches.enter_context(mock.patch.object(uuid, "uuid4"))
+        made.side_effect = lambda: uuid.UUID(int=chance.getrandbits(128), version=4)
+        patches.enter_context(mock.patch.object(xids.os, "urandom", chance.randbytes))
+        for module in (hidden, uncommitted):
+            patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", _OneByOne))
+        yield
+
+
+class _OneByOne:
+    """A pool of threads without threads: calls happen in order."""
+
+    def __init__(self, workers: int) -> None:
+        pass
+
+    def __enter__(self) -> "_OneByOne":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(self, function: Callable[..., object], *items: Sequence[object]) -> list[object]:
+        return list(map(function, *items))
+
+
+class Player:
+    """Does one step after the other."""
+
+    def __init__(self, setup: Setup, make_run: Callable[..., Run]) -> None:
+        self.world = World.of(setup)
+        self.figures = Figures()
+        shelf: dict[tuple[str, str], object] = {}
+        self.collectors = {
+            name: Process(self.world, name, shelf, self.figures, make_run)  # type: ignore[arg-type]
+            for name in ("c0", "c1")
+        }
+
+    def do(self, step: Step) -> None:
+        """Does one step; what is impossible now does nothing."""
+        if step.actor in self.collectors:
+            self._collect(self.collectors[step.actor], step.what, step.numbers)
+        elif step.actor == "time":
+            self._pass(step.what, step.numbers)
+        elif step.actor == "servers":
+            self._misbehave(step.what, step.numbers)
+        else:
+            self._write(step.actor, step.what, step.numbers)
+
+    def _write(self, writer: str, what: str, numbers: tuple[int, ...]) -> None:
+        world = self.world
+        if what in ("go_on", "crash"):
+            mine = [running for running in world.jobs if running.name.startswith(writer)] or world.jobs
+            if mine:
+                running = mine[numbers[0] % len(mine)]
+                (world.go_on if what == "go_on" else world.abandon)(running)
+            return
+        try:
+            job = OPERATIONS[what](world, *numbers)
+        except Refused:
+            return
+        world.start(f"{writer} {what}", job)
+
+    def _pass(self, what: str, numbers: tuple[int, ...]) -> None:
+        if what == "seconds":
+            self.world.pass_time(float(numbers[0]))
+            return
+        # To a moment near the one when an object, issued a while ago, becomes old enough.
+        issued = sorted({int(until) for until in self.world.oracle.linkable_until.values()})
+        future = [moment for moment in issued if moment + 2 * HOUR > self.world.time.now]
+        if future:
+            target = future[numbers[0] % len(future)] + numbers[1]
+            self.world.pass_time(max(0.0, target - self.world.time.now))
+
+    def _misbehave(self, what: str, numbers: tuple[int, ...]) -> None:
+        setattr(self.world.servers.misbehaviour, what, numbers[0])
+
+    def _collect(self, process: Process, what: str, numbers: tuple[int, ...]) -> None:
+        match what:
+            case "start":
+                sweep, age, window, budget = numbers
+                options = settings(bool(sweep), MIN_AGES[age % len(MIN_AGES)], WINDOWS[window % len(WINDOWS)])
+                process.start(options, budget)
+            case "go_on":
+                process.go_on(numbers[0])
+            case "finish":
+                process.go_on(None)
+            case "kill":
+                process.kill()
+            case "freeze":
+                process.frozen = True
+            case "resume":
+                process.resume(numbers[1], whole=bool(numbers[0]))
+            case "fail":
+                process.fail_in, process.lose_answer = numbers[0], bool(numbers[1])
+            case "refuse_deletes":
+                if process.view is not None:
+                    process.view.faults = DeleteFaults(refuse_every=numbers[0])
+            case "break_delete":
+                if process.view is not None:
+                    process.view.faults = DeleteFaults(break_after=numbers[0])
+            case "pretend_delete":
+                if process.view is not None:
+                    process.view.faults = DeleteFaults(pretend=True)
+            case _:
+                raise ValueError(f"no such step: {what}")
+
+    def end(self) -> None:
+        """Writers stop, time passes, two runs: then nothing is left that nothing reaches."""
+        world = self.world
+        for process in self.collectors.values():
+            process.go_on(None)
+        for running in list(world.jobs):
+            if running.due is None:
+                world.abandon(running)
+        world.servers.misbehaviour = Misbehaviour(
+            page_rows=world.setup.page_rows,
+            refuse_dumps=world.servers.misbehaviour.refuse_dumps,
+            copies_first=world.servers.misbehaviour.copies_first,
+        )
+        world.pass_time(_QUIET_SECONDS)
+        last = self.collectors["c0"]
+        for _ in range(2):
+            failed = self.figures.failed
+            last.start(settings(True, 24.0, "month"), None)
+            if self.figures.failed > failed:
+                raise Left(f"a run in quiet times failed: {world.log[-1]}")
+            world.pass_time(2 * HOUR)
+        garbage = world.garbage()
+        if garbage:
+            raise Left(f"{len(garbage)} objects stay although nothing reaches them: {', '.join(garbage[:5])}")
+
+    def stop(self) -> None:
+        """Ends what is still running."""
+        for process in self.collectors.values():
+            if process.coroutine is not None:
+                process.dead = True
+                process.coroutine.resume()
+
+    def result(self, steps: int) -> Result:
+        oracle = self.world.oracle
+        live = [key for key in self.world.bucket.keys if not key.startswith("_lakefs/") and oracle.reachable(key)]
+        return Result(steps, self.figures, oracle.deleted, len(live), len(oracle.losses), self.world.log)

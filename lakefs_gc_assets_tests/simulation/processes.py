@@ -1,0 +1,273 @@
+"""Collector processes: each is stopped and gone on with between any two of its calls, fails or dies when told to."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+from lakefs_gc_assets.collection import lock, run_folder
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets_tests.simulation.bucket import BucketView
+from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.collector import STEPS, Killed, Run
+from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
+from lakefs_gc_assets_tests.simulation.frames import Shelf
+from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.world import World
+
+LOCK_EXPIRY = 1 * HOUR
+_CALL_SECONDS = 0.05
+_YEAR_4000 = 64_060_588_800
+
+
+class Crash(Violation):
+    """The collector ended with something that is none of its own errors."""
+
+
+@cache
+def settings(sweep: bool, min_age_hours: float, slice_window: str) -> CollectionSettings:
+    """Settings of a run; no guard of amount, since a small world is often mostly garbage."""
+    return CollectionSettings.model_validate(
+        {
+            "sweep": sweep,
+            "min_age_hours": min_age_hours,
+            "slice_window": slice_window,
+            "max_candidate_share": 1.0,
+            "lock_expiry_minutes": LOCK_EXPIRY / MINUTE,
+        }
+    )
+
+
+@dataclass
+class Figures:
+    """What collectors did in a history."""
+
+    runs: int = 0
+    sweeps: int = 0
+    kills: int = 0
+    failed: int = 0
+    calls: int = 0
+
+
+@dataclass
+class Process:
+    """A place where one collector process at a time runs.
+
+    Attributes:
+        budget: how many more calls it makes before it stops; None for as many as it likes.
+        fail_in: after how many more calls one fails.
+        frozen: whether its background thread stands still as well.
+    """
+
+    world: World
+    name: str
+    shelf: Shelf
+    figures: Figures
+    make_run: Callable[..., Run] = Run
+    coroutine: Coroutine | None = None
+    run: Run | None = None
+    view: BucketView | None = None
+    recheck: Recheck = field(default_factory=Recheck)
+    budget: int | None = None
+    fail_in: int | None = None
+    lose_answer: bool = False
+    frozen: bool = False
+    dead: bool = False
+    wake: float = 0.0
+    last_renewed: float = 0.0
+    unfenced: int = 0
+    in_background: bool = False
+    options: CollectionSettings | None = None
+
+    def __post_init__(self) -> None:
+        self.world.background.append(self.keep_lock)
+
+    @property
+    def active(self) -> bool:
+        return self.coroutine is not None
+
+    def start(self, options: CollectionSettings, budget: int | None) -> None:
+        """A new run."""
+        if self.active:
+            return
+        seconds = int(self.world.time.now + self.world.setup.collector_skew)
+        self.figures.runs += 1
+        self.figures.sweeps += options.sweep
+        prefix = ((_YEAR_4000 - seconds) & 0xFFFF_FFFF).to_bytes(4)
+        run_id = xids.encode(prefix + self.name.encode().ljust(5)[:5] + self.figures.runs.to_bytes(3))
+        self.options = options
+        self._launch(run_id, f"owner of {run_id}", (), budget)
+
+    def resume(self, budget: int | None, *, whole: bool) -> None:
+        """The last run goes on from its first step that is not done, or wholly anew; on another machine, so to say."""
+        if self.active or self.run is None or self.options is None:
+            return
+        run_id = self.run.run_id
+        attempts = {name: frame.span.attempt for name in STEPS if (frame := self.shelf.get((run_id, name)))}
+        done = [name for name in STEPS if not whole and attempts.get(name) == attempts.get(STEPS[0], "")]
+        if len(done) == len(STEPS):
+            return
+        self._launch(run_id, self.run.owner, done, budget)
+
+    def _launch(self, run_id: str, owner: str, done: list[str] | tuple[str, ...], budget: int | None) -> None:
+        world, setup = self.world, self.world.setup
+        machine = MachineClock(world.time, setup.collector_skew)
+        self.recheck = Recheck()
+        self.dead, self.frozen, self.unfenced = False, False, 0
+        self.fail_in = None
+        self.view = view = BucketView(
+            world.bucket,
+            self._store_point,
+            lambda key, gone: world.oracle.deletion(run_id, key, self.recheck),
+            lambda key, data: self._written(run_id, key, data),
+            page=setup.listing_page,
+            delete_limit=setup.delete_limit,
+        )
+        api = CollectorsApi(world.servers, self._api_point, self._prepared, machine, setup.seen_servers)
+        clock = CollectorClock(machine, self._wait)
+        options = self.options
+        assert options is not None
+
+        def collect() -> None:
+            facts = api.repository()
+            namespace = Namespace.parse(facts.storage_namespace)
+            # Nothing here opens the store again in another process.
+            opener = None
+            repository = OpenRepository(
+                facts=facts,
+                namespace=namespace,
+                api=api,
+                store=view,
+                opener=opener,  # type: ignore[arg-type]
+                settings=options,
+                clock=clock,
+            )
+            self.run = run = self.make_run(
+                repository=repository,
+                run_id=run_id,
+                owner=owner,
+                shelf=self.shelf,
+                began_listing=world.oracle.listing,
+                marked=world.oracle.marked,
+            )
+            run.collect(done)
+
+        self.coroutine = Coroutine(collect)
+        self.go_on(budget)
+
+    def go_on(self, budget: int | None) -> None:
+        """Makes some more calls, or all."""
+        if self.coroutine is None:
+            return
+        self.budget, self.frozen = budget, False
+        self.coroutine.resume()
+        if self.coroutine.ended:
+            error, self.coroutine = self.coroutine.error, None
+            if isinstance(error, CollectionError):
+                self.figures.failed += 1
+                self.world.log.append(f"{self.name}: {error}")
+            elif isinstance(error, Violation):
+                raise error
+            elif error is not None and not isinstance(error, Killed):
+                raise Crash(f"{self.name}: {error!r}") from error
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        if self.coroutine is not None:
+            self.dead = True
+            self.figures.kills += 1
+            self.go_on(None)
+
+    def _suspend_if_spent(self) -> None:
+        if self.budget is not None and self.coroutine is not None:
+            if self.budget <= 0:
+                self.coroutine.suspend()
+            if self.budget is not None:
+                self.budget -= 1
+
+    def _point(self, call: str) -> bool | None:
+        """What happens at a call: True to lose its answer, None to fail it."""
+        if self.in_background:
+            return False
+        if self.dead:
+            raise Killed
+        self.figures.calls += 1
+        self.world.tick(_CALL_SECONDS)
+        self._suspend_if_spent()
+        if self.dead:
+            raise Killed
+        if call.startswith("delete "):
+            self._require_fenced(call)
+        if self.fail_in is not None:
+            self.fail_in -= 1
+            if self.fail_in < 0:
+                self.fail_in = None
+                self.world.log.append(f"{self.name}: {call} fails")
+                return True if self.lose_answer else None
+        return False
+
+    def _store_point(self, call: str) -> bool:
+        said = self._point(call)
+        if said is None:
+            raise StorageError(f"{call}: 500 InternalError")
+        return said
+
+    def _api_point(self, call: str) -> bool:
+        said = self._point(call)
+        if said is None:
+            raise ServerUnavailable(f"{call}: 503")
+        return said
+
+    def _wait(self, seconds: float) -> None:
+        self.wake = self.world.time.now + seconds
+        if self.budget is not None and self.coroutine is not None:
+            self.coroutine.suspend()
+        if self.dead:
+            raise Killed
+        if self.world.time.now < self.wake:
+            self.world.pass_time(self.wake - self.world.time.now)
+
+    def _prepared(self, begins: bool) -> None:
+        if begins:
+            self.recheck.began = self.world.time.now
+        else:
+            self.recheck.complete_began, self.recheck.complete_ended = self.recheck.began, self.world.time.now
+
+    def _written(self, run_id: str, key: str, data: bytes) -> None:
+        if key == lock.KEY:
+            self.last_renewed = self.world.time.now
+        elif key.startswith(run_folder.receipts(run_id)):
+            self.world.oracle.receipts(run_id, data)
+        elif key == run_folder.report(run_id):
+            frame = self.shelf.get((run_id, "candidates"))
+            self.world.oracle.report(run_id, data, frame.addresses if frame else frozenset())
+
+    def _require_fenced(self, call: str) -> None:
+        """One batch may be under way when the lock is lost; a second one is a violation."""
+        stored = self.world.bucket.objects.get(lock.KEY)
+        record = json.loads(stored.data) if stored else {}
+        held = self.run is not None and self.run.lock is not None and record.get("nonce") == self.run.lock.token.nonce
+        self.unfenced = 0 if held and not record.get("released") else self.unfenced + 1
+        if self.unfenced > 1:
+            raise Violation(f"{self.name} goes on with deletes although the lock belongs to {record.get('owner')}")
+
+    def keep_lock(self) -> None:
+        """What the thread in the background does: renews the lock in time, as long as it is held."""
+        run = self.run
+        if self.coroutine is None or self.dead or self.frozen or run is None or run.lock is None:
+            return
+        if self.world.time.now - self.last_renewed < LOCK_EXPIRY / 4:
+            return
+        self.in_background = True
+        try:
+            run.lock.renew(run.repository.clock.now())
+        except (LockLost, StorageError):
+            # Found out by the next batch.
+            self.last_renewed = self.world.time.now
+        finally:
+            self.in_background = False

@@ -1,0 +1,155 @@
+"""The state of the simulated lakeFS repository: commits, branches with their staging, tags, remembered copies."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lakefs_gc_assets.lakefs.facts import Commit
+from lakefs_gc_assets_tests.simulation import lakefs_files
+from lakefs_gc_assets_tests.simulation.bucket import Bucket
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+
+Staging = dict[str, Entry | None]
+"""Staged entries by path; None where the path was deleted."""
+
+
+class Refused(Exception):
+    """lakeFS refuses the operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """A commit with what it holds.
+
+    Attributes:
+        made_at: true time, seconds.
+        visible_at: from when on a scan of all commits finds it.
+    """
+
+    facts: Commit
+    entries: Mapping[str, Entry]
+    made_at: float
+    visible_at: float
+
+
+@dataclass
+class Branch:
+    """A branch; `tokens` are its staging token and the sealed ones, newest first."""
+
+    name: str
+    commit_id: str
+    tokens: list[Staging] = field(default_factory=lambda: [{}])
+    hidden: bool = False
+
+    def staged(self) -> Staging:
+        """What is staged, path by path; newer tokens win."""
+        if len(self.tokens) == 1:
+            return self.tokens[0]
+        merged: Staging = {}
+        for token in reversed(self.tokens):
+            merged.update(token)
+        return merged
+
+    def sealed(self) -> Staging:
+        """What a commit under way would take over."""
+        merged: Staging = {}
+        for token in reversed(self.tokens[1:]):
+            merged.update(token)
+        return merged
+
+
+@dataclass
+class Repository:
+    """One repository; every method is one transaction."""
+
+    uri: str
+    bucket: Bucket
+    commits: dict[str, CommitRecord] = field(default_factory=dict)
+    branches: dict[str, Branch] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    copies: list[tuple[str, float]] = field(default_factory=list)
+
+    def branch(self, name: str) -> Branch:
+        """Raises Refused where there is none."""
+        if name not in self.branches:
+            raise Refused(f"no branch {name}")
+        return self.branches[name]
+
+    def head(self, branch: Branch) -> Mapping[str, Entry]:
+        return self.commits[branch.commit_id].entries
+
+    def find(self, reference: str, path: str) -> Entry | None:
+        """The entry of a path on a branch, staged changes included, or of a commit."""
+        branch = self.branches.get(reference)
+        if branch is None:
+            record = self.commits.get(self.tags.get(reference, reference))
+            return None if record is None else record.entries.get(path)
+        staged = branch.staged()
+        return staged[path] if path in staged else self.head(branch).get(path)
+
+    def visible(self, branch: Branch) -> dict[str, Entry]:
+        """Every path of a branch."""
+        entries: dict[str, Entry | None] = {**self.head(branch), **branch.staged()}
+        return {path: entry for path, entry in entries.items() if entry is not None}
+
+    def changes(self, branch: Branch) -> Iterator[tuple[str, Entry | None]]:
+        """Differences of staging from the head, in order; what has the identity of the head's entry is none."""
+        head, staged = self.head(branch), branch.staged()
+        for path in sorted(staged):
+            entry, base = staged[path], head.get(path)
+            if entry is None:
+                if base is not None:
+                    yield path, None
+            elif base is None or base.identity != entry.identity:
+                yield path, entry
+
+    def stage(self, branch: Branch, path: str, entry: Entry) -> None:
+        branch.tokens[0][path] = entry
+
+    def remove(self, branch: Branch, path: str) -> None:
+        """Deletes a path: a tombstone, or nothing stays where nothing older needs to be hidden."""
+        if path in self.head(branch) or any(path in token for token in branch.tokens[1:]):
+            branch.tokens[0][path] = None
+        else:
+            branch.tokens[0].pop(path, None)
+
+    def seal(self, branch: Branch) -> tuple[int, ...]:
+        """Gives the branch a new staging token; returns what identifies the sealed ones."""
+        branch.tokens.insert(0, {})
+        return tuple(map(id, branch.tokens[1:]))
+
+    def add_commit(
+        self, entries: Mapping[str, Entry], parents: tuple[str, ...], date: float, now: float, lag: float
+    ) -> str:
+        """Adds a commit, on no branch yet; returns its id."""
+        id_ = hashlib.sha256(repr((len(self.commits), parents, now)).encode()).hexdigest()
+        metarange_id = lakefs_files.put_commit_objects(self.bucket, entries) if entries or parents else ""
+        generation = 1 + max((self.commits[parent].facts.generation for parent in parents), default=0)
+        facts = Commit(id_, metarange_id, parents, int(date), 1, generation)
+        self.commits[id_] = CommitRecord(facts, dict(entries), now, now + lag)
+        return id_
+
+
+def applied(base: Mapping[str, Entry], changes: Staging) -> dict[str, Entry]:
+    """The entries of a commit of these changes; an entry of the same identity stays the base's."""
+    entries = dict(base)
+    for path, entry in changes.items():
+        if entry is None:
+            entries.pop(path, None)
+        elif path not in base or base[path].identity != entry.identity:
+            entries[path] = entry
+    return entries
+
+
+def merged(base: Mapping[str, Entry], theirs: Mapping[str, Entry], ours: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Ours with what changed from the base to theirs, who win."""
+    entries = dict(ours)
+    for path in sorted(base.keys() | theirs.keys()):
+        before, after = base.get(path), theirs.get(path)
+        if (before and before.identity) == (after and after.identity):
+            continue
+        if after is None:
+            entries.pop(path, None)
+        else:
+            entries[path] = after
+    return entries

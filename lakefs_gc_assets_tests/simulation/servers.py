@@ -1,0 +1,329 @@
+"""lakeFS servers of the simulated world: they issue names, answer the collector's calls, and write its files.
+
+What real servers do wrong is here as well (see the protocol's notes): pages without a file while branches are deleted,
+the same continuation token again, a dump that lacks commits which its own branches name.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.facts import (
+    Branch,
+    Commit,
+    DiffEntry,
+    ObjectStats,
+    RefsDump,
+    ServerClocks,
+    StorageConfiguration,
+    UncommittedPage,
+)
+from lakefs_gc_assets.lakefs.facts import Repository as RepositoryFacts
+from lakefs_gc_assets_tests.simulation import lakefs_files
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, MachineClock, moment
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.repository import Repository
+
+LINK_SECONDS = DAY
+"""An issued address may be linked this long."""
+_YEAR_4000 = 64_060_588_800
+_MISSED_SECONDS = 10 * MINUTE
+
+
+@dataclass
+class Server:
+    """One server process: its clock, its slice, its names."""
+
+    number: int
+    clock: MachineClock
+    sharded: bool
+    slice: str = ""
+    slice_created: int = 0
+    names: int = 0
+
+    def _id(self, seconds: int) -> str:
+        self.names += 1
+        return xids.encode(
+            (seconds & 0xFFFF_FFFF).to_bytes(4) + bytes((0, 0, 0, 0, self.number)) + self.names.to_bytes(3)
+        )
+
+    def issue_name(self, *, linkable: bool = False) -> tuple[str, int]:
+        """A new address, and the time in it; one to be linked carries a signature."""
+        now = int(self.clock.seconds())
+        if not self.slice or now - self.slice_created > HOUR:
+            self.slice, self.slice_created = self.descending(), now
+        name = self._id(now)
+        if linkable:
+            digest = hashlib.sha256(name.encode()).digest()
+            name += "," + base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        shard = f"!{name[17:19]}/{name[16]}/" if self.sharded else ""
+        return f"data/{shard}{self.slice}/{name}", now
+
+    def descending(self) -> str:
+        return self._id(_YEAR_4000 - int(self.clock.seconds()))
+
+    def accepts(self, issued: int) -> bool:
+        """Whether an address issued at this time may still be linked."""
+        return self.clock.seconds() - issued <= LINK_SECONDS
+
+
+@dataclass
+class Misbehaviour:
+    """What the servers do next that real ones have been seen to do.
+
+    Attributes:
+        page_rows: rows of one page of uncommitted data.
+        stuck_pages: so many times a page says nothing and names the same token.
+        lost_branches: so many branches' staging cannot be read, which goes unnoticed.
+        failed_dumps: so many dumps end with an error.
+        missing_commits: dumps lack young commits that their own branches, tags or commits name.
+        refuse_dumps: dumping is not allowed.
+        copies_first: remembered copies are written before uncommitted data (no server does that).
+    """
+
+    page_rows: int = 3
+    stuck_pages: int = 0
+    lost_branches: int = 0
+    failed_dumps: int = 0
+    missing_commits: bool = False
+    refuse_dumps: bool = False
+    copies_first: bool = False
+
+
+@dataclass
+class _Dump:
+    """A dump under way; each question about it takes it one step further."""
+
+    stage: int = 0
+    ids: list[str] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    answer: RefsDump | None = None
+
+
+@dataclass
+class Servers:
+    """All servers of the installation."""
+
+    repository: Repository
+    servers: list[Server]
+    misbehaviour: Misbehaviour = field(default_factory=Misbehaviour)
+    dumps: list[_Dump] = field(default_factory=list)
+
+    def prepare(
+        self, server: Server, token: str | None, step: Callable[[], None], now: Callable[[], float]
+    ) -> UncommittedPage:
+        """One page of prepare_uncommited; `step` lets the world go on between two branches."""
+        start = json.loads(base64.b64decode(token)) if token else None
+        run_id = start["run_id"] if start else server.descending()
+        at, behind = (start["branch"], start["path"]) if start else ("", "")
+        wrong = self.misbehaviour
+        if start and wrong.stuck_pages:
+            wrong.stuck_pages -= 1
+            return UncommittedPage(run_id, "", token)
+        rows: list[str] = []
+        counted = 0
+        if wrong.copies_first and start is None:
+            rows += [address for address, _ in self.repository.copies]
+            counted = len(rows)
+        following: dict[str, str] | None = None
+        for name in sorted(self.repository.branches):
+            if name < at:
+                continue
+            step()
+            branch = self.repository.branches.get(name)
+            if branch is None:
+                # The server loses count of the rows; a page that counts none is not uploaded.
+                counted = 0
+                continue
+            if wrong.lost_branches and branch.staged():
+                wrong.lost_branches -= 1
+                continue
+            for path, entry in self.repository.changes(branch):
+                if name == at and path < behind:
+                    continue
+                if len(rows) >= wrong.page_rows:
+                    following = {"branch": name, "path": path, "run_id": run_id, "key": ""}
+                    break
+                address = self._relative(entry)
+                if address is not None:
+                    rows.append(address)
+                    counted += 1
+            if following:
+                break
+        if following is None and not wrong.copies_first:
+            rows += [address for address, _ in self.repository.copies]
+            counted += len(self.repository.copies)
+        location = ""
+        if counted:
+            folder = f"_lakefs/retention/gc/uncommitted/{run_id}/uncommitted/"
+            self.repository.bucket.put(folder + server.descending(), lakefs_files.uncommitted_file(tuple(rows)))
+            location = self.repository.uri + folder
+        next_token = base64.b64encode(json.dumps(following).encode()).decode() if following else None
+        return UncommittedPage(run_id, location, next_token)
+
+    def _relative(self, entry: Entry | None) -> str | None:
+        if entry is None:
+            return None
+        if entry.address_type == 1:
+            return entry.address
+        uri = self.repository.uri
+        return entry.address.removeprefix(uri) if entry.address.startswith(uri) else None
+
+    def start_dump(self) -> str:
+        if self.misbehaviour.refuse_dumps:
+            raise AccessDenied("POST /dump: 403")
+        self.dumps.append(_Dump())
+        return str(len(self.dumps) - 1)
+
+    def dump_state(self, task: str, now: float) -> RefsDump:
+        """Two halves of the commits, then branches, then tags: one at each question."""
+        dump = self.dumps[int(task)]
+        if dump.answer is not None:
+            return dump.answer
+        repository, wrong = self.repository, self.misbehaviour
+        if dump.stage < 2:
+            half = "8" * 64
+            dump.commits += [
+                record.facts
+                for id_, record in sorted(repository.commits.items())
+                if record.visible_at <= now and (id_ >= half) == (dump.stage == 1)
+            ]
+        elif dump.stage == 2:
+            if wrong.failed_dumps:
+                wrong.failed_dumps -= 1
+                dump.answer = RefsDump(True, "dump failed", "", "", "")
+                return dump.answer
+            branches = [Branch(name, branch.commit_id) for name, branch in sorted(repository.branches.items())]
+            tags = [Branch(name, commit_id) for name, commit_id in sorted(repository.tags.items())]
+            if wrong.missing_commits:
+                dump.commits = self._without_young_named(dump.commits, branches + tags, now)
+            dump.ids = [
+                lakefs_files.put_dumped_commits(repository.bucket, dump.commits),
+                lakefs_files.put_dumped_branches(repository.bucket, branches),
+                lakefs_files.put_dumped_tags(repository.bucket, tags),
+            ]
+        else:
+            dump.answer = RefsDump(True, None, *dump.ids)
+            return dump.answer
+        dump.stage += 1
+        return RefsDump(False)
+
+    def _without_young_named(self, commits: list[Commit], refs: list[Branch], now: float) -> list[Commit]:
+        named = {ref.commit_id for ref in refs}
+        ancestors = [self.repository.commits[id_].facts for id_ in sorted(named)]
+        while ancestors:
+            for parent in ancestors.pop().parents:
+                if parent not in named:
+                    named.add(parent)
+                    ancestors.append(self.repository.commits[parent].facts)
+        return [
+            commit
+            for commit in commits
+            if commit.id not in named or self.repository.commits[commit.id].made_at < now - _MISSED_SECONDS
+        ]
+
+
+class CollectorsApi:
+    """`LakeFSApi` for one collector: each call is a point where the world may go on, fail it or end the collector."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        point: Callable[[str], bool],
+        prepared: Callable[[bool], None],
+        own_clock: MachineClock,
+        sees: int,
+    ) -> None:
+        """For a collector.
+
+        Args:
+            prepared: is told when a preparation begins (True) and ends (False).
+            sees: the number of servers that answer this collector.
+        """
+        self._servers, self._point, self._prepared, self._own = servers, point, prepared, own_clock
+        self._sees = sees
+        self._calls = 0
+        self.server_clocks = ServerClocks()
+
+    def _ask(self, call: str) -> Server:
+        self._calls += 1
+        if self._point(call):
+            raise LakeFSError(f"{call}: 503 after 4 retries")
+        server = self._servers.servers[self._calls % self._sees]
+        self.server_clocks.saw(moment(float(int(server.clock.seconds()))), moment(self._own.seconds()))
+        return server
+
+    def _now(self) -> float:
+        return self._own.time.now
+
+    def repository(self) -> RepositoryFacts:
+        self._ask("repository")
+        return RepositoryFacts("repo", self._servers.repository.uri, "main", False)
+
+    def storage_configuration(self, storage_id: str) -> StorageConfiguration:
+        self._ask("config")
+        return StorageConfiguration("s3")
+
+    def grace_period(self) -> timedelta:
+        self._ask("grace_period")
+        return timedelta(seconds=LINK_SECONDS)
+
+    def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:
+        if continuation_token is None:
+            self._prepared(True)
+        server = self._ask("prepare_uncommitted")
+        page = self._servers.prepare(
+            server, continuation_token, lambda: self._point("prepare_uncommitted goes on") and None, self._now
+        )
+        if page.continuation_token is None:
+            self._prepared(False)
+        return page
+
+    def branches(self) -> tuple[Branch, ...]:
+        self._ask("branches")
+        found = sorted(self._servers.repository.branches.items())
+        return tuple(Branch(name, branch.commit_id) for name, branch in found)
+
+    def tags(self) -> tuple[Branch, ...]:
+        self._ask("tags")
+        return tuple(Branch(name, commit_id) for name, commit_id in sorted(self._servers.repository.tags.items()))
+
+    def first_change(self, branch: str) -> DiffEntry | None:
+        return next(self.changes(branch), None)
+
+    def changes(self, branch: str) -> Iterator[DiffEntry]:
+        self._ask(f"diff {branch}")
+        repository = self._servers.repository
+        if branch not in repository.branches:
+            raise NotFound(f"diff {branch}: 404")
+        for path, entry in list(repository.changes(repository.branches[branch])):
+            yield DiffEntry(path, "removed" if entry is None else "changed")
+
+    def stat(self, reference: str, path: str) -> ObjectStats | None:
+        self._ask(f"stat {reference} {path}")
+        repository = self._servers.repository
+        entry = repository.find(reference, path)
+        if entry is None:
+            return None
+        uri = "" if entry.address_type == 2 else repository.uri
+        return ObjectStats(path, uri + entry.address, entry.size)
+
+    def start_refs_dump(self) -> str:
+        self._ask("start_refs_dump")
+        return self._servers.start_dump()
+
+    def refs_dump(self, task_id: str) -> RefsDump:
+        self._ask("refs_dump")
+        return self._servers.dump_state(task_id, self._now())
+
+    def commit(self, commit_id: str) -> Commit:
+        self._ask(f"commit {commit_id[:8]}")
+        record = self._servers.repository.commits.get(commit_id)
+        if record is None:
+            raise NotFound(f"commit {commit_id}: 404")
+        return record.facts

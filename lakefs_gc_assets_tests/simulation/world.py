@@ -1,0 +1,180 @@
+"""The simulated world: time, store, repository, servers, users' unfinished work, and the oracle that watches."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
+from lakefs_gc_assets_tests.simulation.clocks import HOUR, MachineClock, TrueTime
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.oracle import Oracle
+from lakefs_gc_assets_tests.simulation.repository import Branch, Refused, Repository
+from lakefs_gc_assets_tests.simulation.servers import LINK_SECONDS, Server, Servers
+
+Rules = Literal["oss", "seed"]
+"""Copies are full, or within one staging area by reference and remembered."""
+
+START = 1_794_000_000.0
+"""2026-11-06 21:20 UTC."""
+PATHS = ("a", "b", "d/a", "d/b", "d/c", "e", "f/1", "f/2", "g", "z")
+CONTENTS = (b"", b"one", b"two", b"three", b"seven", b"content of eleven", b"x" * 40)
+BRANCHES = ("main", "alpha", "dev", "omega", "zeta")
+TAGS = ("v1", "v2", "v3")
+COPY_SECONDS = 48 * HOUR
+"""How long a copy is remembered."""
+
+Job = Iterator[float | None]
+"""An operation of several steps; it yields within how many seconds it goes on, None where that may take for ever."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a world is like.
+
+    Attributes:
+        server_skews: of each server, seconds.
+        seen_servers: how many of them ever answer the collector.
+    """
+
+    seed: int = 0
+    start: float = START
+    rules: Rules = "oss"
+    etags: ETags = "md5"
+    layout: Literal["slice", "sharded"] = "slice"
+    uri: str = "s3://bucket/repo/"
+    server_skews: tuple[float, ...] = (0.0, 0.0)
+    seen_servers: int = 1
+    store_skew: float = 0.0
+    collector_skew: float = 0.0
+    listing_page: int = 1000
+    delete_limit: int = 3
+    page_rows: int = 3
+    old_objects: int = 4
+
+
+@dataclass
+class Running:
+    """A job under way; `due` is when it goes on at the latest, true time."""
+
+    name: str
+    job: Job
+    due: float | None
+
+
+@dataclass
+class World:
+    """Everything but the collectors."""
+
+    setup: Setup
+    time: TrueTime
+    bucket: Bucket
+    repository: Repository
+    servers: Servers
+    oracle: Oracle
+    jobs: list[Running] = field(default_factory=list)
+    background: list[Callable[[], None]] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    imports: int = 0
+
+    @classmethod
+    def of(cls, setup: Setup) -> "World":
+        """A repository with an empty first commit, and objects of older layouts."""
+        time = TrueTime(setup.start)
+        bucket = Bucket(MachineClock(time, setup.store_skew), setup.etags)
+        repository = Repository(setup.uri, bucket)
+        sharded = setup.layout == "sharded"
+        machines = [Server(number, MachineClock(time, skew), sharded) for number, skew in enumerate(setup.server_skews)]
+        servers = Servers(repository, machines)
+        servers.misbehaviour.page_rows = setup.page_rows
+        oracle = Oracle(time, repository, bucket, min(setup.server_skews))
+        world = cls(setup, time, bucket, repository, servers, oracle)
+        world.begin()
+        return world
+
+    def begin(self) -> None:
+        first = self.commit({}, (), 0.0)
+        self.repository.branches["main"] = Branch("main", first)
+        self.bucket.put("_lakefs/dummy", b"")
+        self.bucket.put("dummy", b"")
+        for number in range(self.setup.old_objects):
+            content = CONTENTS[1 + number % 4]
+            names = (f"data/repo:token-{number}/{number:021d}", md5(str(number).encode()), f"data/foreign/{number}")
+            key = names[number % 3]
+            self.bucket.put_data(key, content, begun=self.time.now - 400 * HOUR)
+            if number % 3 == 2:
+                self.oracle.foreign.add(key)
+            elif number % 2:
+                self.repository.branches["main"].tokens[0][f"old/{number}"] = Entry(key, 1, len(content), md5(content))
+        self.oracle.look()
+
+    def commit(self, entries: dict[str, Entry], parents: tuple[str, ...], lag: float, date: float = 0.0) -> str:
+        """Adds a commit; its date is off by `date` seconds."""
+        now = self.time.now
+        id_ = self.repository.add_commit(entries, parents, now + date, now, lag)
+        self.oracle.note_commit(entries.values())
+        return id_
+
+    def issue(self, server: Server, *, linkable: bool = False) -> tuple[str, int]:
+        """A new name of one server; the oracle learns until when it can be linked."""
+        key, issued = server.issue_name(linkable=linkable)
+        if linkable:
+            self.oracle.linkable_until[key] = issued + LINK_SECONDS - self.oracle.slowest_skew
+        return key, issued
+
+    def start(self, name: str, job: Job) -> None:
+        """Begins an operation; its first step happens at once."""
+        running = Running(name, job, None)
+        self.jobs.append(running)
+        self.go_on(running)
+
+    def go_on(self, running: Running) -> None:
+        """The next step of an operation."""
+        if running not in self.jobs:
+            return
+        try:
+            within = next(running.job)
+            running.due = None if within is None else self.time.now + within
+        except StopIteration:
+            self.jobs.remove(running)
+        except Refused:
+            self.jobs.remove(running)
+        self.oracle.look()
+
+    def abandon(self, running: Running) -> None:
+        """An operation ends where it is: a crash."""
+        self.jobs.remove(running)
+        running.job.close()  # type: ignore[attr-defined]
+        self.oracle.look()
+
+    def tick(self, seconds: float) -> None:
+        """A moment passes: a call."""
+        self.time.now += seconds
+        now = self.time.now
+        if any(running.due is not None and running.due <= now for running in self.jobs):
+            self.pass_time(0.0)
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass; what is due meanwhile happens."""
+        until = self.time.now + seconds
+        while True:
+            due = [running for running in self.jobs if running.due is not None and running.due <= until]
+            if not due:
+                break
+            first = min(due, key=lambda running: running.due or 0.0)
+            self.time.now = max(self.time.now, first.due or 0.0)
+            self.go_on(first)
+        self.time.now = max(self.time.now, until)
+        copies = self.repository.copies
+        if copies and copies[0][1] < self.time.now - COPY_SECONDS:
+            self.repository.copies = [row for row in copies if row[1] >= self.time.now - COPY_SECONDS]
+            self.oracle.look()
+        for each in self.background:
+            each()
+
+    def garbage(self) -> list[str]:
+        """Objects of lakeFS that nothing reaches."""
+        return [
+            key
+            for key in self.bucket.keys
+            if not key.startswith("_lakefs/") and key != "dummy" and not self.oracle.reachable(key)
+        ]
