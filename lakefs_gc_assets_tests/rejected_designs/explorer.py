@@ -1,0 +1,204 @@
+"""All interleavings of a few actors, breadth first: the first violation that is found has the shortest history.
+
+An actor is a generator: it yields atomic steps and is sent what each of them answered. Given the same answers it takes
+the same steps, so a state is the world and what every actor was told so far; equal states are looked at once.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterator
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, Generic, Self, TypeVar
+
+_DEAD = "dies"
+
+
+@dataclass
+class World:
+    """What actors share: its fields are sets, and dictionaries of values that never change.
+
+    Attributes:
+        under_way: operations that have begun and not ended; kept by the explorer.
+    """
+
+    under_way: set[str] = field(default_factory=set)
+
+    def duplicate(self) -> Self:
+        """The same world, to be changed by a step."""
+        return replace(self, **{each.name: copy(getattr(self, each.name)) for each in fields(self)})
+
+    def frozen(self) -> Hashable:
+        """All of it as a value that can be compared with that of another moment."""
+        values = (getattr(self, each.name) for each in fields(self))
+        return tuple(frozenset(value.items() if isinstance(value, dict) else value) for value in values)
+
+
+Kind = TypeVar("Kind", bound=World)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One atomic step: `act` changes the world it is given first, and answers."""
+
+    label: str
+    act: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+def step(label: str, act: Callable[..., Any], *arguments: Any) -> Step:
+    """A step, to be yielded."""
+    return Step(label, act, arguments)
+
+
+Steps = Generator[Step, Any, None]
+
+
+@dataclass(frozen=True)
+class Actor:
+    """One operation from begin to end; a mortal one may die before any of its steps but the first."""
+
+    name: str
+    program: Callable[[], Steps]
+    mortal: bool = False
+
+
+@dataclass(frozen=True)
+class Scenario(Generic[Kind]):
+    """A world, who acts in it, what must never be, and what must not be left when everybody has ended."""
+
+    world: Kind
+    actors: tuple[Actor, ...]
+    broken: Callable[[Kind], str | None]
+    left: Callable[[Kind], str | None] = lambda world: None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step of a history."""
+
+    actor: str
+    label: str
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.label}"
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What was found: a history that ends in a problem, or (`problem` is None) that no history does."""
+
+    states: int
+    problem: str | None = None
+    history: tuple[Moment, ...] = ()
+
+
+@dataclass(frozen=True)
+class _State(Generic[Kind]):
+    world: Kind
+    answers: tuple[tuple[Any, ...], ...]
+
+    def key(self) -> Hashable:
+        return self.world.frozen(), self.answers
+
+
+def explore(scenario: Scenario[Kind]) -> Exploration:
+    """Looks at every state that can be reached, nearest first, up to the first problem."""
+    start = _State(scenario.world.duplicate(), tuple(() for _ in scenario.actors))
+    came_from: dict[Hashable, tuple[Hashable, Moment] | None] = {start.key(): None}
+    waiting = deque([start])
+    while waiting:
+        state = waiting.popleft()
+        followers = list(_followers(scenario, state))
+        problem = scenario.broken(state.world) or (None if followers else scenario.left(state.world))
+        if problem is not None:
+            return Exploration(len(came_from), problem, tuple(_history(came_from, state.key())))
+        for moment, follower in followers:
+            if (key := follower.key()) not in came_from:
+                came_from[key] = state.key(), moment
+                waiting.append(follower)
+    return Exploration(len(came_from))
+
+
+def replay(scenario: Scenario[Kind], history: tuple[Moment, ...]) -> str | None:
+    """The problem in which a history ends, if any. Raises ValueError where the scenario does not allow it."""
+    state = _State(scenario.world.duplicate(), tuple(() for _ in scenario.actors))
+    for moment in history:
+        matching = [follower for each, follower in _followers(scenario, state) if each == moment]
+        if len(matching) != 1:
+            raise ValueError(f"{moment} is not possible here")
+        state = matching[0]
+    ended = next(_followers(scenario, state), None) is None
+    return scenario.broken(state.world) or (scenario.left(state.world) if ended else None)
+
+
+def every_problem(scenario: Scenario[Kind], steps: int) -> Iterator[tuple[Moment, ...]]:
+    """Histories of at most so many steps that end in a problem; depth first and without comparing states: slow."""
+
+    def below(state: _State[Kind], history: tuple[Moment, ...]) -> Iterator[tuple[Moment, ...]]:
+        followers = list(_followers(scenario, state))
+        if scenario.broken(state.world) or (not followers and scenario.left(state.world)):
+            yield history
+        elif len(history) < steps:
+            for moment, follower in followers:
+                yield from below(follower, (*history, moment))
+
+    return below(_State(scenario.world.duplicate(), tuple(() for _ in scenario.actors)), ())
+
+
+def alone(world: Kind, program: Callable[[], Steps]) -> Kind:
+    """The world after one operation that nobody interrupts."""
+    world = world.duplicate()
+    steps, answer = program(), None
+    try:
+        while True:
+            current = steps.send(answer)
+            answer = current.act(world, *current.arguments)
+    except StopIteration:
+        return world
+
+
+def _followers(scenario: Scenario[Kind], state: _State[Kind]) -> Iterator[tuple[Moment, _State[Kind]]]:
+    for index, actor in enumerate(scenario.actors):
+        told = state.answers[index]
+        current = _next_step(actor.program, told)
+        if current is None:
+            continue
+        world = state.world.duplicate()
+        world.under_way.add(actor.name)
+        answer = current.act(world, *current.arguments)
+        if _next_step(actor.program, (*told, answer)) is None:
+            world.under_way.discard(actor.name)
+        refused = ": refused" if answer is False else ""
+        yield Moment(actor.name, current.label + refused), _State(world, _with(state.answers, index, answer))
+        if actor.mortal and told:
+            world = state.world.duplicate()
+            world.under_way.discard(actor.name)
+            yield Moment(actor.name, _DEAD), _State(world, _with(state.answers, index, _DEAD))
+
+
+def _with(answers: tuple[tuple[Any, ...], ...], index: int, answer: Any) -> tuple[tuple[Any, ...], ...]:
+    return (*answers[:index], (*answers[index], answer), *answers[index + 1 :])
+
+
+@lru_cache(maxsize=1 << 16)
+def _next_step(program: Callable[[], Steps], told: tuple[Any, ...]) -> Step | None:
+    """What an actor does next that was told this so far; None where it has ended."""
+    if told and told[-1] == _DEAD:
+        return None
+    steps = program()
+    try:
+        current = next(steps)
+        for answer in told:
+            current = steps.send(answer)
+    except StopIteration:
+        return None
+    return current
+
+
+def _history(came_from: dict[Hashable, tuple[Hashable, Moment] | None], key: Hashable) -> list[Moment]:
+    moments: list[Moment] = []
+    while (before := came_from[key]) is not None:
+        key, moment = before
+        moments.append(moment)
+    return moments[::-1]

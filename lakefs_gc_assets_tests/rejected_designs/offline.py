@@ -1,0 +1,271 @@
+"""Nobody who writes deletes an object. A collector does, from outside, in an order that nothing can slip through.
+
+It lists the store, then reads what is staged, then what is committed. It deletes what it saw nowhere but in the list
+and what is older than any operation may last. An entry moves from staging to a commit and never back, so it is seen at
+least once; a copy is a new object, and new objects are too young. Right before deleting it looks a second time.
+
+The writers are those of the designs above, without their deletions, and the collector meets every history of theirs.
+When all have ended, one more run leaves no garbage. Then the same with one step of the order changed.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from lakefs_gc_assets_tests.rejected_designs.case import Case
+from lakefs_gc_assets_tests.rejected_designs.explorer import Actor, Scenario, Steps, alone, step
+from lakefs_gc_assets_tests.rejected_designs.lake import Entry, Lake, missing
+
+TITLE = "Collection offline"
+
+LIST, LIST_YOUNG, STAGED, COPIED, SEALED, COMMITTED = "list", "list young", "staged", "copied", "sealed", "committed"
+LOOK = (STAGED, SEALED, COMMITTED)
+ONE_LOOK = (LIST, *LOOK)
+TWO_LOOKS = (LIST, *LOOK, *LOOK)
+TRACKED = (LIST, STAGED, COPIED, SEALED, COMMITTED)
+"""What a collection does in which order; subtraction and deletion follow."""
+
+Place = tuple[str, str]
+"""A branch and a path."""
+
+
+@dataclass
+class Tracked(Lake):
+    """A lake that notes shallow copies; where copies are full, there are none."""
+
+    tracked: set[str] = field(default_factory=set)
+
+    def listed(self, young_too: bool) -> frozenset[str]:
+        """Objects older than the cutoff: what was under way when they were written has ended."""
+        return frozenset(address for address, meanwhile in self.objects.items() if young_too or self.old(meanwhile))
+
+    def committed_addresses(self) -> frozenset[str]:
+        """Addresses that commits hold."""
+        return frozenset(address for _, address in self.committed)
+
+    def sealed_tokens(self) -> frozenset[str]:
+        """Tokens of commits that are under way."""
+        return frozenset(self.sealed)
+
+    def copied_addresses(self) -> frozenset[str]:
+        """Addresses of shallow copies."""
+        return frozenset(self.tracked)
+
+    def track(self, address: str) -> None:
+        """Notes a shallow copy."""
+        self.tracked.add(address)
+
+    def copy_object(self, source: str, target: str) -> bool:
+        """Copies an object; answers whether it was there."""
+        if source not in self.objects:
+            return False
+        self.write(target)
+        return True
+
+
+def collect(phases: tuple[str, ...], places: tuple[Place, ...]) -> Steps:
+    """One collection; staging is read place by place, as a server pages through it.
+
+    While a commit is under way, what it is about to write can be hidden below newer entries of the same path. So
+    nothing is deleted when one token was sealed at every look.
+    """
+    listed: frozenset[str] = frozenset()
+    live: frozenset[str] = frozenset()
+    sealed: list[frozenset[str]] = []
+    for phase in phases:
+        if phase in (LIST, LIST_YOUNG):
+            listed = yield step("lists the store", Tracked.listed, phase == LIST_YOUNG)
+        elif phase == STAGED:
+            for branch, path in places:
+                found = yield step(f"reads what is staged on {branch} as {path}", Tracked.entry, branch, path)
+                live |= {found.entry.address} if found else frozenset()
+        elif phase == COPIED:
+            live |= yield step("reads what was copied", Tracked.copied_addresses)
+        elif phase == SEALED:
+            sealed.append((yield step("reads which tokens are sealed", Tracked.sealed_tokens)))
+        else:
+            live |= yield step("reads what is committed", Tracked.committed_addresses)
+    if sealed and frozenset.intersection(*sealed):
+        return
+    for address in sorted(listed - live):
+        yield step(f"deletes {address}", Tracked.hard_delete, address)
+
+
+def upload(branch: str, path: str, address: str) -> Steps:
+    """Writes an object to an address of its own and stages it; again if the token changed meanwhile."""
+    yield step(f"writes {address}", Tracked.write, address)
+    yield from stage(branch, path, address)
+
+
+def stage(branch: str, path: str, address: str) -> Steps:
+    """Sets an entry; again if the token changed meanwhile."""
+    token = yield step(f"reads the token of {branch}", Tracked.token, branch)
+    while True:
+        yield step(f"sets the entry of {path} to {address}", Tracked.stage, token, path, address)
+        now = yield step(f"reads the token of {branch}", Tracked.token, branch)
+        if now == token:
+            return
+        token = now
+
+
+def copy(source: Place, target: Place, address: str, moves: bool = False) -> Steps:
+    """Copies an entry in full, the object to an address of its own; a move deletes the old entry then.
+
+    Fails where the object went meanwhile.
+    """
+    found = yield step(f"reads the entry of {source[1]}", Tracked.entry, *source)
+    if found is None:
+        return
+    original = found.entry.address
+    if not (yield step(f"copies {original} to {address}", Tracked.copy_object, original, address)):
+        return
+    yield from stage(*target, address)
+    if moves:
+        yield from delete(*source)
+
+
+def rename(source: Place, target: Place) -> Steps:
+    """Notes the address as copied, stages it a second time, and deletes the old entry."""
+    found = yield step(f"reads the entry of {source[1]}", Tracked.entry, *source)
+    if found is None:
+        return
+    yield step(f"notes {found.entry.address} as copied", Tracked.track, found.entry.address)
+    yield from stage(*target, found.entry.address)
+    yield from delete(*source)
+
+
+def delete(branch: str, path: str) -> Steps:
+    """Removes an entry, and nothing else."""
+    found = yield step(f"reads the entry of {path}", Tracked.entry, branch, path)
+    if found is not None:
+        yield step(f"removes the entry of {path}", Tracked.unstage, found.token, path)
+
+
+def commit(branch: str) -> Steps:
+    """Swaps the token, then writes the commit."""
+    token = yield step(f"swaps the token of {branch}", Tracked.seal, branch)
+    yield step(f"writes the entries of {token} to a commit", Tracked.commit, token)
+
+
+def reset(branch: str) -> Steps:
+    """Drops a token, and its entries with it."""
+    yield step(f"drops the token of {branch}", Tracked.drop, branch)
+
+
+X, Y, Z, DEV = ("main", "x"), ("main", "y"), ("main", "z"), ("dev", "y")
+
+
+def scenario(
+    phases: tuple[str, ...], *actors: Actor, places: tuple[Place, ...] = (Y, X), staged: str = "x"
+) -> Scenario[Tracked]:
+    """Entries of `staged` share p1, as earlier versions left them; p0 is garbage from the beginning."""
+    world = Tracked(
+        objects={"p0": frozenset(), "p1": frozenset()},
+        tokens={"dev": "dev.1", "main": "main.1"},
+        staged={("main.1", path): Entry("p1") for path in staged},
+    )
+
+    def garbage(lake: Tracked) -> str | None:
+        after = alone(lake, partial(collect, ONE_LOOK, places))
+        unreferenced = sorted(after.objects.keys() - after.references().keys())
+        return missing(after) or (f"{unreferenced[0]} is never collected" if unreferenced else None)
+
+    return Scenario(world, (Actor("collector", partial(collect, phases, places)), *actors), missing, garbage)
+
+
+def _move(target: Place, address: str, mortal: bool = False) -> Actor:
+    return Actor(f"move to {target[1]}", partial(copy, X, target, address, moves=True), mortal)
+
+
+UPLOAD = Actor("upload", partial(upload, *X, "p2"))
+_LINK = Actor("link", partial(upload, *Y, "p2"), mortal=True)
+COMMIT = Actor("commit", partial(commit, "main"))
+_RESET = Actor("reset", partial(reset, "main"))
+_DELETE = Actor("delete", partial(delete, *X))
+_COPY = Actor("copy", partial(copy, X, DEV, "p3"))
+_RENAME = Actor("rename", partial(rename, X, Y))
+_STAGE = Actor("stage", partial(stage, *Y, "p0"))
+
+
+def _holds(title: str, says: str, scenario: Scenario[Tracked]) -> Case:
+    return Case(title, says, scenario, holds=True)
+
+
+CASES = (
+    _holds(
+        "a write that ends after a commit",
+        "As in the first design, but written to an address of its own.",
+        scenario(TWO_LOOKS, UPLOAD, COMMIT, places=(X,)),
+    ),
+    _holds(
+        "a link and a delete",
+        "As in the second design; the client that uploads and links may die on its way.",
+        scenario(TWO_LOOKS, _LINK, _DELETE),
+    ),
+    _holds(
+        "an override of one of two entries that share an object",
+        "As in the third and the fourth design.",
+        scenario(TWO_LOOKS, UPLOAD, staged="xy"),
+    ),
+    _holds(
+        "a commit, a copy to another branch and a delete",
+        "As in the third design.",
+        scenario(ONE_LOOK, COMMIT, _COPY, _DELETE, places=(DEV, X)),
+    ),
+    _holds("a copy and a reset", "As in the fourth design.", scenario(TWO_LOOKS, _COPY, _RESET, places=(DEV, X))),
+    _holds(
+        "a move, a commit and a reset", "As in the fifth design.", scenario(ONE_LOOK, _move(Y, "p2"), COMMIT, _RESET)
+    ),
+    _holds(
+        "a move that may die, and a delete",
+        "As in the fifth design.",
+        scenario(TWO_LOOKS, _move(Y, "p2", mortal=True), _DELETE),
+    ),
+    _holds(
+        "two moves of one entry",
+        "As in the fifth design: each gets an object of its own.",
+        scenario(ONE_LOOK, _move(Y, "p2"), _move(Z, "p3"), places=(Z, Y, X)),
+    ),
+    _holds(
+        "a rename that copies no data, but is noted",
+        "As early servers did it: copies are noted, and read after all that is staged.",
+        scenario(TRACKED, _RENAME),
+    ),
+    Case(
+        "copies read before what is staged",
+        "The order of the one above, changed.",
+        scenario((LIST, COPIED, STAGED, SEALED, COMMITTED), _RENAME),
+    ),
+    Case(
+        "a rename that copies no data, and a delete",
+        "Even in the right order: the copy's source goes before the copy is noted. So copies must be full, as they are "
+        "now.",
+        scenario(TRACKED, _RENAME, _DELETE),
+    ),
+    Case(
+        "commits read before what is staged",
+        "What is committed in between is seen by neither.",
+        scenario((LIST, SEALED, COMMITTED, STAGED), COMMIT),
+    ),
+    Case(
+        "the store listed last",
+        "What was written and staged since the look at staging is in the list alone.",
+        scenario((*LOOK, LIST), UPLOAD),
+    ),
+    Case(
+        "no cutoff",
+        "An object is there before its entry, and no second look helps.",
+        scenario((LIST_YOUNG, *LOOK, *LOOK), UPLOAD),
+    ),
+    Case(
+        "no look at sealed tokens",
+        "A commit that lasts longer than the whole collection, and an override under the branch's new token: what the "
+        "commit is about to write is no longer listed as staged, and not yet committed.",
+        scenario((LIST, STAGED, COMMITTED, STAGED, COMMITTED), UPLOAD, COMMIT, places=(X,)),
+    ),
+    Case(
+        "garbage staged by its address",
+        "What remains: somebody stages the address of an unreferenced object (the deprecated StageObject) between the "
+        "second look and the deletion. lakeFS does not promise to protect it either.",
+        scenario(TWO_LOOKS, _STAGE),
+    ),
+)

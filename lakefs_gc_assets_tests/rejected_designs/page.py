@@ -1,0 +1,63 @@
+"""The page `docs/rejected-designs.md`, made of what the modules say and of what the explorer finds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import fill
+from types import ModuleType
+
+from lakefs_gc_assets_tests.rejected_designs import (
+    no_copies,
+    offline,
+    reference_counter,
+    staged_path,
+    staging_references,
+    token_states,
+)
+from lakefs_gc_assets_tests.rejected_designs.case import Case
+from lakefs_gc_assets_tests.rejected_designs.explorer import Exploration
+
+PAGE = Path(__file__).parents[2] / "docs/rejected-designs.md"
+DESIGNS: tuple[ModuleType, ...] = (staged_path, reference_counter, staging_references, token_states, no_copies)
+MODULES = (*DESIGNS, offline)
+_WIDTH = 118
+_INTRODUCTION = """\
+Could a lakeFS server delete data the moment that nothing refers to it any more? lakeFS's own
+[document about it](https://github.com/treeverse/lakeFS/blob/master/design/rejected/hard-delete.md) describes five
+designs, and why each was rejected. Here each of them is a small model: actors with atomic steps, as the document gives
+them. An explorer looks at all interleavings, nearest first, so that each history below is one of the shortest. What is
+asked of all of them: an object that something live refers to must be there.
+
+`lakefs_gc_assets_tests/rejected_designs/` has the models. This page is what
+`python -m lakefs_gc_assets_tests.rejected_designs` prints; a test keeps it so."""
+
+
+def render() -> str:
+    """The whole page."""
+    return "\n\n".join(["# Why collection is offline", _INTRODUCTION, *_sections()]) + "\n"
+
+
+def _sections() -> Iterator[str]:
+    for number, module in enumerate(MODULES, 1):
+        yield f"## {number}. {module.TITLE}" if module is not offline else f"## {module.TITLE}"
+        yield (module.__doc__ or "").strip()
+        for case in module.CASES:
+            yield _told(case, case.found)
+
+
+def _told(case: Case, found: Exploration) -> str:
+    if found.problem is None:
+        return fill(f"**{_sentence(case.title)}** {case.says} *Holds in all {found.states:,} states.*", _WIDTH)
+    width = max(len(moment.actor) for moment in found.history)
+    steps = [f"    {moment.actor:{width}}  {moment.label}" for moment in found.history]
+    return "\n".join(
+        [
+            fill(f"**{_sentence(case.title)}** {case.says} *Found in {len(found.history)} steps:*", _WIDTH),
+            "",
+            *steps,
+            f"    => {found.problem}",
+        ]
+    )
+
+
+def _sentence(title: str) -> str:
+    return f"{title[0].upper()}{title[1:]}."
