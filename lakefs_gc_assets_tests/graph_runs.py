@@ -19,6 +19,7 @@ from lakefs_gc_assets import automation, running
 from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.automation import OpenedRun
 from lakefs_gc_assets.collection import lock, report
+from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import Configuration, Loaded
@@ -128,9 +129,9 @@ class GraphRuns:
         loggers = {"console": running.line_logger(self.lines.append)}
         return build(self.loaded, self.clock, loggers).resolve_job_def("collect")
 
-    def open(self) -> OpenedRun:
-        """Opens a run over everything."""
-        return automation.open_run(self.instance, running.opened(self.loaded, self.clock))
+    def open(self, flow: Flow = Flow.CLEAN) -> OpenedRun:
+        """Opens a run over every window that it needs."""
+        return automation.open_run(self.instance, running.opened(self.loaded, self.clock), flow)
 
     def make(
         self,

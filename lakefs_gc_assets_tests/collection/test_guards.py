@@ -63,7 +63,7 @@ class TestAmounts:
         assert tripped == (candidates * 100 > listed * percent)
 
     def test_candidates_of_nothing_exceed_any_share(self) -> None:
-        assert names(replace(MARK, listed=0, candidates=1)) == ["share of candidates"]
+        assert names(replace(MARK, stored=0, candidates=1)) == ["share of candidates"]
 
     @pytest.mark.parametrize(("candidates", "expected"), [(94, []), (95, []), (96, ["number of candidates"])])
     def test_a_number_is_exceeded_by_one_more(self, candidates: int, expected: list[str]) -> None:

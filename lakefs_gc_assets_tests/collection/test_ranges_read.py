@@ -1,7 +1,5 @@
-import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collection import ranges_read, run_folder
 from lakefs_gc_assets.collection.ranges_read import read, write
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -33,18 +31,9 @@ def test_that_are_missing_end_the_run(store: ObjectStore) -> None:
         read(store, "run", "second")
 
 
-@pytest.mark.parametrize("content", [b"", b"text"])
-def test_that_are_damaged_end_the_run(store: ObjectStore, content: bytes) -> None:
-    write(store, "run", "attempt", ["a"])
-    (key,) = (key for batch in store.list(run_folder.folder("run")) for key in batch.column("key").to_pylist())
-    store.put(key, content)
-    with pytest.raises(CorruptFile, match="ranges read"):
-        read(store, "run", "attempt")
-
-
-def test_of_another_shape_end_the_run(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(ranges_read, "_SCHEMA", pa.schema([("name", pa.string())]))
-        write(store, "run", "attempt", ["a"])
-    with pytest.raises(CorruptFile, match="ranges read"):
-        read(store, "run", "attempt")
+def test_that_are_not_those_of_a_report_end_the_run(store: ObjectStore) -> None:
+    written = write(store, "run", "first", ["a"])
+    assert read(store, "run", "first", written) == {"a"}
+    write(store, "run", "first", ["b"])
+    with pytest.raises(CorruptFile, match="checksum"):
+        read(store, "run", "first", written)

@@ -1,0 +1,166 @@
+"""Optimized runs through the real graph, on a recorded repository at four moments."""
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from lakefs_gc_assets.collection import carry as carries
+from lakefs_gc_assets.collection import report as reports
+from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
+from lakefs_gc_assets_tests.recordings import needs_recordings
+
+__all__ = ["replaying"]
+pytestmark = needs_recordings
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def runs(replaying: Replaying) -> GraphRuns:
+    return replaying("chain/1", deletes="overlay", max_candidate_share=1, sweep=True)
+
+
+def collected(runs: GraphRuns, flow: Flow = Flow.OPTIMIZED, *, sweep: bool | None = None) -> Report:
+    """The report of one more run, a day after the last."""
+    runs.clock.moment += DAY
+    opened = runs.open(flow)
+    result = runs.make(opened, sweep=sweep)
+    assert result.success, failures(result)
+    return runs.report(opened.run_id)
+
+
+def carried(found: Report) -> Carry:
+    """What a run left, which must be something."""
+    assert found.carry is not None, found.no_carry
+    return found.carry
+
+
+def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) -> None:
+    clean = collected(runs, Flow.CLEAN)
+    assert (clean.flow, clean.ending) == ("clean", Ending.DELETED)
+    assert carried(clean).settled == clean.counts["slices_listed"] == 1
+    clean_ids = carries.read_ids(runs.repository.store, clean.run_id, carried(clean))
+    assert len(clean_ids) > clean.counts["ranges_read"] > 0
+    before = len(runs.server.requests)
+    again = collected(runs)
+    assert (again.flow, again.predecessor, again.why_clean) == ("optimized", clean.run_id, None)
+    assert (again.counts["slices_listed"], again.counts["ranges_read"], again.counts["listed"]) == (
+        0,
+        0,
+        carried(clean).open,
+    )
+    assert again.ending is Ending.NOTHING_TO_DELETE
+    asked = {request.path.rsplit("/", 1)[-1] for request in runs.server.requests[before:]}
+    assert not asked & clean_ids
+    assert carried(again).settled == carried(clean).settled
+    assert carried(again).settled_objects == carried(clean).settled_objects
+
+
+def test_a_failed_deletion_waits_for_the_next_run(runs: GraphRuns) -> None:
+    stubborn = sorted(truth_classes("chain/1")["unreferenced"])[0]
+    runs.server.undeletable = {stubborn}
+    clean = collected(runs, Flow.CLEAN)
+    assert (clean.success, clean.ending, clean.counts["failed"]) == (False, Ending.PARTLY_DELETED, 1)
+    runs.server.undeletable = set()
+    again = collected(runs)
+    assert again.flow == "optimized"
+    assert runs.addresses(again.run_id, "candidates") == [stubborn]
+    assert stubborn not in runs.server.stored()
+
+
+def test_what_was_young_waits_for_the_next_run(runs: GraphRuns) -> None:
+    generator = xids.Generator()
+    (slice_name,) = {key.split("/")[1] for key in runs.server.stored() if key.startswith("data/")}
+    young = f"data/{slice_name}/{generator.ascending(runs.clock.moment)}"
+    runs.server.place(young, written_at=runs.clock.moment)
+    clean = collected(runs, Flow.CLEAN)
+    assert young not in runs.addresses(clean.run_id, "candidates")
+    assert young in runs.addresses(clean.run_id, "open")
+    collected(runs, sweep=False)
+    again = collected(runs)
+    assert (again.flow, again.counts["slices_listed"]) == ("optimized", 0)
+    assert runs.addresses(again.run_id, "candidates") == [young]
+    assert young not in runs.server.stored()
+
+
+def test_a_new_slice_is_listed_and_an_old_one_is_not(runs: GraphRuns) -> None:
+    collected(runs, Flow.CLEAN)
+    generator, moment = xids.Generator(), runs.clock.moment
+    new = f"data/{generator.descending(moment)}/{generator.ascending(moment)}"
+    (old_slice,) = {key.split("/")[1] for key in runs.server.stored() if key.startswith("data/")}
+    late = f"data/{old_slice}/{generator.ascending(moment)}"
+    runs.server.place(new, written_at=moment)
+    runs.server.place(late, written_at=moment)
+    runs.clock.moment += 2 * DAY
+    again = collected(runs)
+    assert again.counts["slices_listed"] == 1
+    assert runs.addresses(again.run_id, "candidates") == [new]
+    # What came into a settled slice late waits for a clean run.
+    clean = collected(runs, Flow.CLEAN)
+    assert runs.addresses(clean.run_id, "candidates") == [late]
+
+
+def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
+    generator = xids.Generator()
+    moment = runs.clock.moment - 90 * DAY
+    runs.server.place(f"data/{generator.descending(moment)}/{generator.ascending(moment)}", written_at=moment)
+    runs.clock.moment += DAY
+    opened = runs.open(Flow.CLEAN)
+    assert len(opened.windows) == 3
+    limited = dataclasses.replace(opened, windows=opened.windows[:1])
+    tags = {**opened.tags, "dagster/asset_partition_range_end": f"{opened.run_id}|{opened.windows[1]}"}
+    result = runs.make(dataclasses.replace(limited, tags=tags))
+    assert result.success, failures(result)
+    found = runs.report(opened.run_id)
+    assert found.carry is None and "limited to the windows" in (found.no_carry or "")
+    again = collected(runs)
+    assert again.flow == "clean" and "limited to the windows" in (again.why_clean or "")
+
+
+def test_a_changed_frame_ends_the_run_that_builds_on_it(runs: GraphRuns) -> None:
+    clean = collected(runs, Flow.CLEAN)
+    runs.repository.store.put(
+        run_folder.manifest(clean.run_id, "open"),
+        runs.repository.store.get(run_folder.manifest(clean.run_id, "open")).replace(
+            b'"inputs": {}', b'"inputs": {"a": "b"}'
+        ),
+    )
+    runs.clock.moment += DAY
+    opened = runs.open(Flow.OPTIMIZED)
+    result = runs.make(opened)
+    assert "open is not the frame that the report" in failures(result)["store_df"]
+    again = collected(runs)
+    assert again.flow == "clean" and "failed" in (again.why_clean or "")
+
+
+def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(runs: GraphRuns) -> None:
+    collected(runs, Flow.CLEAN)
+    runs.settings["min_age_hours"] = 30
+    runs.clock.moment += DAY
+    opened = runs.open(Flow.OPTIMIZED)
+    assert "minimum age" in opened.tags["lakefs/why_clean"]
+    result = runs.make(opened)
+    found = runs.report(opened.run_id)
+    assert found.flow == "clean" and "minimum age" in (found.why_clean or "")
+    assert any("a clean run instead of an optimized one" in line for line in runs.lines)
+    (materialization,) = [
+        event.step_materialization_data.materialization
+        for event in result.get_asset_materialization_events()
+        if event.asset_key is not None and event.asset_key.path == ["store_df"]
+    ][:1]
+    assert "minimum age" in str(materialization.metadata["why_clean"].value)
+
+
+def test_the_report_is_written_once_with_carry_and_success_together(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Report] = []
+    write = reports.write
+    monkeypatch.setattr(reports, "write", lambda store, found: (written.append(found), write(store, found))[1])
+    clean = collected(runs, Flow.CLEAN)
+    assert [(found.success, found.carry == clean.carry) for found in written] == [(True, True)]

@@ -1,0 +1,46 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lakefs_gc_assets_tests.graph_runs import truth_classes
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+
+pytestmark = needs_recordings
+FOLDERS = ("chain/1", "chain/2", "chain/3", "chain/4")
+
+
+def test_each_run_deletes_what_became_garbage_and_looks_at_new_slices_only() -> None:
+    """The command as its readers use it."""
+    command = [sys.executable, "-m", "lakefs_gc_assets_tests.replay", *(str(FIXTURES / name) for name in FOLDERS)]
+    done = subprocess.run([*command, "--chain"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [run["flow"] for run in found] == ["clean", "optimized", "optimized", "optimized"]
+    assert [run["why_clean"] for run in found] == [None] * 4
+    gone: set[str] = set()
+    slices: set[str] = set()
+    for name, run in zip(FOLDERS, found, strict=True):
+        classes = truth_classes(name)
+        assert set(run["candidates"]) == classes["unreferenced"] - gone
+        assert run["counts"]["deleted"] == len(run["candidates"])
+        now = {address.split("/")[1] for addresses in classes.values() for address in addresses if "/" in address}
+        assert run["slices_listed"] == len(now - slices)
+        gone |= set(run["candidates"])
+        slices |= now
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([str(FIXTURES / name) for name in FOLDERS], "several folders need --chain"),
+        ([str(FIXTURES / "chain/1"), "--now", "2026-11-01,2026-11-02"], "--now names 2 times for 1 folders"),
+        ([str(FIXTURES / "chain/1"), "--now", "tomorrow"], "'tomorrow' is no ISO 8601 time"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: list[str], complaint: str) -> None:
+    command = [sys.executable, "-m", "lakefs_gc_assets_tests.replay", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and complaint in done.stderr
