@@ -4,13 +4,16 @@ Afterwards every live object is read back through the API, byte for byte.
 """
 
 import time
+from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 from rich.console import Console
 
 from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.configuration import CollectionSettings, Configuration, LakeFSSettings, Loaded, StoreSettings
 from lakefs_gc_assets.demonstration import demonstrate
+from lakefs_gc_assets.embedded import bucket
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.sample import (
     GarbageObject,
@@ -25,35 +28,48 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 _WHEN_STAGED_IS_KNOWN = "uncommitted_df: uncommitted_df:"
 
 
-def configuration(server: EmbeddedServer, repository: str) -> Configuration:
-    """Settings that collect a repository of an embedded server, without waits."""
+def configuration(server: EmbeddedServer, repository: str, store: StoreSettings | None = None) -> Configuration:
+    """Settings that collect a repository of an embedded server, without waits.
+
+    Args:
+        store: of the bucket that the server's objects lie in; there they count as old soon.
+    """
+    waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
+    ages = {"min_age_hours": 0, "clock_skew_minutes": bucket.SKEW / timedelta(minutes=1)} if store else {}
     return Configuration(
         repository=repository,
         lakefs=LakeFSSettings(
             endpoint=server.url, access_key_id=server.access_key_id, secret_access_key=server.secret_access_key
         ),
-        store=StoreSettings(local_root=str(server.objects_folder)),
-        collection=CollectionSettings(wait_before_dump_seconds=0, wait_before_recheck_seconds=0),
+        store=store or StoreSettings(local_root=str(server.objects_folder)),
+        collection=CollectionSettings.model_validate(waits | ages),
     )
 
 
-def show(folder: Path, rules: RuleSet, objects: int, console: Console) -> bool:
+def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url: str = "") -> bool:
     """Makes the repository in a folder, collects it, and says what is left; returns whether all is as it must be.
+
+    With a `store_url` such as s3://bucket/prefix, objects lie there.
 
     Raises CollectionError where a run fails.
     """
     began = time.monotonic()
-    with EmbeddedServer(folder, rules=rules) as server:
-        sample = make_sample_repository(server, objects=objects)
+    store = bucket.settings_from_environment() if store_url else None
+    with bucket.server(folder, rules, store_url, store) as server:
+        sample = make_sample_repository(server, objects=objects, repository=sample_name(store_url))
         console.print(
             f"an embedded lakeFS (no production server) at {server.url}, rule set {rules}: repository "
             f"{sample.repository!r} with {len(sample.live):,} live objects and {len(sample.garbage):,} objects of "
-            "garbage, up to 40 days old; waits are zero",
+            + ("garbage, up to 40 days old; waits are zero" if store is None else f"garbage, in {store_url}"),
             soft_wrap=True,
         )
+        if store is not None:
+            link_pending(server, sample)
+            console.print(f"nothing in a bucket can be made to look old: waiting {bucket.AGING.seconds} s")
+            time.sleep(bucket.AGING.total_seconds())
         why = {garbage.address: garbage.kind for garbage in sample.garbage}
         users = _Users(server, sample, console)
-        loaded = Loaded(configuration(server, sample.repository), {})
+        loaded = Loaded(configuration(server, sample.repository, store), {})
         shown = demonstrate(loaded, SystemClock(), console, why, users.work)
         lost = unreadable(server, sample)
         left = still_stored(server, sample)
@@ -69,6 +85,11 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console) -> bool:
         soft_wrap=True,
     )
     return not lost and not left and not shown.failed and users.worked
+
+
+def sample_name(store_url: str) -> str:
+    """The repository's name: in a bucket, which may hold an earlier one, a new one each time."""
+    return f"sample-{uuid4().hex[:8]}" if store_url else "sample"
 
 
 def still_stored(server: EmbeddedServer, sample: Sample) -> list[GarbageObject]:

@@ -14,6 +14,7 @@ import yaml
 
 from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.demo import configuration
+from lakefs_gc_assets.embedded import bucket
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -27,14 +28,16 @@ _CONFIGURATION_FILE = "lakefs-gc.yaml"
 
 
 @contextmanager
-def playground(folder: Path, *, rules: RuleSet, objects: int, port: int) -> Iterator[dict[str, str]]:
+def playground(
+    folder: Path, *, rules: RuleSet, objects: int, port: int, store_url: str = ""
+) -> Iterator[dict[str, str]]:
     """Serves a sample repository from a folder, made at the first time; yields the environment that points to it.
 
     The configuration file lies in the folder; it names the secret's environment variable, not the secret.
+    With a `store_url` such as s3://bucket/prefix, objects lie there.
     """
-    server = EmbeddedServer(
-        folder / "lakefs", rules=rules, port=port, access_key_id=ACCESS_KEY_ID, secret_access_key=_SECRET
-    )
+    store = bucket.settings_from_environment() if store_url else None
+    server = bucket.server(folder / "lakefs", rules, store_url, store, port=port, credentials=(ACCESS_KEY_ID, _SECRET))
     with server:
         if not _exists(server, REPOSITORY):
             sample = make_sample_repository(server, objects=objects, repository=REPOSITORY)
@@ -42,7 +45,7 @@ def playground(folder: Path, *, rules: RuleSet, objects: int, port: int) -> Iter
                 f"made repository {REPOSITORY}: {len(sample.live)} live objects, {len(sample.garbage)} of garbage"
             )
         file = folder / _CONFIGURATION_FILE
-        content = configuration(server, REPOSITORY).model_dump(exclude_defaults=True)
+        content = configuration(server, REPOSITORY, store).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}
         file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
         click.echo(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")

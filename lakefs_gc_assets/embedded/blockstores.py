@@ -22,7 +22,7 @@ class Blockstore(Protocol):
 
     Attributes:
         type: `blockstore_type` in the server's configuration.
-        scheme: what storage namespaces begin with, such as `s3://`.
+        scheme: what storage namespaces begin with, such as `s3://` or `s3://bucket/prefix/`.
     """
 
     type: str
@@ -104,10 +104,10 @@ class LocalBlockstore:
 class RemoteBlockstore:
     """Stores that something else opens, such as buckets behind the S3 API; times of objects are the service's own."""
 
-    def __init__(self, blockstore_type: str, open_store: Callable[[str], ObjectStore]) -> None:
-        """Takes a function that opens the store whose root is a full address."""
+    def __init__(self, blockstore_type: str, open_store: Callable[[str], ObjectStore], scheme: str = "") -> None:
+        """Takes a function that opens the store whose root is a full address, and what addresses must begin with."""
         self.type = blockstore_type
-        self.scheme = f"{blockstore_type}://"
+        self.scheme = scheme or f"{blockstore_type}://"
         self._open = open_store
         self._stores: dict[str, ObjectStore] = {}
 
