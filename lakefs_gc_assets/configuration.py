@@ -135,6 +135,17 @@ class CollectionSettings(Settings):
     prepare_page_limit: int = Field(
         default=10_000, gt=0, description="The run ends when this many pages repeat one continuation token."
     )
+    retention_policy: str = Field(
+        default="",
+        description="Policy file on top of the repository's retention rules; empty for the rules alone.",
+    )
+    prepare_commits_timeout_seconds: float = Field(
+        default=1200, gt=0, description="How long to wait for the server's own list of commits that retention keeps."
+    )
+    allow_rules_of_unknown_branches: bool = Field(
+        default=False,
+        description="Sweep although retention rules name branches that do not exist: such a name may be misspelt.",
+    )
     dump_timeout_seconds: float = Field(default=3600, gt=0, description="How long to wait for a refs dump.")
     dump_fetch_limit: int = Field(
         default=1000, ge=0, description="How many commits that a refs dump lacks are fetched one by one."

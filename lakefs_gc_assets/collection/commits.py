@@ -118,7 +118,7 @@ def live_commits(
         return complete_dump(api, store, settings, clock, prepared_until, note).live()
     except (AccessDenied, NotFound, NotSupported) as refusal:
         note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-        return _from_metadata_folder(api, store, clock)
+        return every_metadata_file(api, store, clock)
 
 
 def complete_dump(
@@ -253,7 +253,11 @@ def _fetch_missing(
     return fetched
 
 
-def _from_metadata_folder(api: LakeFSApi, store: ObjectStore, clock: Clock) -> LiveCommits:
+def every_metadata_file(api: LakeFSApi, store: ObjectStore, clock: Clock) -> LiveCommits:
+    """All files of the metadata folder, whatever names them: for where refs cannot be dumped.
+
+    Raises LakeFSError where branches cannot be read, CorruptFile where the metarange of a head is missing.
+    """
     started_at = clock.now()
     # Heads first: the files of what is committed meanwhile are there before a branch names them.
     heads = {
