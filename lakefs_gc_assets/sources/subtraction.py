@@ -55,7 +55,7 @@ def kept_because(unreferenced: DataFrame, cutoff: datetime, windows: Sequence[st
 def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:
     """Rows of a frame that have the size of some row of another one, and its ETag where both are plain MD5.
 
-    Both frames have `size` and `etag`. A store without ETags gives the MD5 of nothing for size 0.
+    Both frames have `size` and `etag`. Objects of size 0 are the same whatever their ETags say.
     """
     mine = frame.withColumn("content", _content())
     theirs = others.select("size", _content().alias("content")).distinct()
@@ -68,7 +68,8 @@ def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:
 
 
 def _content() -> Column:
-    """The MD5 of an object's content, null where its ETag does not say."""
-    return F.when(F.col("etag").rlike(PLAIN_ETAG), F.col("etag")).when(
-        F.col("etag").isNull() & (F.col("size") == 0), F.lit(EMPTY_MD5)
-    )
+    """The MD5 of an object's content, null where neither its size nor its ETag says.
+
+    An encrypted object's ETag may look like an MD5; that of nothing needs no ETag.
+    """
+    return F.when(F.col("size") == 0, F.lit(EMPTY_MD5)).when(F.col("etag").rlike(PLAIN_ETAG), F.col("etag"))

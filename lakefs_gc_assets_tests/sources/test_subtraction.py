@@ -140,9 +140,9 @@ def same(one: tuple[int, str | None], other: tuple[int, str | None]) -> bool:
     """Whether two objects may have the same content, as far as sizes and plain MD5 say."""
 
     def digest(content: tuple[int, str | None]) -> str | None:
-        if content[1] is None:
-            return subtraction.EMPTY_MD5 if content[0] == 0 else None
-        return content[1] if re.fullmatch("[0-9a-f]{32}", content[1]) else None
+        if content[0] == 0:
+            return subtraction.EMPTY_MD5
+        return content[1] if content[1] is not None and re.fullmatch("[0-9a-f]{32}", content[1]) else None
 
     return one[0] == other[0] and (digest(one) is None or digest(other) is None or digest(one) == digest(other))
 
