@@ -1,8 +1,6 @@
 """A storage namespace in an S3 bucket, on AWS or on any service that speaks S3."""
 
-import random
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,14 +14,13 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
-from lakefs_gc_assets.storage import s3_listing
+from lakefs_gc_assets.storage import obstore_listing, s3_listing
+from lakefs_gc_assets.storage.busy_keys import insisting
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectFacts, checked_prefix
 from lakefs_gc_assets.storage.s3_connection import connect
 from lakefs_gc_assets.storage.s3_errors import BUSY, CONFLICT, code_of
 
 CONFLICT_ATTEMPTS = 5
-BUSY_KEY_PAUSES = (0.25, 0.5, 1, 2)
-"""Seconds between the calls that ask again for keys which the service refused for being busy."""
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _Result = TypeVar("_Result")
 
@@ -47,7 +44,7 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list; here in order of keys."""
-        return s3_listing.batches(self._connection, self._root, checked_prefix(prefix))
+        return obstore_listing.batches(s3_listing.listable(self._connection), self._root, checked_prefix(prefix))
 
     def list_level(self, prefix: str) -> Level:
         """See ObjectStore.list_level."""
@@ -70,7 +67,7 @@ class S3Store:
     def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
         full = self._full(key)
-        if not s3_listing.obstore_can_name(full):
+        if not obstore_listing.obstore_can_name(full):
             return self._ask(f"read {full!r}", lambda: self._get_by_boto3(full))
         try:
             return bytes(self._connection.files.get(full).bytes())
@@ -136,20 +133,9 @@ class S3Store:
         if len(keys) > self.delete_limit:
             raise ValueError(f"{len(keys)} keys in one delete, at most {self.delete_limit} are taken")
         full_keys = [self._full(key) for key in keys]
-        said = self._delete_in_bulk([full for full in full_keys if not _NOT_IN_XML.search(full)])
+        said = insisting(self._delete_once, [full for full in full_keys if not _NOT_IN_XML.search(full)], _was_busy)
         said |= {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
         return [replace(said[full], key=key) for key, full in zip(keys, full_keys, strict=True)]
-
-    def _delete_in_bulk(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
-        """The outcome of each key; keys that the service was too busy for are asked again, a few times."""
-        said = self._delete_once(full_keys) if full_keys else {}
-        for pause in BUSY_KEY_PAUSES:
-            busy = [full for full, outcome in said.items() if _was_busy(outcome)]
-            if not busy:
-                break
-            time.sleep(pause * random.uniform(0.5, 1))
-            said |= self._delete_once(busy)
-        return said
 
     def _delete_once(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
         answer = self._ask(

@@ -18,7 +18,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage import s3_connection, s3_listing
+from lakefs_gc_assets.storage import obstore_listing, s3_connection
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server
@@ -109,7 +109,7 @@ def test_keys_beyond_obstore_are_listed_and_read_as_they_are(
     listed = keys(store)
     assert set(listed) == expected
     assert len(listed) == len(expected)
-    assert "is listed by boto3 from here, slowly" in caplog.text
+    assert "is listed page by page from here, slowly" in caplog.text
     assert (store.get(odd), store.head(odd).size) == (odd.encode(), len(odd))
     assert [outcome.result for outcome in store.delete([odd, "a/0"])] == [DeleteResult.ACCEPTED] * 2
     assert set(keys(store)) == expected - {odd, "a/0"}
@@ -133,17 +133,17 @@ def test_boto3_goes_on_where_obstore_stopped(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(s3_listing, "BATCH_ROWS", 10)
+    monkeypatch.setattr(obstore_listing, "BATCH_ROWS", 10)
     plain = [f"a/{number:04}" for number in range(1500)]
     s3_server.fill(bucket, (f"{prefix}/{key}" for key in [*plain, "a/1200//odd"]))
     batches = [batch["key"].to_pylist() for batch in store.list("")]
     assert [key for batch in batches for key in batch] == sorted([*plain, "a/1200//odd"])
-    assert "is listed by boto3" in caplog.text
+    assert "is listed page by page" in caplog.text
     assert sum(len(batch) == 10 for batch in batches) >= 100
 
 
 def test_a_stripped_slash_is_noticed_between_batches(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_listing, "BATCH_ROWS", 10)
+    monkeypatch.setattr(obstore_listing, "BATCH_ROWS", 10)
     names = [*(f"a{number}" for number in range(9)), "d", "d/"]
     for name in names:
         store.put(name, b"")

@@ -1,0 +1,26 @@
+"""Keys of a bulk delete that the service was too busy for are asked again, a few times, each time a little later."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from lakefs_gc_assets.storage.interface import DeleteOutcome
+
+PAUSES = (0.25, 0.5, 1, 2)
+"""Seconds between the calls."""
+
+
+def insisting(
+    delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]],
+    keys: Sequence[str],
+    was_busy: Callable[[DeleteOutcome], bool],
+) -> dict[str, DeleteOutcome]:
+    """The last outcome of each key. Raises what `delete` raises."""
+    said = delete(keys) if keys else {}
+    for pause in PAUSES:
+        busy = [key for key, outcome in said.items() if was_busy(outcome)]
+        if not busy:
+            break
+        time.sleep(pause * random.uniform(0.5, 1))
+        said |= delete(busy)
+    return said
