@@ -1,0 +1,152 @@
+"""How long it takes to learn what retention keeps in a repository of a million commits.
+
+Usage: python -m benchmarks.retention [--commits N]. Writes a refs dump of that many commits (a main line with merges,
+branches, dangling lines) and the list that a server would prepare, as files in a temporary folder; then reads rules,
+dump and list and computes the live definition, as each run does. The time for writing is told apart.
+"""
+
+import argparse
+import hashlib
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from lakefs_gc_assets.collection import commits as dumps
+from lakefs_gc_assets.collection import retention
+from lakefs_gc_assets.collection.active_commits import Graph, active_commits
+from lakefs_gc_assets.collection.policy import Policy
+from lakefs_gc_assets.collection.retention_rules import effective
+from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.embedded import entries
+from lakefs_gc_assets.embedded.committed import record_value
+from lakefs_gc_assets.embedded.tables import table
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.facts import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
+from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets_tests.collection.scripted import NOW, HandClock, Script, ScriptedApi
+
+_PER_FILE = 50_000
+_BRANCHES = 200
+_DAYS = 1000
+_SETTINGS = CollectionSettings(wait_before_dump_seconds=0)
+_LIST = "_lakefs/retention/gc/commits/run_id=benchmark/commits.csv"
+_RULES = RetentionRules(21, {"main": 28, "branch-7": 7})
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def _history(count: int) -> Iterator[tuple[str, int, tuple[str, ...], str]]:
+    """Id, date, parents and branch of each commit; each branch is a line, every tenth commit of main a merge."""
+    chance = random.Random(7)
+    heads: dict[str, str] = {}
+    first = int((NOW - timedelta(days=_DAYS)).timestamp())
+    for number in range(count):
+        branch = "main" if chance.random() < 0.6 else f"branch-{chance.randrange(_BRANCHES)}"
+        commit = _digest(f"commit {number}")
+        parents = tuple(filter(None, [heads.get(branch) or heads.get("main")]))
+        if branch == "main" and number % 10 == 0 and heads:
+            parents += (heads[chance.choice(list(heads))],)
+        yield commit, first + number * _DAYS * 86_400 // count, parents, branch
+        if chance.random() < 0.999 or branch == "main":
+            heads[branch] = commit
+        else:
+            heads.pop(branch, None)
+
+
+def _put_table(store: LocalStore, entity: str, records: Sequence[tuple[bytes, bytes]]) -> str:
+    parts = [records[at : at + _PER_FILE] for at in range(0, len(records), _PER_FILE)]
+    named = []
+    for part in parts:
+        name = _put(store, "ranges", entity, part)
+        data = entries.range_data(part[0][0], part[-1][0], 0, len(part))
+        named.append((part[-1][0], record_value(name.encode(), data)))
+    return _put(store, "metaranges", entity, named)
+
+
+def _put(store: LocalStore, kind: str, entity: str, records: Sequence[tuple[bytes, bytes]]) -> str:
+    bounds = {"min_key": records[0][0].decode(), "max_key": records[-1][0].decode()} if records else {}
+    properties = {"type": kind, "entity": entity, "count": str(len(records)), "min_key": "", "max_key": "", **bounds}
+    data = table(records, properties)
+    name = hashlib.sha256(data).hexdigest()
+    store.put(f"_lakefs/{name}", data)
+    return name
+
+
+def _written(store: LocalStore, count: int) -> ScriptedApi:
+    """A server whose dump and list lie in the store."""
+    heads, records, lines = {}, [], ["commit_id,expired,metarange_id"]
+    young = int((NOW - timedelta(days=20)).timestamp())
+    for commit, date, parents, branch in _history(count):
+        heads[branch] = commit
+        metarange = _digest("metarange of " + commit)
+        data = entries.commit_data(commit, "someone", "work", date, metarange, {"key": "value"}, parents, 1, 1)
+        records.append((commit.encode(), record_value(commit.encode(), data)))
+        if date > young and branch == "main":
+            lines.append(f"{commit},false,{metarange}")
+    records.sort()
+    branches = [
+        (name.encode(), record_value(name.encode(), entries.branch_data(name, head, "token", (), False)))
+        for name, head in sorted(heads.items())
+    ]
+    dump = RefsDump(
+        True,
+        None,
+        _put_table(store, "commit", records),
+        _put_table(store, "branch", branches),
+        _put_table(store, "tag", []),
+    )
+    store.put(_LIST, "\n".join([*lines, ""]).encode())
+    prepared = PreparedCommits("benchmark", f"s3://bucket/repo/{_LIST}")
+    return ScriptedApi(
+        dumps=Script(dump),
+        rules=Script(_RULES),
+        prepare_commits_tasks=Script(PrepareCommitsTask(True, None, prepared)),
+    )
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    print(f"{what:<60} {time.perf_counter() - started:8.2f} s", flush=True)
+
+
+def main() -> None:
+    """Prints one line for each part of the work."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commits", type=int, default=1_000_000)
+    count: int = parser.parse_args().commits
+    namespace = Namespace.parse("s3://bucket/repo")
+    with tempfile.TemporaryDirectory(prefix="lakefs-gc-benchmark-") as folder:
+        store, clock = LocalStore(Path(folder)), HandClock()
+        with _timed(f"not part of a run: write a dump of {count:,} commits"):
+            api = _written(store, count)
+        for which in ("first time, machine code is loaded or compiled", "again"):
+            print(which)
+            with _timed("  read the refs dump, prove it complete"):
+                dump = dumps.complete_dump(api, store, _SETTINGS, clock, NOW)
+            with _timed("  main parents, heads, dangling commits"):
+                graph = Graph.of(dump.commits, dump.branches)
+            rules = effective(_RULES, Policy(), dump.branches)
+            assert rules is not None
+            with _timed("  active commits"):
+                active_commits(graph, rules, NOW)
+        with _timed("everything that a run does: dump, rules, list, union"):
+            found = retention.live_definition(api, store, namespace, _SETTINGS, clock, NOW, NOW)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{found.counts['commits_known']:,} commits: {found.counts['commits_active']:,} active, "
+        f"{len(found.expired_metaranges):,} expired metaranges, {len(found.differences):,} differences from the list; "
+        f"peak {peak:,.0f} MiB with the writing"
+    )
+
+
+if __name__ == "__main__":
+    main()
