@@ -60,7 +60,9 @@ class LakeFSSettings(Settings):
 class StoreSettings(Settings):
     """The object store that holds the repository. Left empty, credentials come from the service's usual chain."""
 
-    endpoint_url: str = Field(default="", description="S3-compatible endpoint; empty for AWS itself.")
+    endpoint_url: str = Field(
+        default="", description="Endpoint of an S3-compatible service or of an emulator; empty for the cloud itself."
+    )
     region: str = Field(default="", description="Region of the bucket; empty to take it from the environment.")
     path_style: bool = Field(
         default=False, description="Put the bucket into the path instead of the host name (most S3-compatible servers)."
@@ -82,6 +84,33 @@ class StoreSettings(Settings):
     session_token: str = Field(
         default="",
         description="Session token of temporary credentials; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    service_account_file: str = Field(
+        default="",
+        description="Key file of a service account of Google Cloud, on every machine that reads or deletes; empty for "
+        "the application default credentials.",
+    )
+    account_key: str = Field(
+        default="",
+        description="Key of the Azure storage account; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    sas_token: str = Field(
+        default="",
+        description="Shared access signature for the Azure container; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    tenant_id: str = Field(default="", description="Azure tenant of client_id.")
+    client_id: str = Field(
+        default="", description="Azure application (with client_secret), or the managed identity to use."
+    )
+    client_secret: str = Field(
+        default="",
+        description="Secret of that application; write {env: NAME} in a file.",
         repr=False,
         json_schema_extra={"dagster__is_secret": True},
     )
@@ -164,6 +193,43 @@ class CollectionSettings(Settings):
     )
     max_candidates: int = Field(
         default=100_000_000, ge=0, description="A sweep is refused when there are more candidates than this."
+    )
+    max_missing_share: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="A sweep is refused when the listing lacks a larger share of the addresses that branch heads and "
+        "staging hold in the listed slices.",
+    )
+    max_missing: int = Field(default=1000, ge=0, description="A sweep is refused when the listing lacks more of them.")
+    max_branch_loss_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="A sweep is refused when a larger share of the branches of the run before is gone.",
+    )
+    max_uncommitted_loss_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="A sweep is refused when the recheck lacks a larger share of the uncommitted addresses of the mark, "
+        "and nobody committed them meanwhile.",
+    )
+    max_mark_age_hours: float = Field(
+        default=168, gt=0, description="A sweep is refused when its listing is older than this: open a new run."
+    )
+    recheck_valid_minutes: float = Field(
+        default=15, gt=0, description="How long a sweep goes on until it checks again what is live."
+    )
+    also_live: tuple[str, ...] = Field(
+        default=(),
+        description="Other repositories of the same lakeFS server whose references into this one count as live, such as "
+        "repositories that import from it.",
+    )
+    approve_run: str = Field(
+        default="",
+        description="Id of a dry run whose candidates are to be deleted after all: materialize its deleted_report with "
+        "this set. What is live is checked again first.",
     )
     lock_expiry_minutes: float = Field(
         default=60,

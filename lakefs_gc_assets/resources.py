@@ -4,7 +4,7 @@ Every field is described once, in `configuration.py`; the UI shows the same word
 """
 
 from copy import copy
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -12,6 +12,7 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import create_model
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets import spark_session
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.repository import OpenRepository, require_writable
 from lakefs_gc_assets.configuration import (
@@ -24,12 +25,9 @@ from lakefs_gc_assets.configuration import (
     StoreSettings,
 )
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.java import ensure_java, use_this_python
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.opening import StoreOpener
 
-_LOGGING = Path(__file__).with_name("log4j2.properties")
-_TASKS_PER_CORE = 4
 _REMOTE_CORES = 8
 
 
@@ -78,26 +76,13 @@ class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[typ
 
     def session(self) -> SparkSession:
         """The session; a JRE is found or brought along where the master is local."""
+        spark_session.wait_for_start()
         session: SparkSession = LazyPySparkResource(spark_config=self.properties()).spark_session
         return session
 
     def properties(self) -> dict[str, str]:
         """Properties of the session: ours, then those of the settings."""
-        if self.remote:
-            return {"spark.remote": self.remote, "spark.sql.session.timeZone": "UTC", **self.config}
-        ensure_java()
-        use_this_python()
-        return {
-            "spark.master": self.master,
-            "spark.app.name": "lakefs-gc",
-            "spark.driver.memory": self.driver_memory,
-            "spark.sql.session.timeZone": "UTC",
-            "spark.speculation": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-            **self.config,
-        }
+        return spark_session.properties(self.settings())
 
 
 class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -115,20 +100,25 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
 
         Raises ConfigurationError, LakeFSError or ReadOnlyRepository.
         """
-        from lakefs_gc_assets.lakefs.api import LakeFSClient
-
         if not self.repository:
             raise ConfigurationError("no repository is named: set `repository` in the configuration file")
-        api = LakeFSClient(self.lakefs.settings(), self.repository, self.clock)
+        settings = self.collection.settings()
+        others = tuple(self._opened(name, settings) for name in settings.also_live)
+        return replace(self._opened(self.repository, settings), others=others)
+
+    def _opened(self, repository: str, settings: CollectionSettings) -> OpenRepository:
+        from lakefs_gc_assets.lakefs.api import LakeFSClient
+
+        api = LakeFSClient(self.lakefs.settings(), repository, self.clock)
         facts = api.repository()
         require_writable(facts)
         namespace = Namespace.parse(facts.storage_namespace)
         opener = StoreOpener(self.store.settings(), namespace.uri)
-        return OpenRepository(facts, namespace, api, opener.open(), opener, self.collection.settings(), self.clock)
+        return OpenRepository(facts, namespace, api, opener.open(), opener, settings, self.clock)
 
     def tasks(self) -> int:
         """How many tasks read or write frames where no setting says otherwise: four per core."""
-        return _TASKS_PER_CORE * parallelism(self.spark.session())
+        return spark_session.TASKS_PER_CORE * parallelism(self.spark.session())
 
 
 def collector(configuration: Configuration, clock: Clock) -> Collector:

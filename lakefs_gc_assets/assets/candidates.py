@@ -4,7 +4,7 @@ import dagster as dg
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from lakefs_gc_assets.assets import sightings
+from lakefs_gc_assets.assets import gap_check, sightings
 from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.step import Step, step
 from lakefs_gc_assets.collection import guards, order
@@ -52,12 +52,16 @@ def mark(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
         if kept.pop(None, 0):
             heads = committed.manifest.figures["heads"]
             cleared = hidden_staged.clear(eligible, run.references(), run.repository, heads, run.log)
+        gap = gap_check.find(run, listed, uncommitted, committed)
         sightings.keep(run, unreferenced if multipart else None, earlier, listed.manifest.span.ended_at)
         unrecognised = unreferenced.where(F.col("kept") == Kept.UNRECOGNISED.value)
         run.store("unrecognised", unrecognised if kept.get(Kept.UNRECOGNISED) else None)
         figures = {
             "kept": {reason: count for reason, count in kept.items() if reason} | cleared.kept,
             "paths_asked": cleared.asked,
+            "missing": gap.missing,
+            "expected": gap.expected,
+            "missing_examples": gap.examples,
         }
         stored = run.store("candidates", cleared.candidates, (listed, uncommitted, committed), figures)
     finally:
@@ -90,4 +94,10 @@ def mark_of(listed: StoredFrame, uncommitted: StoredFrame, committed: StoredFram
         candidates=candidates.manifest.rows,
         candidate_bytes=candidates.manifest.object_bytes,
         kept=dict(candidates.manifest.figures["kept"]),
+        missing=candidates.manifest.figures["missing"],
+        expected=candidates.manifest.figures["expected"],
+        missing_examples=tuple(candidates.manifest.figures["missing_examples"]),
+        branches=len(committed.manifest.figures["heads"]),
+        branches_before=committed.manifest.figures["branches_before"],
+        nested=tuple(listed.manifest.figures["nested_namespaces"]),
     )

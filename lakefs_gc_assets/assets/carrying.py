@@ -66,10 +66,10 @@ def inherited(run: Step) -> Inherited | None:
     return Inherited(run, run.plan.predecessor) if run.plan.predecessor is not None else None
 
 
-def reason_for_none(run: Step) -> str | None:
+def reason_for_none(run: Step, outcomes: StoredFrame) -> str | None:
     """Why the next run cannot build on this one; None where it can."""
     listed = run.stored("store_df").manifest
-    if not run.plan.sweep:
+    if not outcomes.manifest.figures["swept"]:
         return "it was a dry run"
     if listed.rows_by_window().get(OTHER_WINDOW):
         return f"it was limited to the windows {', '.join(run.plan.windows)}"
@@ -83,7 +83,7 @@ def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
 
     The carry is complete, and exists once a report names it.
     """
-    if reason := reason_for_none(run):
+    if reason := reason_for_none(run, outcomes):
         return reason
     listed, committed = run.stored("store_df"), run.stored("committed_df")
     store, run_id, attempt = run.repository.store, run.plan.run_id, run.plan.attempt

@@ -1,7 +1,8 @@
 """The last step: delete the candidates if the plan says so, after a recheck, and report what became of each."""
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import reduce
 
 import dagster as dg
 import pyarrow as pa
@@ -11,17 +12,19 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.carrying import leave
-from lakefs_gc_assets.assets.committed_df import Unread
 from lakefs_gc_assets.assets.graph import Graph
+from lakefs_gc_assets.assets.live import Committed, Uncommitted
 from lakefs_gc_assets.assets.reporting import report_of
-from lakefs_gc_assets.assets.step import Step, step
-from lakefs_gc_assets.collection import commits, guards, ownership, ranges_read, receipts, report, uncommitted
+from lakefs_gc_assets.assets.step import Step, latest_clock, step
+from lakefs_gc_assets.collection import approval, guards, ownership, ranges_read, receipts, report
+from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.collection.tables import RECEIPTS
-from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
+from lakefs_gc_assets.sources import subtraction
 
 
 def define(graph: Graph) -> dg.AssetsDefinition:
@@ -31,8 +34,9 @@ def define(graph: Graph) -> dg.AssetsDefinition:
     def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: StoredFrame) -> StoredFrame:
         with step(context, collector) as run:
             require_inputs(candidates, *(run.stored(name) for name in candidates.manifest.inputs))
-            outcomes = swept(run, candidates) if run.plan.sweep else only_marked(run, candidates)
-            stored = run.store("deleted_report", outcomes, (candidates,))
+            sweep = run.plan.sweep or approved(run, candidates)
+            outcomes = swept(run, candidates) if sweep else only_marked(run, candidates)
+            stored = run.store("deleted_report", outcomes, (candidates,), {"swept": sweep})
             ended = report_of(run, stored, leave(run, stored))
             report.write(run.repository.store, ended)
             run.log(f"{ended.ending.value}: {ended.counts['deleted']:,} deleted, {ended.counts['failed']:,} failed")
@@ -55,13 +59,25 @@ def only_marked(run: Step, candidates: StoredFrame) -> DataFrame:
     return _decided(run, candidates.dataframe(run.spark), Outcome.DRY_RUN)
 
 
-def swept(run: Step, candidates: StoredFrame) -> DataFrame:
-    """The candidates as they are deleted (RECEIPTS): using the frame deletes them, so it is stored and used once.
+def approved(run: Step, candidates: StoredFrame) -> bool:
+    """Whether these very candidates of a dry run are to be deleted after all; keeps the approval that is given now."""
+    store, plan = run.repository.store, run.plan
+    if run.repository.settings.approve_run == plan.run_id:
+        digest, now = candidates.manifest.digest, run.repository.clock.now()
+        approval.write(store, Approval(plan.run_id, plan.attempt, digest, now))
+        run.log(f"the candidates of run {plan.run_id} are approved: they are deleted after a recheck")
+    found = approval.read(store, plan.run_id)
+    return found is not None and found.candidates_digest == candidates.manifest.digest
 
-    Raises GuardTripped where the amount looks like a mistake, and whatever the recheck raises.
+
+def swept(run: Step, candidates: StoredFrame) -> DataFrame:
+    """Deletes the candidates, pass by pass, each after a recheck; returns what became of them (RECEIPTS).
+
+    Raises GuardTripped where the amount looks like a mistake, and whatever a recheck raises.
     """
-    committed = run.stored("committed_df")
-    found = mark_of(run.stored("store_df"), run.stored("uncommitted_df"), committed, candidates)
+    listed, committed = run.stored("store_df"), run.stored("committed_df")
+    guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(run.repository), run.repository.settings)
+    found = mark_of(listed, run.stored("uncommitted_df"), committed, candidates)
     for guard in guards.tripped(found, run.repository.settings):
         raise guard
     rows = candidates.dataframe(run.spark)
@@ -70,34 +86,67 @@ def swept(run: Step, candidates: StoredFrame) -> DataFrame:
     ownership.require_own_addresses(
         run.repository.api, run.repository.store, run.repository.namespace, committed.manifest.figures["heads"]
     )
-    earlier = run.spark.createDataFrame(receipts.read(run.repository.store, run.plan.run_id))
-    done = earlier.where(F.col("outcome") == Outcome.ACCEPTED.value).dropDuplicates(["address"])
-    live = live_again(run, candidates).select("address").distinct().persist()
-    remaining = rows.join(done, "address", "left_anti")
+    wait_for_recheck(run, listed.manifest.span.ended_at)
+    decided, remaining, left = [], rows, found.candidates
+    earlier = receipts.read(run.repository.store, run.plan.run_id)
+    if earlier.num_rows:
+        done = run.spark.createDataFrame(earlier).where(F.col("outcome") == Outcome.ACCEPTED.value)
+        decided = [done.dropDuplicates(["address"]).select(*RECEIPTS.names)]
+        remaining = subtraction.without_exactly(rows, done)
+        left = remaining.count()
+        run.log(f"{found.candidates - left:,} candidates were deleted before this run was resumed")
+    while left:
+        outcomes = _one_pass(run, remaining)
+        count = outcomes.count()
+        if not count:
+            raise CollectionError(
+                "nothing could be deleted in the time for which a recheck is valid: raise "
+                "collection.recheck_valid_minutes"
+            )
+        decided.append(outcomes)
+        left -= count
+        remaining = subtraction.without_exactly(remaining, outcomes)
+        if left:
+            run.log(f"{left:,} candidates are left after {run.repository.settings.recheck_valid_minutes:.0f} minutes")
+    return reduce(DataFrame.unionAll, decided)
+
+
+def _one_pass(run: Step, remaining: DataFrame) -> DataFrame:
+    """Rechecks what is live, and deletes for as long as that is valid (RECEIPTS); kept in Spark, never made twice."""
+    live = live_again(run).select("address").distinct().persist()
     kept = _decided(run, remaining.join(live, "address", "left_semi"), Outcome.KEPT_LIVE)
-    gone = remaining.join(live, "address", "left_anti").select("address", "size", "slice", "slice_window")
-    deleted = gone.mapInArrow(_deleter(run), from_arrow_schema(RECEIPTS))
+    gone = subtraction.without_exactly(remaining, live).select("address", "size", "slice", "slice_window")
+    valid = timedelta(minutes=run.repository.settings.recheck_valid_minutes)
+    deleted = gone.mapInArrow(_deleter(run, run.repository.clock.now() + valid), from_arrow_schema(RECEIPTS))
     names = RECEIPTS.names
-    return deleted.select(*names).unionAll(kept.select(*names)).unionAll(done.select(*names))
+    return deleted.select(*names).unionAll(kept.select(*names)).persist()
 
 
-def live_again(run: Step, candidates: StoredFrame) -> DataFrame:
-    """Addresses (LIVE) that became live since the mark: uncommitted data prepared anew, and ranges not read before."""
-    repository, settings = run.repository, run.repository.settings
-    listed = run.stored("store_df").manifest.span.ended_at
-    wait = listed + timedelta(seconds=settings.wait_before_recheck_seconds) - repository.clock.now()
+def wait_for_recheck(run: Step, listed_at: datetime) -> None:
+    """Waits until the listing is as old as a recheck asks for."""
+    clock = run.repository.clock
+    wait = listed_at + timedelta(seconds=run.repository.settings.wait_before_recheck_seconds) - clock.now()
     if wait > timedelta():
         run.log(f"waiting {wait.total_seconds():.0f} s before the recheck")
-        repository.clock.sleep(wait.total_seconds())
-    prepared = uncommitted.prepare_checked(
-        repository.api, repository.store, repository.namespace, settings, repository.clock, run.plan.cutoff
-    )
-    live = commits.live_commits(
-        repository.api, repository.store, settings, repository.clock, prepared.ended_at, run.log
-    )
-    unread = Unread.of(run, live, ranges_read.read(repository.store, run.plan.run_id, run.plan.attempt))
-    run.log(f"recheck: {len(prepared.files)} files of uncommitted data, {live.commits:,} commits")
-    return run.references().uncommitted(prepared.files).unionAll(unread.addresses(run))
+        clock.sleep(wait.total_seconds())
+
+
+def live_again(run: Step) -> DataFrame:
+    """Addresses (LIVE) that became live since the mark: uncommitted data prepared anew, and ranges not read before.
+
+    Raises GuardTripped where too much of what the mark found is gone.
+    """
+    marked, committed = run.stored("uncommitted_df"), run.stored("committed_df")
+    prepared = Uncommitted.prepare(run)
+    known = ranges_read.read(run.repository.store, run.plan.run_id, run.plan.attempt)
+    found = Committed.ask(run, prepared.ended_at, known)
+    guards.require_branches(len(found.own.heads), len(committed.manifest.figures["heads"]), run.repository.settings)
+    live = prepared.addresses.unionAll(found.addresses(run))
+    if marked.manifest.rows:
+        lost = subtraction.without(marked.dataframe(run.spark), live, committed.dataframe(run.spark)).count()
+        guards.require_uncommitted_kept(lost, marked.manifest.rows, run.repository.settings)
+    run.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
+    return live
 
 
 def _decided(run: Step, rows: DataFrame, outcome: Outcome) -> DataFrame:
@@ -113,11 +162,11 @@ def _decided(run: Step, rows: DataFrame, outcome: Outcome) -> DataFrame:
     )
 
 
-def _deleter(run: Step) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _deleter(run: Step, valid_until: datetime) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     opener, run_id, lock, clock = run.repository.opener, run.plan.run_id, run.lock.token, run.repository.clock
 
     def delete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sweep = Sweep(opener.open(), run_id, lock, clock)
+        sweep = Sweep(opener.open(), run_id, lock, clock, valid_until)
         for batch in batches:
             for rows in sweep.delete(pa.Table.from_batches([batch])):
                 yield from rows.to_batches()

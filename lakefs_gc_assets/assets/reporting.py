@@ -22,7 +22,7 @@ def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
     mark = mark_of(listed, uncommitted, committed, candidates)
     objects, sizes = totals(run, deleted)
     failed = objects[Outcome.FAILED]
-    plan = run.plan
+    plan, sweep = run.plan, bool(deleted.manifest.figures["swept"])
     return Report(
         run_id=plan.run_id,
         attempt=plan.attempt,
@@ -30,9 +30,9 @@ def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
         storage_namespace=plan.storage_namespace,
         flow=plan.flow.value,
         previous_run=plan.previous_run,
-        dry_run=not plan.sweep,
+        dry_run=not sweep,
         success=not failed,
-        ending=ending(plan.sweep, mark.candidates, failed),
+        ending=ending(sweep, mark.candidates, failed),
         started_at=plan.started_at,
         ended_at=run.repository.clock.now(),
         cutoff=plan.cutoff,
@@ -45,6 +45,8 @@ def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
             "uncommitted": mark.uncommitted,
             "committed": mark.committed,
             "commits": committed.manifest.figures["commits"],
+            "branches": len(committed.manifest.figures["heads"]),
+            "missing": mark.missing,
             "ranges_read": committed.manifest.figures["ranges_read"],
             "candidates": mark.candidates,
             "deleted": objects[Outcome.ACCEPTED],
@@ -63,7 +65,7 @@ def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
         predecessor=plan.predecessor,
         carry=left if isinstance(left, Carry) else None,
         no_carry=left if isinstance(left, str) else None,
-        warnings=() if plan.sweep else tuple(map(str, guards.tripped(mark, run.repository.settings))),
+        warnings=() if sweep else tuple(map(str, guards.tripped(mark, run.repository.settings))),
     )
 
 

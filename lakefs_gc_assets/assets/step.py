@@ -53,11 +53,15 @@ class Step:
         """A number of Spark partitions: the setting, or the usual one."""
         return setting or self.tasks
 
-    def references(self) -> References:
-        """Reads references of the repository with the settings' number of tasks."""
+    def references(self, repository: OpenRepository | None = None) -> References:
+        """Reads references with the settings' number of tasks.
+
+        Args:
+            repository: whose files are read, this one's by default; addresses are always read relative to this one.
+        """
         return References(
             self.spark,
-            self.repository.opener,
+            (repository or self.repository).opener,
             self.repository.namespace,
             self.plan.slice_window,
             self.partitions(self.repository.settings.range_partitions),

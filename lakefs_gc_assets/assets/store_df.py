@@ -3,6 +3,7 @@
 The listing is stored before uncommitted data is prepared, so whatever appears later is never a candidate.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import dagster as dg
@@ -10,7 +11,8 @@ import dagster as dg
 from lakefs_gc_assets.assets.carrying import inherited
 from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.step import step
-from lakefs_gc_assets.collection import carry, planning, universe
+from lakefs_gc_assets.collection import carry, neighbours, planning, universe
+from lakefs_gc_assets.collection.neighbours import Neighbours
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import asked_flow
 from lakefs_gc_assets.resources import Collector
@@ -27,6 +29,11 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             if plan.why_clean:
                 context.log.warning(f"a clean run instead of an optimized one: {plan.why_clean}")
             before = inherited(run)
+            around = neighbours.neighbours(
+                run.repository.api, run.repository.facts.id, run.repository.namespace, run.repository.settings.also_live
+            )
+            for note in told(around):
+                run.log(note)
             listing = universe.listing(store, plan.cutoff, before.settled if before else None)
             run.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(listing.slices)} slices")
             objects = listed_objects(
@@ -44,6 +51,8 @@ def define(graph: Graph) -> dg.AssetsDefinition:
                 "slices_skipped": len(listing.skipped_slices),
                 "last_read_slice": min(listing.slices, default=""),
                 "other_folders": listing.folders.others,
+                "nested_namespaces": around.nested,
+                "repositories_not_checked": around.unchecked,
                 "settled_objects": before.carry.settled_objects if before else 0,
                 **({"why_clean": plan.why_clean} if plan.why_clean else {}),
                 **({"predecessor": before.run_id, "open_before": before.carry.open} if before else {}),
@@ -52,3 +61,14 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             return run.store("store_df", objects, figures=figures)
 
     return store_df
+
+
+def told(around: Neighbours) -> Iterator[str]:
+    """What is worth a line in the log about other repositories."""
+    if around.refusal:
+        yield f"other repositories are not known, and their references are not checked: {around.refusal}"
+    if around.unchecked:
+        yield (
+            f"not checked for references into this repository: {', '.join(around.unchecked)}, on the same bucket; "
+            "name them in collection.also_live where they import from it"
+        )

@@ -3,8 +3,8 @@
 import dagster as dg
 
 from lakefs_gc_assets.assets.graph import Graph
+from lakefs_gc_assets.assets.live import Uncommitted
 from lakefs_gc_assets.assets.step import step
-from lakefs_gc_assets.collection import uncommitted
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
 
@@ -15,21 +15,9 @@ def define(graph: Graph) -> dg.AssetsDefinition:
     @graph.asset("uncommitted_df")
     def uncommitted_df(context: dg.AssetExecutionContext, collector: Collector, store_df: StoredFrame) -> StoredFrame:
         with step(context, collector) as run:
-            prepared = uncommitted.prepare_checked(
-                run.repository.api,
-                run.repository.store,
-                run.repository.namespace,
-                run.repository.settings,
-                run.repository.clock,
-                run.plan.cutoff,
-                lambda pages: run.log(f"prepare_uncommited: page {pages}"),
-            )
-            figures = {
-                "server_run_ids": prepared.server_run_ids,
-                "pages": prepared.pages,
-                "files": prepared.files,
-            }
-            addresses = run.references().uncommitted(prepared.files)
-            return run.store("uncommitted_df", addresses, (store_df,), figures, prepared.started_at)
+            found = Uncommitted.prepare(run, lambda pages: run.log(f"prepare_uncommited: page {pages}"))
+            own = found.prepared[0]
+            figures = {"server_run_ids": own.server_run_ids, "pages": own.pages, "files": own.files}
+            return run.store("uncommitted_df", found.addresses, (store_df,), figures, found.started_at)
 
     return uncommitted_df

@@ -5,11 +5,14 @@ live set stops the run.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import GuardTripped
+
+_FEW = 10
+"""So many uncommitted addresses may always go between mark and recheck: somebody tidied up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,10 @@ class Mark:
         committed, uncommitted: distinct live addresses.
         entries_promised: entries that the metaranges of live commits say there are; None where none was read.
         kept: unreferenced objects that are kept, by reason.
+        missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
+        missing_examples: a few of them.
+        branches, branches_before: with a commit that holds something, now and in the run before; None for unknown.
+        nested: repositories whose namespace lies inside of this one, or around it.
     """
 
     listed: int
@@ -33,11 +40,12 @@ class Mark:
     candidates: int
     candidate_bytes: int
     kept: dict[str, int]
-    warnings: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return asdict(self)
+    missing: int = 0
+    expected: int = 0
+    missing_examples: tuple[str, ...] = ()
+    branches: int = 0
+    branches_before: int | None = None
+    nested: tuple[str, ...] = ()
 
 
 def require_live_set(mark: Mark) -> None:
@@ -70,4 +78,66 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
             "number of candidates",
             f"{mark.candidates:,} objects would go, more than {settings.max_candidates:,}",
             "Look at the candidates; if they are right, raise collection.max_candidates",
+        )
+    missing = mark.missing / max(mark.expected, 1)
+    if missing > settings.max_missing_share or mark.missing > settings.max_missing:
+        yield GuardTripped(
+            "gap in the listing",
+            f"the listing lacks {mark.missing:,} of {mark.expected:,} addresses that branch heads or staging hold in the "
+            f"listed slices, {missing:.1%}, such as {', '.join(mark.missing_examples)}",
+            "See whether server and object store belong together; where the objects are lost, raise "
+            "collection.max_missing_share and collection.max_missing",
+        )
+    if mark.branches_before is not None:
+        yield from _lost_branches(mark.branches, mark.branches_before, settings)
+    if mark.nested:
+        yield GuardTripped(
+            "namespaces",
+            f"the storage namespace lies inside of another repository's, or around it: {', '.join(mark.nested)}",
+            "No setting lifts it: such repositories can be marked, not swept",
+        )
+
+
+def _lost_branches(now: int, before: int, settings: CollectionSettings) -> Iterable[GuardTripped]:
+    if now < before * (1 - settings.max_branch_loss_share):
+        yield GuardTripped(
+            "number of branches",
+            f"{now:,} branches are left of the {before:,} that were there before",
+            "If they were deleted on purpose, raise collection.max_branch_loss_share for one run",
+        )
+
+
+def require_branches(now: int, marked: int, settings: CollectionSettings) -> None:
+    """Raises GuardTripped where a recheck finds too few of the branches of the mark."""
+    for guard in _lost_branches(now, marked, settings):
+        raise guard
+
+
+def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSettings) -> None:
+    """Raises GuardTripped where a recheck lacks too much of what the mark found uncommitted.
+
+    Args:
+        lost: addresses that were uncommitted at the mark and are neither uncommitted nor committed at the recheck.
+        marked: uncommitted addresses of the mark.
+    """
+    if lost > _FEW and lost > marked * settings.max_uncommitted_loss_share:
+        raise GuardTripped(
+            "loss of uncommitted data",
+            f"{lost:,} of {marked:,} uncommitted addresses are gone since the mark, and nobody committed them",
+            "If they were reset or deleted on purpose, open a new run, or raise collection.max_uncommitted_loss_share",
+        )
+
+
+def require_fresh_mark(listed_at: datetime, latest_now: datetime, settings: CollectionSettings) -> None:
+    """Raises GuardTripped where the listing of a mark is too old to delete by.
+
+    Args:
+        latest_now: the clock that is ahead of the others: what is too old by any clock is too old.
+    """
+    age = latest_now - listed_at
+    if age > timedelta(hours=settings.max_mark_age_hours):
+        raise GuardTripped(
+            "age of the mark",
+            f"the store was listed at {listed_at:%F %T}Z, {age.total_seconds() / 3600:,.0f} hours ago",
+            "Open a new run, or raise collection.max_mark_age_hours",
         )

@@ -50,6 +50,7 @@ def begin(
         slice_window=settings.slice_window,
         windows=windows,
         sweep=settings.sweep,
+        live_definition=live_definition(repository),
         previous_run=next((other for other in run_folder.newest_runs(repository.store) if other > run_id), None),
     )
     if flow is Flow.OPTIMIZED:
@@ -67,9 +68,15 @@ def _optimized(repository: OpenRepository, made: Plan) -> Plan:
     return replace(made, flow=Flow.OPTIMIZED, predecessor=found.run_id)
 
 
+def live_definition(repository: OpenRepository) -> str:
+    """What counts as live, in words."""
+    others = sorted(other.facts.id for other in repository.others)
+    return f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
+
+
 def find_predecessor(repository: OpenRepository, before: str | None = None) -> Predecessor:
     """The run that an optimized run builds on. Raises NoPredecessor."""
-    found = predecessor.find(repository, ALL_COMMITS, before)
+    found = predecessor.find(repository, live_definition(repository), before)
     folders = universe.folders(repository.store)
     if new := sorted(set(folders.others).difference(found.carry.other_folders)):
         raise NoPredecessor(

@@ -9,7 +9,7 @@ from datetime import timedelta
 from lakefs_gc_assets.collection import carry as carries
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection import approval, run_folder
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.collection.report import Report
@@ -80,7 +80,7 @@ def _newest(store: ObjectStore, before: str | None) -> _Ended:
         if before is not None and run_id <= before:
             continue
         plan = plans.read(store, run_id)
-        if not plan.sweep:
+        if not plan.sweep and approval.read(store, run_id) is None:
             only_dry = True
             continue
         report = reports.read(store, run_id)

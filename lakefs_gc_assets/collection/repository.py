@@ -18,6 +18,7 @@ class OpenRepository:
 
     Attributes:
         opener: opens the same store again in another process.
+        others: repositories whose references into this one's namespace count as well.
     """
 
     facts: Repository
@@ -27,6 +28,7 @@ class OpenRepository:
     opener: StoreOpener
     settings: CollectionSettings
     clock: Clock
+    others: tuple["OpenRepository", ...] = ()
 
     @property
     def skew(self) -> timedelta:

@@ -28,6 +28,11 @@ def report(run_id: str) -> str:
     return f"{folder(run_id)}report.json"
 
 
+def approval(run_id: str) -> str:
+    """Key of the approval of a dry run."""
+    return f"{folder(run_id)}approval.json"
+
+
 def frame(run_id: str, name: str) -> str:
     """Folder of one frame, with a trailing slash."""
     return f"{folder(run_id)}{name}/"

@@ -7,6 +7,7 @@ that is under way when the lock is lost is not fenced.
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -24,20 +25,29 @@ _NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Deletes candidates of one run, whose lock is held."""
+    """Deletes candidates of one run, whose lock is held.
+
+    Attributes:
+        valid_until: no batch begins at or after this moment; None for no limit.
+    """
 
     store: ObjectStore
     run_id: str
     lock: LockToken
     clock: Clock
+    valid_until: datetime | None = None
 
     def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
         """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
+
+        Candidates that are left when the time is over have none.
 
         Raises LockLost before a batch when the lock is no longer this run's, and CollectionError for a name that must
         never be deleted.
         """
         for start in range(0, candidates.num_rows, self.store.delete_limit):
+            if self.valid_until is not None and self.clock.now() >= self.valid_until:
+                return
             yield self._batch(candidates.slice(start, self.store.delete_limit))
 
     def _batch(self, batch: pa.Table) -> pa.Table:

@@ -89,6 +89,12 @@ class LakeFSClient:
             raise fields.wrong("id", f"is {found.id!r} although {self._repository!r} was asked for")
         return found
 
+    def repositories(self) -> tuple[Repository, ...]:
+        """Every repository that this user may see, sorted by name."""
+        call = Call("GET", "/repositories", "fs:ListRepositories")
+        found = self._pages(call, self._repositories.list_repositories_with_http_info)
+        return tuple(sorted(map(answers.repository, found), key=lambda repository: repository.id))
+
     def storage_configuration(self, storage_id: str) -> StorageConfiguration:
         """Kind of blockstore of the repository; fails where several are configured and none has this id."""
         call = Call("GET", "/config", "fs:ReadConfig")

@@ -125,6 +125,10 @@ class LakeFSApi(Protocol):
         """The repository. Raises NotFound where there is none of this name."""
         ...
 
+    def repositories(self) -> tuple[Repository, ...]:
+        """Every repository that this user may see, sorted by name."""
+        ...
+
     def storage_configuration(self, storage_id: str) -> StorageConfiguration:
         """Kind of blockstore of the repository; fails where several are configured and none has this id."""
         ...

@@ -82,6 +82,9 @@ class ScriptedApi:
 
     pages: Script[UncommittedPage] = field(default_factory=lambda: Script(page()))
     branch_lists: Script[tuple[Branch, ...]] = field(default_factory=lambda: Script(branches("main")))
+    repository_lists: Script[tuple[Repository, ...]] = field(
+        default_factory=lambda: Script((Repository("repo", "s3://bucket/repo", "main", False),))
+    )
     changes_of: dict[str, Script[list[DiffEntry]]] = field(default_factory=dict)
     stats: dict[tuple[str, str], Script[ObjectStats]] = field(default_factory=dict)
     dump_starts: Script[str] = field(default_factory=lambda: Script("task"))
@@ -103,6 +106,9 @@ class ScriptedApi:
 
     def repository(self) -> Repository:
         return Repository("repo", "s3://bucket/repo", "main", False)
+
+    def repositories(self) -> tuple[Repository, ...]:
+        return self.repository_lists()
 
     def storage_configuration(self, storage_id: str) -> StorageConfiguration:
         return StorageConfiguration("s3")

@@ -1,0 +1,156 @@
+"""What is live: asked of the repository and of those that `also_live` names, at the mark and again at the recheck."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import DataFrame
+
+from lakefs_gc_assets.assets.step import Step
+from lakefs_gc_assets.collection import commits, uncommitted
+from lakefs_gc_assets.collection.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collection.uncommitted import Prepared
+from lakefs_gc_assets.lakefs.ranges import RangeRecord
+
+
+@dataclass(frozen=True)
+class Uncommitted:
+    """Uncommitted data of every repository that counts.
+
+    Attributes:
+        prepared: of each repository, this one's first.
+        addresses: all addresses (LIVE).
+    """
+
+    prepared: tuple[Prepared, ...]
+    addresses: DataFrame
+
+    @property
+    def started_at(self) -> datetime:
+        """When the first preparation began."""
+        return min(each.started_at for each in self.prepared)
+
+    @property
+    def ended_at(self) -> datetime:
+        """When the last one was complete."""
+        return max(each.ended_at for each in self.prepared)
+
+    @property
+    def files(self) -> int:
+        """How many files the server wrote."""
+        return sum(len(each.files) for each in self.prepared)
+
+    @classmethod
+    def prepare(cls, run: Step, progress: Callable[[int], None] = lambda pages: None) -> "Uncommitted":
+        """Makes the server write its uncommitted data now, proved complete. Raises LakeFSError."""
+        repositories = (run.repository, *run.repository.others)
+        prepared = tuple(
+            uncommitted.prepare_checked(
+                each.api, each.store, each.namespace, each.settings, each.clock, run.plan.cutoff, progress
+            )
+            for each in repositories
+        )
+        addresses = [
+            run.references(each).uncommitted(found.files) for each, found in zip(repositories, prepared, strict=True)
+        ]
+        return cls(prepared, reduce(DataFrame.unionAll, addresses))
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What of a repository's live commits was not read before.
+
+    Attributes:
+        metarange_ids: metaranges, where commits are known.
+        records: their ranges that were not read before.
+        files: metadata files, with the fallback.
+    """
+
+    repository: OpenRepository
+    source: CommitSource
+    metarange_ids: tuple[str, ...]
+    records: tuple[RangeRecord, ...]
+    files: tuple[str, ...]
+
+    @classmethod
+    def of(cls, run: Step, repository: OpenRepository, live: LiveCommits, known: frozenset[str]) -> "Unread":
+        """Reads the metaranges that are not among the known ids."""
+        metarange_ids = tuple(name for name in live.metarange_ids if name not in known)
+        records = run.references(repository).range_records(metarange_ids)
+        return cls(
+            repository,
+            live.source,
+            metarange_ids,
+            tuple(record for record in records if record.id not in known),
+            tuple(name for name in live.files if name not in known),
+        )
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of everything that is read."""
+        return frozenset([*self.metarange_ids, *self.files, *(record.id for record in self.records)])
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges or files are read."""
+        return len(self.records) or len(self.files)
+
+    @property
+    def promised(self) -> int | None:
+        """How many entries the metaranges count; None where none is read."""
+        if self.source is CommitSource.METADATA_FOLDER:
+            return None
+        return sum(record.count for record in self.records)
+
+    def addresses(self, run: Step) -> DataFrame:
+        """The addresses (LIVE)."""
+        references = run.references(self.repository)
+        if self.source is CommitSource.METADATA_FOLDER:
+            return references.of_metadata_files(self.files)
+        return references.committed(self.records)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Commits of every repository that counts, and what of them was not read before.
+
+    Attributes:
+        own: the live commits of this repository.
+        unread: of each repository, this one's first.
+    """
+
+    own: LiveCommits
+    unread: tuple[Unread, ...]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of everything that is read."""
+        return frozenset[str]().union(*(each.ids for each in self.unread))
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges or files are read."""
+        return sum(each.ranges for each in self.unread)
+
+    def addresses(self, run: Step) -> DataFrame:
+        """All addresses (LIVE) that were not read before."""
+        return reduce(DataFrame.unionAll, [each.addresses(run) for each in self.unread])
+
+    @classmethod
+    def ask(cls, run: Step, prepared_until: datetime, known: frozenset[str]) -> "Committed":
+        """Learns which commits are live, and reads the metaranges that are not among the known ids.
+
+        Args:
+            prepared_until: end of the last preparation of uncommitted data.
+        Raises:
+            LakeFSError, CorruptFile: where the answer is not complete.
+        """
+        repositories = (run.repository, *run.repository.others)
+        live = [
+            commits.live_commits(each.api, each.store, each.settings, each.clock, prepared_until, run.log)
+            for each in repositories
+        ]
+        unread = (Unread.of(run, each, found, known) for each, found in zip(repositories, live, strict=True))
+        return cls(live[0], tuple(unread))

@@ -1,0 +1,33 @@
+"""Live addresses that the listing lacks: a sign that references and objects are spelled differently or do not belong
+together, so that the subtraction would miss what is live.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import pyarrow as pa
+import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.sources.subtraction import without
+
+_NAME = r"^data/[^/]+/([0-9a-v]{19}[0g])"
+
+
+def expected(live: DataFrame, slices: Iterable[str], cutoff: datetime) -> DataFrame:
+    """Live addresses that a listing of the slices must have: those named before the cutoff.
+
+    Ids sort by the time in them, so the cutoff is compared as the id that it would begin.
+    """
+    schema = from_arrow_schema(pa.schema([pa.field("listed_slice", pa.string(), nullable=False)]))
+    listed = live.sparkSession.createDataFrame(pa.table({"listed_slice": list(slices)}, schema=None), schema)
+    limit = xids.encode(int(cutoff.timestamp()).to_bytes(4) + bytes(8))
+    old = (F.regexp_extract("address", _NAME, 1) != "") & (F.regexp_extract("address", _NAME, 1) < F.lit(limit))
+    return live.where(old).join(F.broadcast(listed), live["slice"] == listed["listed_slice"], "left_semi")
+
+
+def missing(expected_addresses: DataFrame, listing: DataFrame) -> DataFrame:
+    """Expected addresses that the listing lacks."""
+    return without(expected_addresses, listing)
