@@ -33,21 +33,25 @@ class Graph:
     Attributes:
         main_parents: -1 for a commit without parents.
         heads: by branch.
+        branches_at: branches of each head.
         leaves: commits that are nobody's main parent and no head (dangling), in order of their ids.
     """
 
     commits: CommitColumns
     main_parents: Integers
     heads: dict[str, int]
+    branches_at: dict[int, tuple[str, ...]]
     leaves: Integers
 
     @classmethod
     def of(cls, commits: CommitColumns, branches: Mapping[str, str]) -> "Graph":
         """Makes the graph. Raises LakeFSError where a head or a main parent is not among the commits."""
         heads = commits.positions(pa.array(branches.values(), pa.string()))
+        branches_at: dict[int, tuple[str, ...]] = {}
         for branch, at in zip(branches, heads.tolist(), strict=True):
             if at < 0:
                 raise LakeFSError(f"commit {branches[branch]}, head of branch {branch}, is not among the commits")
+            branches_at[at] = (*branches_at.get(at, ()), branch)
         parents = _main_parents(commits)
         inner = np.zeros(len(commits), np.bool_)
         inner[parents[parents >= 0]] = True
@@ -56,14 +60,14 @@ class Graph:
             commits,
             parents,
             dict(zip(branches, heads.tolist(), strict=True)),
+            branches_at,
             _by_id(commits, np.flatnonzero(~inner)),
         )
 
     def starting_points(self) -> list[tuple[int, bool]]:
         """Where walks begin, in order of commit ids: each once, and whether it is a branch head."""
-        heads = frozenset(self.heads.values())
-        points = _by_id(self.commits, np.array([*heads, *self.leaves], np.int64))
-        return [(at, at in heads) for at in points.tolist()]
+        points = _by_id(self.commits, np.array([*self.branches_at, *self.leaves], np.int64))
+        return [(at, at in self.branches_at) for at in points.tolist()]
 
 
 def _main_parents(commits: CommitColumns) -> Integers:
@@ -110,18 +114,14 @@ class Active:
     walk_names: tuple[str | None, ...]
 
     def rule(self, at: int) -> tuple[str | None, Rule]:
-        """The walk that an active commit is kept by: its branch, None for dangling commits, and the rule."""
-        heads = [branch for branch, head in self.graph.heads.items() if head == at]
-        if heads:
-            return heads[0], self.rules.branches[heads[0]]
+        """The walk that keeps an active commit that is no head: its branch, None for dangling commits, and the rule."""
         branch = self.walk_names[self.walks[self.kept_by[at]]]
         return branch, self.rules.default if branch is None else self.rules.branches[branch]
 
     def why(self, at: int) -> str:
         """Why an active commit is active, in words."""
-        heads = [branch for branch, head in self.graph.heads.items() if head == at]
-        if heads:
-            return f"head of {', '.join(heads)}"
+        if at in self.graph.branches_at:
+            return f"head of {', '.join(self.graph.branches_at[at])}"
         by = int(self.kept_by[at])
         branch, rule = self.rule(at)
         age = in_words(self.now - date(self.graph.commits, by))

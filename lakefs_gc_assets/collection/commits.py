@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -76,21 +78,27 @@ class Dump:
     tags: dict[str, str]
     fetched: int
 
-    def live(self) -> LiveCommits:
-        """All of its commits."""
-        metaranges = [name for name in pc.unique(self.commits.metarange_ids).to_pylist() if name]
+    def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
+        """All of its commits, or those that stay; branch heads are always among them."""
+        metaranges = self.commits.metarange_ids if stays is None else self.commits.metarange_ids.filter(pa.array(stays))
         at = self.commits.positions(pa.array(self.branches.values(), pa.string()))
         held = zip(self.branches, self.commits.metarange_ids.take(pa.array(at)).to_pylist(), strict=True)
         return LiveCommits(
             CommitSource.REFS_DUMP,
             self.started_at,
             self.ended_at,
-            tuple(sorted(metaranges)),
+            tuple(distinct(metaranges).to_pylist()),
             (),
             {branch: metarange for branch, metarange in held if metarange},
-            len(self.commits),
+            len(metaranges),
             self.fetched,
         )
+
+
+def distinct(metarange_ids: pa.StringArray) -> pa.StringArray:
+    """Each metarange once, in order; commits without objects have none."""
+    found = pc.unique(metarange_ids)
+    return found.filter(pc.not_equal(found, "")).sort()
 
 
 class IncompleteDump(LakeFSError):

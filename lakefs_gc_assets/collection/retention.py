@@ -260,19 +260,17 @@ def _listed(
 
 def _defined(readings: Readings, found: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
     dump, policy = readings.dump, readings.policy
-    everything = dump.live()
-    metaranges = dump.commits.metarange_ids
-    live = set(pc.unique(metaranges.filter(pa.array(found.flags))).to_pylist()) | set(found.late.values())
-    expired = set(pc.unique(metaranges.filter(pa.array(~found.flags))).to_pylist()) - live
-    kept = replace(
-        everything,
-        metarange_ids=tuple(sorted(live - {""})),
-        commits=int(found.flags.sum()) + len(found.late),
-    )
+    live = dump.live(found.flags)
+    if found.late:
+        late = set(found.late.values()) - {""}
+        together = tuple(sorted({*live.metarange_ids, *late}))
+        live = replace(live, metarange_ids=together, commits=live.commits + len(found.late))
+    expired = commits.distinct(dump.commits.metarange_ids.filter(pa.array(~found.flags)))
+    kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
     differences = _differences(readings, found, now)
     return LiveDefinition(
-        live=kept,
-        expired_metaranges=tuple(sorted(expired - {""})),
+        live=live,
+        expired_metaranges=tuple(expired.filter(pc.invert(kept_too)).to_pylist()),
         rules_digest=retention_rules.digest(readings.rules, policy),
         counts={
             "commits_known": len(dump.commits) + len(found.late),

@@ -57,6 +57,16 @@ def test_parts_are_joined_in_their_order(parts: list[list[Commit]]) -> None:
     assert len(joined) == len(joined.parent_offsets) - 1
 
 
+@given(_LISTS, st.lists(_IDS, max_size=40), st.integers(1, 5))
+@settings(max_examples=100, deadline=None)
+def test_commits_are_found_by_their_ids(commits: list[Commit], others: list[str], times: int) -> None:
+    columns = CommitColumns.of(commits)
+    ids = [commit.id for commit in commits]
+    for asked in ([], ids[:1], ids[-1:] * times, ids + others, others, [*others[:1], *ids[:2], *others[:1]]):
+        expected = [ids.index(each) if each in ids else -1 for each in asked]
+        assert columns.positions(pa.array(asked, pa.string())).tolist() == expected
+
+
 def test_dates_of_the_api_count_as_the_latest_in_their_second() -> None:
     assert CommitColumns.of([Commit("a", "", (), 5)]).nanos.tolist() == [999_999_999]
 
