@@ -1,0 +1,96 @@
+"""Spark's session: its properties, and starting it while this process still imports and asks the server.
+
+On an idle machine of two cores a session and its first job take as long as everything else that a small run does before
+it needs them; the two hardly disturb each other, since the session starts in a process of its own.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakefs_gc_assets import class_archive
+from lakefs_gc_assets.configuration import SparkSettings
+from lakefs_gc_assets.java import ensure_java, use_this_python
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TASKS_PER_CORE = 4
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_LOCAL_CORES = re.compile(r"local\[(\d+)")
+_starting: list[threading.Thread] = []
+
+
+def properties(settings: SparkSettings) -> dict[str, str]:
+    """Properties of a session: ours, then those of the settings; on a local master, a JRE is found or brought along.
+
+    Raises ConfigurationError where there is no Java.
+    """
+    if settings.remote:
+        return {"spark.remote": settings.remote, "spark.sql.session.timeZone": "UTC", **settings.config}
+    home = ensure_java()
+    use_this_python()
+    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *class_archive.options(home)]
+    found = {
+        "spark.master": settings.master,
+        "spark.app.name": "lakefs-gc",
+        "spark.driver.memory": settings.driver_memory,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.speculation": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    }
+    if settings.master.startswith("local"):
+        found["spark.python.daemon.module"] = "lakefs_gc_assets.sources.worker_daemon"
+        found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
+    return {**found, **settings.config}
+
+
+def start(settings: SparkSettings) -> None:
+    """Begins to start the session in the background, for a process that is going to need it.
+
+    What goes wrong here is left to the one who needs the session: the attempt is repeated there.
+    """
+
+    def build() -> None:
+        with suppress(Exception):
+            _warm(_built(settings))
+
+    thread = threading.Thread(target=build, name="start of Spark", daemon=True)
+    _starting.append(thread)
+    thread.start()
+
+
+def wait_for_start() -> None:
+    """Returns when no session is being started in the background."""
+    for thread in _starting:
+        thread.join()
+
+
+def _local_cores(master: str) -> int:
+    named = _LOCAL_CORES.match(master)
+    return int(named[1]) if named else 1 if master == "local" else os.cpu_count() or 1
+
+
+def _built(settings: SparkSettings) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for name, value in properties(settings).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _warm(spark: Any) -> None:
+    """Runs one job of the kind that every frame is made by, which starts a Python worker."""
+
+    def same(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        yield from batches
+
+    spark.range(0, 2, 1, 2).mapInArrow(same, "id long").distinct().collect()
