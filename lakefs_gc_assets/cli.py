@@ -17,11 +17,13 @@ from typing import Literal
 
 import click
 
+from lakefs_gc_assets import spark_session
 from lakefs_gc_assets.configuration import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,
     Configuration,
     Loaded,
+    SparkSettings,
     default_file,
     load,
 )
@@ -59,10 +61,11 @@ def main() -> None:
 )
 @click.option(
     "--flow",
-    type=click.Choice(["clean", "optimized"]),
+    type=click.Choice(["clean", "optimized", "committed", "unified"]),
     default="clean",
     show_default=True,
-    help="Look at everything, or only at what is new since the last run that deleted.",
+    help="Look at everything, only at what is new since the last run that deleted, at what only expired commits hold, "
+    "or at everything with expired commits.",
 )
 def run(file: Path | None, repository: str | None, sweep: bool | None, flow: str) -> None:
     """Makes one run: lists what is stored, subtracts everything that is live.
@@ -73,6 +76,7 @@ def run(file: Path | None, repository: str | None, sweep: bool | None, flow: str
     """
     with _one_line_errors():
         loaded = _loaded(file, repository)
+        spark_session.start(loaded.configuration.spark)
         from lakefs_gc_assets.collection.plan import Flow
         from lakefs_gc_assets.running import collect
 
@@ -112,22 +116,30 @@ _FOLDER = click.option(
     show_default=True,
     help="Where the embedded server keeps its files.",
 )
+_STORE_URL = click.option(
+    "--store-url",
+    default="",
+    help="Bucket and prefix for the objects, such as s3://bucket/prefix, instead of a local folder. Credentials and "
+    "endpoint come from the environment, as for the AWS command line.",
+)
 
 
 @main.command()
 @_RULES
 @_OBJECTS
-def demo(rules: RuleSet, objects: int) -> None:
+@_STORE_URL
+def demo(rules: RuleSet, objects: int, store_url: str) -> None:
     """Shows a whole collection of a sample repository on an embedded lakeFS server.
 
     Exit status 0 if every live object is still readable and all garbage is gone, 1 otherwise.
     """
+    spark_session.start(SparkSettings())
     from rich.console import Console
 
     from lakefs_gc_assets import demo as demonstration
 
     with _one_line_errors(), tempfile.TemporaryDirectory(prefix="lakefs-gc-demo-") as folder:
-        if not demonstration.show(Path(folder), rules, objects, Console()):
+        if not demonstration.show(Path(folder), rules, objects, Console(), store_url):
             sys.exit(1)
 
 
@@ -135,12 +147,17 @@ def demo(rules: RuleSet, objects: int) -> None:
 @_FOLDER
 @_RULES
 @_OBJECTS
+@_STORE_URL
 @click.option("--port", default=8000, show_default=True, help="Port of the lakeFS API.")
-def embedded(folder: Path, rules: RuleSet, objects: int, port: int) -> None:
+def embedded(folder: Path, rules: RuleSet, objects: int, store_url: str, port: int) -> None:
     """Serves an embedded lakeFS with a sample repository until interrupted. It is no production server."""
     from lakefs_gc_assets.playground import playground
 
-    with playground(folder, rules=rules, objects=objects, port=port), suppress(KeyboardInterrupt):
+    with (
+        _one_line_errors(),
+        playground(folder, rules=rules, objects=objects, port=port, store_url=store_url),
+        suppress(KeyboardInterrupt),
+    ):
         threading.Event().wait()
 
 

@@ -152,7 +152,7 @@ def described(found: Report) -> list[str]:
             f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}; "
             f"{counts['failed']:,} failed, {counts['kept_live']:,} kept as live at the recheck"
         )
-    lines += [f"  warning: a sweep would be refused: {warning}" for warning in found.warnings]
+    lines += [f"  warning: {warning}" for warning in found.warnings]
     if found.dry_run and counts["candidates"]:
         lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
     return lines

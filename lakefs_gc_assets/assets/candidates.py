@@ -10,6 +10,8 @@ from lakefs_gc_assets.assets.step import Step, step
 from lakefs_gc_assets.collection import guards, order
 from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, Kept
 from lakefs_gc_assets.collection.guards import Mark
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources import hidden_staged, subtraction
@@ -82,11 +84,19 @@ def count_by_reason(unreferenced: DataFrame) -> tuple[dict[str | None, int], int
     return {row.kept: row.objects for row in rows}, sum(row.multipart for row in rows)
 
 
+def _not_listed(listed: StoredFrame, committed: StoredFrame) -> int:
+    """Objects of the repository that the run knows of without having looked at them."""
+    if listed.manifest.figures["flow"] == Flow.COMMITTED:
+        return committed.manifest.rows
+    settled: int = listed.manifest.figures["settled_objects"]
+    return settled
+
+
 def mark_of(listed: StoredFrame, uncommitted: StoredFrame, committed: StoredFrame, candidates: StoredFrame) -> Mark:
     """The figures of a mark, from what its frames say of themselves."""
     return Mark(
         listed=listed.manifest.rows,
-        stored=listed.manifest.rows + listed.manifest.figures["settled_objects"],
+        stored=listed.manifest.rows + _not_listed(listed, committed),
         listed_bytes=listed.manifest.object_bytes,
         uncommitted=uncommitted.manifest.rows,
         committed=committed.manifest.rows,
@@ -99,5 +109,6 @@ def mark_of(listed: StoredFrame, uncommitted: StoredFrame, committed: StoredFram
         missing_examples=tuple(candidates.manifest.figures["missing_examples"]),
         branches=len(committed.manifest.figures["heads"]),
         branches_before=committed.manifest.figures["branches_before"],
+        retention=tuple(GuardTripped(*guard) for guard in committed.manifest.figures.get("retention_guards", ())),
         nested=tuple(listed.manifest.figures["nested_namespaces"]),
     )

@@ -69,6 +69,8 @@ def inherited(run: Step) -> Inherited | None:
 def reason_for_none(run: Step, outcomes: StoredFrame) -> str | None:
     """Why the next run cannot build on this one; None where it can."""
     listed = run.stored("store_df").manifest
+    if run.plan.flow.by_retention:
+        return f"its flow was {run.plan.flow.value}, which keeps other commits"
     if not outcomes.manifest.figures["swept"]:
         return "it was a dry run"
     if listed.rows_by_window().get(OTHER_WINDOW):

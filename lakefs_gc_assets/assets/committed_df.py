@@ -3,6 +3,8 @@
 An optimized run reads only ranges that no run before it has read, and takes over what those held.
 """
 
+from typing import Any
+
 import dagster as dg
 
 from lakefs_gc_assets.assets.carrying import inherited
@@ -10,6 +12,7 @@ from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.live import Committed
 from lakefs_gc_assets.assets.step import Step, step
 from lakefs_gc_assets.collection import ranges_read, report
+from lakefs_gc_assets.collection.retention import LiveDefinition
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
@@ -41,6 +44,7 @@ def define(graph: Graph) -> dg.AssetsDefinition:
                 "entries_promised": found.unread[0].promised,
                 "heads": live.heads,
                 "branches_before": branches_before(run),
+                **(by_rules(found.definition) if found.definition else {}),
             }
             run.log(f"{live.commits:,} commits, {figures['ranges_read']:,} ranges to read, by the {live.source.value}")
             addresses = found.addresses(run)
@@ -51,6 +55,17 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             return stored
 
     return committed_df
+
+
+def by_rules(definition: LiveDefinition) -> dict[str, Any]:
+    """What retention rules kept, for the reports and the UI."""
+    return {
+        "retention": definition.counts,
+        "retention_rules": definition.rules_digest,
+        "retention_warnings": definition.warnings,
+        "retention_guards": tuple((guard.guard, guard.figures, guard.lifted_by) for guard in definition.guards),
+        "retention_differences": "\n".join(str(difference) for difference in definition.differences),
+    }
 
 
 def branches_before(run: Step) -> int | None:

@@ -140,6 +140,8 @@ def live_again(run: Step) -> DataFrame:
     prepared = Uncommitted.prepare(run)
     known = ranges_read.read(run.repository.store, run.plan.run_id, run.plan.attempt)
     found = Committed.ask(run, prepared.ended_at, known)
+    for guard in found.definition.guards if found.definition else ():
+        raise guard
     guards.require_branches(len(found.own.heads), len(committed.manifest.figures["heads"]), run.repository.settings)
     live = prepared.addresses.unionAll(found.addresses(run))
     if marked.manifest.rows:

@@ -6,9 +6,9 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.carrying import inherited
+from lakefs_gc_assets.assets.history import deleted_before
 from lakefs_gc_assets.assets.step import Step
-from lakefs_gc_assets.collection import carry, receipts, run_folder
-from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collection import carry
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.sources import gap, subtraction
 
@@ -41,7 +41,7 @@ def find(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
     if not found.missing:
         return found
     heads = gap.expected(staged.unionAll(_of_heads(run, committed)), slices, run.plan.cutoff).distinct()
-    lacking = subtraction.without_exactly(gap.missing(heads, there), _deleted_before(run)).persist()
+    lacking = subtraction.without_exactly(gap.missing(heads, there), deleted_before(run)).persist()
     try:
         counted = _counted(heads, lacking)
         examples = tuple(row.address for row in lacking.select("address").limit(_EXAMPLES).collect())
@@ -69,15 +69,3 @@ def _of_heads(run: Step, committed: StoredFrame) -> DataFrame:
     references = run.references()
     records = references.range_records(sorted(set(committed.manifest.figures["heads"].values())))
     return references.committed([record for record in records if record.id not in known]).select(*_COLUMNS)
-
-
-def _deleted_before(run: Step) -> DataFrame:
-    """Addresses whose deletion an earlier run was told is done."""
-    store = run.repository.store
-    gone = run.spark.createDataFrame([], "address string")
-    for run_id in run_folder.newest_runs(store):
-        found = receipts.read(store, run_id)
-        if found.num_rows:
-            rows = run.spark.createDataFrame(found).where(F.col("outcome") == Outcome.ACCEPTED.value)
-            gone = gone.unionAll(rows.select("address"))
-    return gone

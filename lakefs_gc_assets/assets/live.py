@@ -8,9 +8,10 @@ from functools import reduce
 from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.step import Step
-from lakefs_gc_assets.collection import commits, uncommitted
+from lakefs_gc_assets.collection import commits, retention, uncommitted
 from lakefs_gc_assets.collection.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collection.retention import LiveDefinition
 from lakefs_gc_assets.collection.uncommitted import Prepared
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
 
@@ -119,10 +120,12 @@ class Committed:
     Attributes:
         own: the live commits of this repository.
         unread: of each repository, this one's first.
+        definition: what retention rules keep, in flows that apply them.
     """
 
     own: LiveCommits
     unread: tuple[Unread, ...]
+    definition: LiveDefinition | None
 
     @property
     def ids(self) -> frozenset[str]:
@@ -147,10 +150,28 @@ class Committed:
         Raises:
             LakeFSError, CorruptFile: where the answer is not complete.
         """
-        repositories = (run.repository, *run.repository.others)
-        live = [
-            commits.live_commits(each.api, each.store, each.settings, each.clock, prepared_until, run.log)
-            for each in repositories
-        ]
-        unread = (Unread.of(run, each, found, known) for each, found in zip(repositories, live, strict=True))
-        return cls(live[0], tuple(unread))
+        definition = _by_rules(run, prepared_until) if run.plan.flow.by_retention else None
+        own = definition.live if definition else _every_commit(run, run.repository, prepared_until)
+        others = ((each, _every_commit(run, each, prepared_until)) for each in run.repository.others)
+        unread = (Unread.of(run, each, live, known) for each, live in ((run.repository, own), *others))
+        return cls(own, tuple(unread), definition)
+
+
+def _every_commit(run: Step, repository: OpenRepository, prepared_until: datetime) -> LiveCommits:
+    return commits.live_commits(
+        repository.api, repository.store, repository.settings, repository.clock, prepared_until, run.log
+    )
+
+
+def _by_rules(run: Step, prepared_until: datetime) -> LiveDefinition:
+    repository = run.repository
+    return retention.live_definition(
+        repository.api,
+        repository.store,
+        repository.namespace,
+        repository.settings,
+        repository.clock,
+        run.plan.earliest_clock,
+        prepared_until,
+        run.log,
+    )

@@ -6,8 +6,10 @@ from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import guards
 from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.guards import Mark
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.frames.spark import StoredFrame
 
 
@@ -48,6 +50,7 @@ def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
             "branches": len(committed.manifest.figures["heads"]),
             "missing": mark.missing,
             "ranges_read": committed.manifest.figures["ranges_read"],
+            **committed.manifest.figures.get("retention", {}),
             "candidates": mark.candidates,
             "deleted": objects[Outcome.ACCEPTED],
             "failed": failed,
@@ -65,8 +68,15 @@ def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
         predecessor=plan.predecessor,
         carry=left if isinstance(left, Carry) else None,
         no_carry=left if isinstance(left, str) else None,
-        warnings=() if sweep else tuple(map(str, guards.tripped(mark, run.repository.settings))),
+        warnings=warnings(mark, committed, run.repository.settings, sweep),
     )
+
+
+def warnings(mark: Mark, committed: StoredFrame, settings: CollectionSettings, sweep: bool) -> tuple[str, ...]:
+    """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
+    told = tuple(committed.manifest.figures.get("retention_warnings", ()))
+    tripped = () if sweep else guards.tripped(mark, settings)
+    return told + tuple(f"a sweep would be refused: {guard}" for guard in tripped)
 
 
 def ending(sweep: bool, candidates: int, failed: int) -> Ending:

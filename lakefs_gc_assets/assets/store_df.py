@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from functools import partial
 
 import dagster as dg
+from pyspark.sql import DataFrame
 
+from lakefs_gc_assets.assets import expired
 from lakefs_gc_assets.assets.carrying import inherited
 from lakefs_gc_assets.assets.graph import Graph
-from lakefs_gc_assets.assets.step import step
+from lakefs_gc_assets.assets.step import Step, step
 from lakefs_gc_assets.collection import carry, neighbours, planning, universe
 from lakefs_gc_assets.collection.neighbours import Neighbours
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.universe import Listing
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import asked_flow
 from lakefs_gc_assets.resources import Collector
@@ -34,15 +38,13 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             )
             for note in told(around):
                 run.log(note)
-            listing = universe.listing(store, plan.cutoff, before.settled if before else None)
-            run.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(listing.slices)} slices")
-            objects = listed_objects(
-                run.spark,
-                run.repository.opener,
-                listing,
-                plan.slice_window,
-                run.partitions(run.repository.settings.listing_partitions),
-            )
+            listing = universe.nothing(store)
+            if plan.flow is Flow.COMMITTED:
+                objects = expired.objects(run)
+            else:
+                listing = universe.listing(store, plan.cutoff, before.settled if before else None)
+                run.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(listing.slices)} slices")
+                objects = listed(run, listing)
             if before:
                 objects = objects.unionByName(before.open_objects())
             figures = {
@@ -61,6 +63,12 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             return run.store("store_df", objects, figures=figures)
 
     return store_df
+
+
+def listed(run: Step, listing: Listing) -> DataFrame:
+    """The objects of a listing (LISTED)."""
+    partitions = run.partitions(run.repository.settings.listing_partitions)
+    return listed_objects(run.spark, run.repository.opener, listing, run.plan.slice_window, partitions)
 
 
 def told(around: Neighbours) -> Iterator[str]:

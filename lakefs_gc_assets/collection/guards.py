@@ -28,6 +28,7 @@ class Mark:
         missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
         missing_examples: a few of them.
         branches, branches_before: with a commit that holds something, now and in the run before; None for unknown.
+        retention: guards of the retention rules.
         nested: repositories whose namespace lies inside of this one, or around it.
     """
 
@@ -46,6 +47,7 @@ class Mark:
     branches: int = 0
     branches_before: int | None = None
     nested: tuple[str, ...] = ()
+    retention: tuple[GuardTripped, ...] = ()
 
 
 def require_live_set(mark: Mark) -> None:
@@ -83,13 +85,14 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
     if missing > settings.max_missing_share or mark.missing > settings.max_missing:
         yield GuardTripped(
             "gap in the listing",
-            f"the listing lacks {mark.missing:,} of {mark.expected:,} addresses that branch heads or staging hold in the "
-            f"listed slices, {missing:.1%}, such as {', '.join(mark.missing_examples)}",
+            f"the listing lacks {mark.missing:,} of {mark.expected:,} addresses that branch heads or staging hold in "
+            f"the listed slices, {missing:.1%}, such as {', '.join(mark.missing_examples)}",
             "See whether server and object store belong together; where the objects are lost, raise "
             "collection.max_missing_share and collection.max_missing",
         )
     if mark.branches_before is not None:
         yield from _lost_branches(mark.branches, mark.branches_before, settings)
+    yield from mark.retention
     if mark.nested:
         yield GuardTripped(
             "namespaces",

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collection.commits import fetch
-from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LIVE, RANGES
+from lakefs_gc_assets.collection.eligibility import PLAIN_ETAG
+from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LISTED, LIVE, RANGES, TIME
 from lakefs_gc_assets.collection.uncommitted import read_addresses
 from lakefs_gc_assets.lakefs import names, ranges
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, WindowSize
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.refs import Entity
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -48,6 +49,36 @@ class LiveFiles:
         found = ranges.read_range(fetch(self.store, key), key, expected=record)
         return self._live(found.addresses, found.address_types)
 
+    def entries(self, record: RangeRecord) -> pa.Table:
+        """What a range references inside the namespace, as objects (LISTED), one row for each entry.
+
+        An address that may mean several keys is left out: what it names stays.
+
+        `last_modified` is the time in the name, else the entry's. An ETag that is no MD5 is left out: that of an upload
+        in parts, whose LastModified would be in doubt, says nothing here, where nothing was listed.
+        """
+        key = METADATA_PREFIX + record.id
+        found = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["etags"])
+        assert found.etags is not None
+        places, keys = self._keys(found.addresses, found.address_types, only_certain=True)
+        read = names.read(keys, self.window_size)
+        written = pc.multiply(found.last_modified.take(places), 1_000_000).cast(TIME)
+        etags = found.etags.take(places)
+        listed = pa.table(
+            [
+                keys,
+                read.slices,
+                read.windows,
+                read.layouts,
+                read.issued_at,
+                pc.coalesce(read.issued_at, written),
+                found.sizes.take(places),
+                pc.if_else(pc.match_substring_regex(etags, PLAIN_ETAG), etags, None),
+            ],
+            schema=LISTED,
+        )
+        return listed.filter(pc.not_equal(read.layouts, Layout.SPECIAL.value))
+
     def metadata_file(self, name: str) -> pa.Table:
         """The same for a file that no metarange named; empty (LIVE) for metaranges and tables of a refs dump.
 
@@ -79,20 +110,36 @@ class LiveFiles:
 
     def _live(self, addresses: pa.StringArray, types: pa.UInt8Array) -> pa.Table:
         """Canonical keys of references; the usual spelling goes through untouched."""
+        _, keys = self._keys(addresses, types)
+        return live_table(keys.unique(), self.window_size)
+
+    def _keys(
+        self, addresses: pa.StringArray, types: pa.UInt8Array, only_certain: bool = False
+    ) -> tuple[pa.Int64Array, pa.StringArray]:
+        """Keys that references may mean, and the place of the reference that each of them comes from.
+
+        Args:
+            only_certain: leave out references that may mean more than one key.
+        """
         usual = pc.and_(
             pc.match_substring_regex(addresses, _PLAIN_KEY),
             pc.not_equal(types, pa.scalar(AddressType.FULL.value, pa.uint8())),
         )
-        odd = pc.invert(usual)
+        odd = pc.indices_nonzero(pc.invert(usual))
         others = [
-            key
-            for address, address_type in zip(
-                addresses.filter(odd).to_pylist(), types.filter(odd).to_pylist(), strict=True
+            (place, key)
+            for place, address, address_type in zip(
+                odd.to_pylist(), addresses.take(odd).to_pylist(), types.take(odd).to_pylist(), strict=True
             )
-            for key in self.namespace.live_keys(address, address_type)
+            for keys in [self.namespace.live_keys(address, address_type)]
+            if len(keys) == 1 or not only_certain
+            for key in keys
         ]
-        keys = pa.concat_arrays([addresses.filter(usual), pa.array(others, pa.string())]).unique()
-        return live_table(keys, self.window_size)
+        places = pa.concat_arrays(
+            [pc.indices_nonzero(usual).cast(pa.int64()), pa.array([place for place, _ in others], pa.int64())]
+        )
+        keys = pa.concat_arrays([addresses.filter(usual), pa.array([key for _, key in others], pa.string())])
+        return places, keys
 
 
 def live_table(keys: pa.StringArray, window_size: WindowSize) -> pa.Table:

@@ -16,14 +16,32 @@ FORMAT_VERSION = 1
 
 
 class Flow(StrEnum):
-    """Kinds of run."""
+    """Kinds of run.
+
+    | flow | what may be garbage | commits that are live |
+    |---|---|---|
+    | `clean` | every listed object | all |
+    | `optimized` | objects of slices where something may be new, and those that waited | all |
+    | `committed` | what expired commits hold; nothing is listed | active ones |
+    | `unified` | every listed object | active ones |
+    """
 
     CLEAN = "clean"
     OPTIMIZED = "optimized"
+    COMMITTED = "committed"
+    UNIFIED = "unified"
+
+    @property
+    def by_retention(self) -> bool:
+        """Whether only active commits are live, not all of them."""
+        return self in (Flow.COMMITTED, Flow.UNIFIED)
 
 
 ALL_COMMITS = "all commits"
 """The live definition of flows that keep whatever any commit holds."""
+
+ACTIVE_COMMITS = "active commits"
+"""The live definition of flows that apply retention rules; the rules are read at each step that needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +81,11 @@ class Plan:
     predecessor: str | None = None
     why_clean: str | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def earliest_clock(self) -> datetime:
+        """What the earliest of the clocks said: the moment that ages of commits count back from."""
+        return self.cutoff + timedelta(seconds=max(self.min_age_seconds, self.grace_period_seconds)) + self.skew
 
     @property
     def skew(self) -> timedelta:

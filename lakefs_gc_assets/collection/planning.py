@@ -5,7 +5,7 @@ from dataclasses import replace
 from lakefs_gc_assets.collection import cutoff, plan, predecessor, report, run_folder, universe
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.plan import ALL_COMMITS, Flow, Plan
+from lakefs_gc_assets.collection.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collection.predecessor import NoPredecessor, Predecessor
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.errors import OrderViolation
@@ -55,6 +55,8 @@ def begin(
     )
     if flow is Flow.OPTIMIZED:
         made = _optimized(repository, made)
+    elif flow.by_retention:
+        made = replace(made, flow=flow, live_definition=ACTIVE_COMMITS)
     plan.write_first(repository.store, made)
     return made
 

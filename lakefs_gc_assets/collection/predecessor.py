@@ -6,12 +6,12 @@ Whatever is doubtful makes the next run a clean one, which needs nothing of earl
 from dataclasses import dataclass
 from datetime import timedelta
 
+from lakefs_gc_assets.collection import approval, run_folder
 from lakefs_gc_assets.collection import carry as carries
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection import approval, run_folder
 from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.plan import Flow, Plan
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
@@ -80,6 +80,9 @@ def _newest(store: ObjectStore, before: str | None) -> _Ended:
         if before is not None and run_id <= before:
             continue
         plan = plans.read(store, run_id)
+        # What a run without a listing deletes was held by commits, so nothing of it waits among open objects.
+        if plan.flow is Flow.COMMITTED:
+            continue
         if not plan.sweep and approval.read(store, run_id) is None:
             only_dry = True
             continue

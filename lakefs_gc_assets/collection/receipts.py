@@ -51,13 +51,20 @@ def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) ->
     store.put(f"{run_folder.receipts(run_id)}{batch_id}.parquet", buffer.getvalue())
 
 
+def keys(store: ObjectStore, run_id: str) -> list[str]:
+    """The files that hold the receipts of a run."""
+    return [key for batch in store.list(run_folder.receipts(run_id)) for key in batch.column("key").to_pylist()]
+
+
+def read_file(store: ObjectStore, key: str) -> pa.Table:
+    """The receipts of one file (RECEIPTS). Raises CorruptFile."""
+    try:
+        return pq.read_table(io.BytesIO(store.get(key))).cast(RECEIPTS)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptFile(key, "receipts", f"cannot be read: {error}") from None
+
+
 def read(store: ObjectStore, run_id: str) -> pa.Table:
     """All receipts of a run (RECEIPTS). Raises CorruptFile."""
-    parts = []
-    for batch in store.list(run_folder.receipts(run_id)):
-        for key in batch.column("key").to_pylist():
-            try:
-                parts.append(pq.read_table(io.BytesIO(store.get(key))).cast(RECEIPTS))
-            except (pa.ArrowException, OSError, ValueError) as error:
-                raise CorruptFile(key, "receipts", f"cannot be read: {error}") from None
+    parts = [read_file(store, key) for key in keys(store, run_id)]
     return pa.concat_tables(parts) if parts else RECEIPTS.empty_table()

@@ -62,6 +62,11 @@ def folders(store: ObjectStore) -> Folders:
     return Folders(slices, tuple(name for name in names if not xids.is_xid(name)))
 
 
+def nothing(store: ObjectStore) -> Listing:
+    """A listing of no part at all."""
+    return Listing((), (), folders(store))
+
+
 def listing(store: ObjectStore, cutoff: datetime, settled: frozenset[str] | None = None) -> Listing:
     """Finds the parts of a namespace that a run lists.
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LIVE, RANGES
+from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
@@ -52,6 +53,12 @@ class References:
         ordered = sorted(ranges, key=lambda record: record.min_key)
         groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
         return tasks.dataframe(self.spark, groups, self._each(LiveFiles.range), LIVE).distinct()
+
+    def entries(self, ranges: Sequence[RangeRecord]) -> DataFrame:
+        """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry."""
+        rows = tasks.dataframe(self.spark, tasks.spread(ranges, self.partitions), self._each(LiveFiles.entries), LISTED)
+        newest = F.max_by(F.struct(*LISTED.names), "last_modified").alias("row")
+        return rows.groupBy("address").agg(newest).select("row.*")
 
     def of_metadata_files(self, names: Sequence[str]) -> DataFrame:
         """The distinct addresses of all ranges among the files of the metadata folder (LIVE)."""

@@ -37,6 +37,7 @@ def _moments(_: click.Context, __: click.Parameter, text: str | None) -> list[da
     "commas between them.",
 )
 @click.option("--variant", type=int, help="Number of the recorded rule set; by default the repository's last one.")
+@click.option("--keep-tags", is_flag=True, help="Keep what tagged commits hold, as the product does by default.")
 @click.option(
     "--chain",
     "chained",
@@ -45,7 +46,12 @@ def _moments(_: click.Context, __: click.Parameter, text: str | None) -> list[da
     "after it was recorded; deletions hide the objects from later folders.",
 )
 def main(
-    folders: tuple[Path, ...], flow: str, moments: list[datetime] | None, variant: int | None, chained: bool
+    folders: tuple[Path, ...],
+    flow: str,
+    moments: list[datetime] | None,
+    variant: int | None,
+    keep_tags: bool,
+    chained: bool,
 ) -> None:
     """Serves FOLDERS over HTTP, collects them, and prints what a sweep would delete, or has deleted."""
     if not chained and len(folders) > 1:
@@ -61,7 +67,8 @@ def main(
             for found in chain(folders, moments, progress):
                 print(json.dumps(found, sort_keys=True), flush=True)
         else:
-            found = replay(folders[0], Flow(flow), moments[0] if moments else None, variant, progress)
+            now = moments[0] if moments else None
+            found = replay(folders[0], Flow(flow), now, variant, progress, keep_tags=keep_tags)
             print(json.dumps(found, sort_keys=True), flush=True)
     except (CollectionError, ValueError) as error:
         sys.exit(f"replay: {error}")

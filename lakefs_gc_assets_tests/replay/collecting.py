@@ -1,9 +1,11 @@
 """Collections of replayed recordings, through the real graph."""
 
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -23,15 +25,33 @@ Progress = Callable[[str], None]
 _PACE = timedelta(days=2)
 
 
-def replay(folder: Path, flow: Flow, now: datetime | None, variant: int | None, progress: Progress) -> dict[str, Any]:
+def replay(
+    folder: Path,
+    flow: Flow,
+    now: datetime | None,
+    variant: int | None,
+    progress: Progress,
+    *,
+    keep_tags: bool = False,
+) -> dict[str, Any]:
     """Collects a recording in a dry run; every deletion would be refused.
+
+    Args:
+        keep_tags: whether what tagged commits hold stays where retention applies; the server's own rules do not know
+            tags.
 
     Returns flow, run_id, candidates and unrecognised (sorted addresses) and counts. Raises CollectionError where the
     run fails.
     """
     moment = now or datetime.now(UTC)
-    with ReplayServer(folder, now=moment, variant=variant) as server, running.instance() as home:
-        return _collected(server, home, flow, False, moment, progress)
+    with (
+        ReplayServer(folder, now=moment, variant=variant) as server,
+        running.instance() as home,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        policy = Path(scratch, "policy.yaml")
+        policy.write_text(f"keep_tags: {str(keep_tags).lower()}\n", encoding="utf-8")
+        return _collected(server, home, flow, False, moment, progress, {"retention_policy": str(policy)})
 
 
 def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress: Progress) -> Iterator[dict[str, Any]]:
@@ -57,11 +77,17 @@ def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress:
 
 
 def _collected(
-    server: ReplayServer, home: dg.DagsterInstance, flow: Flow, sweep: bool, moment: datetime, progress: Progress
+    server: ReplayServer,
+    home: dg.DagsterInstance,
+    flow: Flow,
+    sweep: bool,
+    moment: datetime,
+    progress: Progress,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     # Small recordings are mostly garbage on purpose.
     configuration = server.configuration()
-    collection = configuration.collection.model_copy(update={"max_candidate_share": 1.0})
+    collection = configuration.collection.model_copy(update={"max_candidate_share": 1.0, **changes})
     loaded = Loaded(configuration.model_copy(update={"collection": collection}), {})
     clock = StoppedClock(moment)
     succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
