@@ -221,8 +221,8 @@ class CollectionSettings(Settings):
     recheck_valid_minutes: float = Field(
         default=15, gt=0, description="How long a sweep goes on until it checks again what is live."
     )
-    also_live: tuple[str, ...] = Field(
-        default=(),
+    also_live: list[str] = Field(
+        default_factory=list,
         description="Other repositories of the same lakeFS server whose references into this one count as live, such as "
         "repositories that import from it.",
     )
