@@ -12,6 +12,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from lakefs_gc_assets.errors import StorageError
+
 LISTING_SCHEMA = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
@@ -46,6 +48,17 @@ def checked_prefix(prefix: str) -> str:
     if prefix and not prefix.endswith("/"):
         raise ValueError(f"a prefix is empty or ends with a slash, unlike {prefix!r}")
     return prefix
+
+
+def checked_key(key: str) -> str:
+    """The key itself. Raises StorageError where it is empty or no Unicode text."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        key = ""
+    if not key:
+        raise StorageError("an empty text, or one that is not Unicode, cannot be the key of an object")
+    return key
 
 
 class DeleteResult(StrEnum):

@@ -21,12 +21,21 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
     match namespace.location.kind:
         case "s3":
             return S3Store(settings, namespace.location)
+        # Who has no such store does not wait for its libraries.
+        case "gs":
+            from lakefs_gc_assets.storage.gcs import GCSStore
+
+            return GCSStore(settings, namespace.location)
+        case "azure":
+            from lakefs_gc_assets.storage.azure import AzureStore
+
+            return AzureStore(settings, namespace)
         case "local":
             return LocalStore(_folder(settings, namespace))
         case kind:
             raise ConfigurationError(
                 f"storage namespace {namespace.uri} is on a store of kind {kind!r}: supported are s3:// (AWS and "
-                "services that speak S3) and local://"
+                "services that speak S3), gs://, https:// and abfss:// (Azure) and local://"
             )
 
 

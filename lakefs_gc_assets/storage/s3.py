@@ -16,7 +16,14 @@ from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageE
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.storage import obstore_listing, s3_listing
 from lakefs_gc_assets.storage.busy_keys import insisting
-from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectFacts, checked_prefix
+from lakefs_gc_assets.storage.interface import (
+    DeleteOutcome,
+    DeleteResult,
+    Level,
+    ObjectFacts,
+    checked_key,
+    checked_prefix,
+)
 from lakefs_gc_assets.storage.s3_connection import connect
 from lakefs_gc_assets.storage.s3_errors import BUSY, CONFLICT, code_of
 
@@ -183,9 +190,7 @@ class S3Store:
             raise self._errors.explain(action, error) from None
 
     def _full(self, key: str) -> str:
-        if not key or not _is_text(key):
-            raise StorageError(f"{key!r} cannot be the key of an object")
-        return self._root + key
+        return self._root + checked_key(key)
 
     def _relative(self, full: str) -> str:
         return full[len(self._root) :]
@@ -205,14 +210,6 @@ def _failed(full: str, error: str) -> DeleteOutcome:
 
 def _was_busy(outcome: DeleteOutcome) -> bool:
     return (outcome.error or "").partition(":")[0] in BUSY
-
-
-def _is_text(key: str) -> bool:
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _facts(key: str, size: int, last_modified: datetime, etag: str | None) -> ObjectFacts:

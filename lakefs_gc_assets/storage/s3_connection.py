@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -30,25 +29,15 @@ from obstore.store import S3Store as Files
 
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.storage import obstore_clients
+from lakefs_gc_assets.storage.obstore_clients import client_options, retry_config
 from lakefs_gc_assets.storage.s3_errors import S3Errors
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from obstore.store import BackoffConfig, ClientConfig
 
 ATTEMPTS = 10
 """How often a request is tried that was answered 5xx or SlowDown, timed out or lost its connection."""
-RETRY_FOR = timedelta(minutes=3)
-BACKOFF: "BackoffConfig" = {
-    "init_backoff": timedelta(seconds=0.1),
-    "max_backoff": timedelta(seconds=15),
-    # A pause is drawn between the first one and this many times the last: with 2 they would shrink, not grow.
-    "base": 8,
-}
-"""Pauses of obstore between attempts: in all 8 seconds or more in 999 of 1,000 cases, a minute and a half usually."""
-CONNECT_TIMEOUT = timedelta(seconds=10)
-READ_TIMEOUT = timedelta(seconds=60)
-REQUEST_TIMEOUT = timedelta(minutes=10)
 CONNECTIONS = 32
 _HANDED_ON_FOR = timedelta(minutes=9)
 """boto3 renews credentials at the latest ten minutes before they expire, so what it hands out lasts this long."""
@@ -76,7 +65,7 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
             raise NoCredentialsError
         region = settings.region or session.region_name or _region_of(session, settings, bucket)
         client = _client(session, settings, region)
-        files = _files(session, client, bucket, region, _trusted(session, settings))
+        files = _files(session, client, bucket, region, _bundle(session, settings))
     except (ClientError, BotoCoreError, BaseError) as error:
         raise errors.explain("open the bucket", error) from None
     except (ValueError, OSError) as error:
@@ -137,8 +126,8 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
         verify=settings.ca_bundle or None,
         config=Config(
             signature_version="s3v4",
-            connect_timeout=CONNECT_TIMEOUT.total_seconds(),
-            read_timeout=READ_TIMEOUT.total_seconds(),
+            connect_timeout=obstore_clients.CONNECT_TIMEOUT.total_seconds(),
+            read_timeout=obstore_clients.READ_TIMEOUT.total_seconds(),
             max_pool_connections=CONNECTIONS,
             retries={"mode": "adaptive", "total_max_attempts": ATTEMPTS},
             s3={"addressing_style": "path" if settings.path_style else "virtual"},
@@ -158,10 +147,9 @@ def _add_content_md5(request: AWSRequest, **_: object) -> None:
     request.headers["Content-MD5"] = base64.b64encode(digest).decode()
 
 
-def _trusted(session: boto3.Session, settings: StoreSettings) -> "ClientConfig":
-    """obstore's option for the certificates that boto3 trusts by settings, environment (AWS_CA_BUNDLE) or profile."""
-    bundle = settings.ca_bundle or session._session.get_config_variable("ca_bundle")
-    return {"root_certificate": Path(bundle).read_bytes()} if bundle else {}
+def _bundle(session: boto3.Session, settings: StoreSettings) -> str:
+    """The file of certificates that boto3 trusts, by settings, environment (AWS_CA_BUNDLE) or profile."""
+    return settings.ca_bundle or session._session.get_config_variable("ca_bundle") or ""
 
 
 def _region_of(session: boto3.Session, settings: StoreSettings, bucket: str) -> str:
@@ -174,7 +162,7 @@ def _region_of(session: boto3.Session, settings: StoreSettings, bucket: str) -> 
     return headers.get("x-amz-bucket-region", "us-east-1")
 
 
-def _files(session: boto3.Session, client: "S3Client", bucket: str, region: str, trusted: "ClientConfig") -> Files:
+def _files(session: boto3.Session, client: "S3Client", bucket: str, region: str, bundle: str) -> Files:
     endpoint, virtual = address(client, bucket)
     return Files(
         bucket,
@@ -183,18 +171,8 @@ def _files(session: boto3.Session, client: "S3Client", bucket: str, region: str,
         aws_endpoint_url_s3=endpoint,
         virtual_hosted_style_request=virtual,
         credential_provider=Boto3CredentialProvider(session, ttl=_HANDED_ON_FOR),
-        client_options={
-            "allow_http": True,
-            "connect_timeout": CONNECT_TIMEOUT,
-            "read_timeout": READ_TIMEOUT,
-            "timeout": REQUEST_TIMEOUT,
-            **trusted,
-        },
-        retry_config={
-            "max_retries": ATTEMPTS - 1,
-            "retry_timeout": RETRY_FOR,
-            "backoff": BACKOFF,
-        },
+        client_options=client_options(bundle),
+        retry_config=retry_config(ATTEMPTS),
     )
 
 

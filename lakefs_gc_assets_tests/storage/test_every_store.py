@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.storage.azure import AzureStore
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, DeleteResult, ObjectStore
 
 SEGMENTS = st.text(
@@ -29,7 +30,7 @@ ODD_KEYS = [
     "data/!ab/c/x",
     "data/repository:token/nanoid",
     "?query#fragment&x=1;y",
-    "~*'()[]{}|^`<>\"\\:@$=",
+    "~*'()[]{}|^`<>\":@$=",
     "é",
     "e\u0301",
     "日本/語",
@@ -38,6 +39,8 @@ ODD_KEYS = [
     "..double",
     "trailing. ",
     " leading",
+    # Last: Azure takes it for a slash.
+    "back\\slash",
 ]
 
 
@@ -59,10 +62,13 @@ def test_what_is_put_can_be_read_looked_at_and_listed(store: ObjectStore) -> Non
     assert before - timedelta(seconds=1) <= facts.last_modified <= datetime.now(UTC)
     listed = rows(store)["data/slice/object"]
     assert listed["size"] == 7
-    assert listed["last_modified"] == facts.last_modified.replace(microsecond=facts.last_modified.microsecond)
+    # A listing may show whole seconds only.
+    listed_at = listed["last_modified"]
+    assert isinstance(listed_at, datetime)
+    assert timedelta(0) <= facts.last_modified - listed_at < timedelta(seconds=1)
 
 
-def test_s3_lists_etags_and_folders_do_not(s3_store: ObjectStore, local_store: ObjectStore) -> None:
+def test_s3_lists_md5_and_folders_list_no_etags(s3_store: ObjectStore, local_store: ObjectStore) -> None:
     for store in (s3_store, local_store):
         store.put("object", b"content")
     assert rows(s3_store)["object"]["etag"] == hashlib.md5(b"content").hexdigest()
@@ -78,15 +84,16 @@ def test_a_put_replaces_and_empty_objects_are_objects(store: ObjectStore) -> Non
 
 
 def test_odd_keys_stay_apart(store: ObjectStore) -> None:
-    for key in ODD_KEYS:
+    names = ODD_KEYS[:-1] if isinstance(store, AzureStore) else ODD_KEYS
+    for key in names:
         store.put(key, key.encode())
-    assert set(rows(store)) == set(ODD_KEYS)
-    for key in ODD_KEYS:
+    assert set(rows(store)) == set(names)
+    for key in names:
         assert store.get(key) == key.encode()
         assert store.head(key).key == key
-    gone = ODD_KEYS[::2]
+    gone = names[::2]
     assert [outcome.key for outcome in store.delete(gone)] == gone
-    assert set(rows(store)) == set(ODD_KEYS) - set(gone)
+    assert set(rows(store)) == set(names) - set(gone)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -96,6 +103,8 @@ def test_any_key_round_trips(store: ObjectStore, keys: set[str]) -> None:
     # A folder cannot hold a file and a folder of one name, so each key has its own number in front.
     named = {f"{folder}{number}/{key}": key.encode() for number, key in enumerate(sorted(keys))}
     named = {key: data for key, data in named.items() if all(len(part.encode()) < 250 for part in key.split("/"))}
+    if isinstance(store, AzureStore):
+        named = {key: data for key, data in named.items() if "\\" not in key}
     for key, data in named.items():
         store.put(key, data)
     assert set(rows(store, folder)) == set(named)

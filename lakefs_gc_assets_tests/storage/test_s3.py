@@ -18,7 +18,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage import obstore_listing, s3_connection
+from lakefs_gc_assets.storage import obstore_clients, obstore_listing, s3_connection
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server
@@ -40,8 +40,8 @@ def store(s3_server: S3Server, bucket: str, prefix: str) -> ObjectStore:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts and short waits, where a test wants the failure itself."""
     monkeypatch.setattr(s3_connection, "ATTEMPTS", 2)
-    monkeypatch.setattr(s3_connection, "READ_TIMEOUT", timedelta(seconds=0.5))
-    monkeypatch.setattr(s3_connection, "CONNECT_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(obstore_clients, "READ_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(obstore_clients, "CONNECT_TIMEOUT", timedelta(seconds=0.5))
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:
