@@ -3,41 +3,21 @@
 Everything goes through the same graph as in the UI. With DAGSTER_HOME set, runs are recorded there and show up in it.
 """
 
-import logging
-import os
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from lakefs_gc_assets import spark_session
-from lakefs_gc_assets.configuration import (
-    CONFIGURATION_VARIABLE,
-    DEFAULT_FILE,
-    Configuration,
-    Loaded,
-    SparkSettings,
-    default_file,
-    load,
-)
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.command_options import CONFIG, REPOSITORY, loaded_configuration, one_line_errors
+from lakefs_gc_assets.configuration import SparkSettings
 
 RuleSet = Literal["oss", "seed"]
-
-_CONFIG = click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help=f"Configuration file; by default the one named by {CONFIGURATION_VARIABLE}, else {DEFAULT_FILE}.",
-)
-_REPOSITORY = click.option("--repository", help="Name of the lakeFS repository, in place of the file's.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -52,8 +32,8 @@ def main() -> None:
 
 
 @main.command()
-@_CONFIG
-@_REPOSITORY
+@CONFIG
+@REPOSITORY
 @click.option(
     "--sweep/--dry-run",
     default=None,
@@ -74,8 +54,8 @@ def run(file: Path | None, repository: str | None, sweep: bool | None, flow: str
 
     Exit status 0 if the run came to its end and every deletion was accepted, 1 otherwise.
     """
-    with _one_line_errors():
-        loaded = _loaded(file, repository)
+    with one_line_errors():
+        loaded = loaded_configuration(file, repository)
         spark_session.start(loaded.configuration.spark)
         from lakefs_gc_assets.collection.plan import Flow
         from lakefs_gc_assets.running import collect
@@ -88,13 +68,13 @@ def run(file: Path | None, repository: str | None, sweep: bool | None, flow: str
 
 
 @main.command()
-@_CONFIG
-@_REPOSITORY
+@CONFIG
+@REPOSITORY
 @click.option("--runs", default=10, show_default=True, help="How many runs to show, newest first.")
 def status(file: Path | None, repository: str | None, runs: int) -> None:
     """Shows the last runs of a repository and who holds its lock."""
-    with _one_line_errors():
-        loaded = _loaded(file, repository)
+    with one_line_errors():
+        loaded = loaded_configuration(file, repository)
         from lakefs_gc_assets.running import summary
 
         for line in summary(loaded, runs):
@@ -138,7 +118,7 @@ def demo(rules: RuleSet, objects: int, store_url: str) -> None:
 
     from lakefs_gc_assets import demo as demonstration
 
-    with _one_line_errors(), tempfile.TemporaryDirectory(prefix="lakefs-gc-demo-") as folder:
+    with one_line_errors(), tempfile.TemporaryDirectory(prefix="lakefs-gc-demo-") as folder:
         if not demonstration.show(Path(folder), rules, objects, Console(), store_url):
             sys.exit(1)
 
@@ -154,7 +134,7 @@ def embedded(folder: Path, rules: RuleSet, objects: int, store_url: str, port: i
     from lakefs_gc_assets.playground import playground
 
     with (
-        _one_line_errors(),
+        one_line_errors(),
         playground(folder, rules=rules, objects=objects, port=port, store_url=store_url),
         suppress(KeyboardInterrupt),
     ):
@@ -177,33 +157,5 @@ def ui(folder: Path, rules: RuleSet, objects: int, port: int) -> None:
         sys.exit(dagster_ui(environment, Path("workspace.yaml"), port))
 
 
-def _loaded(file: Path | None, repository: str | None) -> Loaded:
-    chosen = file or default_file()
-    if chosen is None:
-        raise ConfigurationError(
-            f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
-        )
-    loaded = load(chosen)
-    if repository:
-        content = {**loaded.configuration.model_dump(), "repository": repository}
-        loaded = replace(loaded, configuration=Configuration.model_validate(content))
-    if not loaded.configuration.repository:
-        raise ConfigurationError(f"no repository is named: give --repository, or set `repository` in {chosen}")
-    loaded.with_secrets()
-    return loaded
-
-
 def _progress(line: str) -> None:
     click.echo(line, err=True)
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Turns what went wrong into one line on standard error and exit status 1."""
-    if "DAGSTER_HOME" not in os.environ:
-        logging.getLogger("dagster").setLevel(logging.ERROR)
-    try:
-        yield
-    except CollectionError as error:
-        click.echo(f"lakefs-gc: {error}", err=True)
-        sys.exit(1)
