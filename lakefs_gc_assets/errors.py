@@ -1,11 +1,27 @@
 """The one exception hierarchy: each message says what happened, to what, and what to do.
 
-Messages never hold credentials: they are built from names of settings, keys of objects and figures.
+Messages never hold credentials: they are built from names of settings, keys of objects and figures. Names and values
+that they quote may be anything, so a message shows as one line of limited length.
 """
+
+_LONGEST_TEXT = 2000
+_SHOWN_END = 400
+
+
+def _one_line(text: str) -> str:
+    """The text with whatever is not printable escaped, and its middle left out where it is long."""
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[: _LONGEST_TEXT - _SHOWN_END]} … {text[-_SHOWN_END:]}"
+    return text
 
 
 class CollectionError(Exception):
     """Base of everything the collector raises on purpose; its text is fit to be shown to a person."""
+
+    def __str__(self) -> str:
+        return _one_line(super().__str__())
 
 
 class ConfigurationError(CollectionError):
@@ -71,7 +87,7 @@ class CorruptFile(CollectionError):
         self.detail = detail
 
     def __str__(self) -> str:
-        return (
+        return _one_line(
             f"{self.file}: {self.check}: {self.detail}. "
             "The run ends because an unread live file could mean deleting live data."
         )
@@ -91,7 +107,7 @@ class GuardTripped(CollectionError):
         self.lifted_by = lifted_by
 
     def __str__(self) -> str:
-        return f"guard {self.guard}: {self.figures}. {self.lifted_by}"
+        return _one_line(f"guard {self.guard}: {self.figures}. {self.lifted_by}")
 
 
 class LockHeld(CollectionError):

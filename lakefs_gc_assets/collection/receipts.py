@@ -4,15 +4,13 @@ A batch's receipts are written after its deletion was answered, so a receipt nev
 sweep goes on with the candidates that have none.
 """
 
-import io
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection import run_folder, stored_tables
 from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -46,9 +44,7 @@ def table(
 
 def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) -> None:
     """Stores the receipts of one batch."""
-    buffer = io.BytesIO()
-    pq.write_table(receipts, buffer, compression="zstd")
-    store.put(f"{run_folder.receipts(run_id)}{batch_id}.parquet", buffer.getvalue())
+    store.put(f"{run_folder.receipts(run_id)}{batch_id}.parquet", stored_tables.encode(receipts))
 
 
 def keys(store: ObjectStore, run_id: str) -> list[str]:
@@ -58,10 +54,11 @@ def keys(store: ObjectStore, run_id: str) -> list[str]:
 
 def read_file(store: ObjectStore, key: str) -> pa.Table:
     """The receipts of one file (RECEIPTS). Raises CorruptFile."""
-    try:
-        return pq.read_table(io.BytesIO(store.get(key))).cast(RECEIPTS)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptFile(key, "receipts", f"cannot be read: {error}") from None
+    found = stored_tables.decode(RECEIPTS, store.get(key), key, "receipts")
+    unknown = set(found.column("outcome").unique().to_pylist()).difference(Outcome)
+    if unknown:
+        raise CorruptFile(key, "receipts", f"there is no outcome {min(unknown)!r}")
+    return found
 
 
 def read(store: ObjectStore, run_id: str) -> pa.Table:

@@ -175,6 +175,7 @@ def read_addresses(store: ObjectStore, file: str) -> pa.ChunkedArray:
         if stored.type not in _TEXT:
             raise ValueError(f"physical_address is {stored.type}, not text")
         column = stored.cast(pa.string())
+        column.validate(full=True)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise CorruptFile(file, "uncommitted data", f"cannot be read as parquet: {error}") from None
     if column.null_count or len(column) != parquet.metadata.num_rows:

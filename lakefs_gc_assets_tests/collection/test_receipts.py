@@ -69,3 +69,10 @@ class TestStored:
         receipts.write(store, RUN, "batch", other)
         with pytest.raises(CorruptFile, match="receipts"):
             receipts.read(store, RUN)
+
+    def test_with_an_outcome_that_does_not_exist_end_the_run(self, store: ObjectStore) -> None:
+        rows = receipts.table(candidates("a"), [Outcome.ACCEPTED], [None], NOW)
+        outcomes = pa.array(["acceptee"])
+        receipts.write(store, RUN, "batch", rows.set_column(4, RECEIPTS.field("outcome"), outcomes))
+        with pytest.raises(CorruptFile, match="acceptee"):
+            receipts.read(store, RUN)

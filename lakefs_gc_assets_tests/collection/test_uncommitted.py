@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -273,6 +274,14 @@ class TestFiles:
         whole = store.get("f")
         middle = whole[:200] + bytes(200) + whole[400:]
         store.put("f", {"empty": b"", "cut": whole[:-20], "text": b"<Error/>", "page": middle}[damage])
+        with pytest.raises(CorruptFile, match="uncommitted data"):
+            uncommitted.read_addresses(store, "f")
+
+    def test_an_address_that_is_no_text_ends_the_run(self, store: LocalStore) -> None:
+        offsets, letters = pa.py_buffer(np.array([0, 6], np.int32)), pa.py_buffer(b"data/\xff")
+        buffer = io.BytesIO()
+        pq.write_table(pa.table({"physical_address": pa.StringArray.from_buffers(1, offsets, letters)}), buffer)
+        store.put("f", buffer.getvalue())
         with pytest.raises(CorruptFile, match="uncommitted data"):
             uncommitted.read_addresses(store, "f")
 

@@ -18,6 +18,8 @@ Record = tuple[bytes, bytes]
 def varint(number: int) -> bytes:
     """A varint of 64 bits; negative numbers as two's complement."""
     number &= (1 << 64) - 1
+    if number < 0x80:
+        return bytes((number,))
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -70,7 +72,10 @@ Change = Callable[[str, bytes], bytes]
 
 @dataclass
 class TableBytes:
-    """A table to be: `change` may alter blocks (data, index, top, properties, metaindex) before they are sealed."""
+    """A table to be: `change` may alter blocks (data, index, top, properties, metaindex) before they are sealed.
+
+    `stored` may do so once more after a block was compressed.
+    """
 
     records: Sequence[Record]
     properties: Mapping[str, bytes | None] = field(default_factory=dict)
@@ -79,6 +84,7 @@ class TableBytes:
     compressed: Callable[[int], bool] = lambda index: index % 2 == 0
     blocks_per_index: int | None = None
     change: Change = lambda name, content: content
+    stored: Change = lambda name, content: content
 
     def build(self) -> bytes:
         """The whole file."""
@@ -86,7 +92,7 @@ class TableBytes:
 
         def put(name: str, content: bytes, compress: bool = False) -> bytes:
             content = self.change(name, content)
-            stored = bytes(snappy.compress_raw(content)) if compress else content
+            stored = self.stored(name, bytes(snappy.compress_raw(content)) if compress else content)
             handle = varint(len(out)) + varint(len(stored))
             out.extend(sealed(stored, int(compress)))
             return handle
@@ -173,7 +179,7 @@ def read_records(file: bytes) -> list[tuple[bytes, bytes, bytes]]:
         _, position = read_varint(footer, position)
     blocks = [value for _, value in read_entries(read_block(file, footer, position))]
     properties = dict(read_entries(read_block(file, read_entries(read_block(file, footer, 1))[0][1])))
-    if properties[b"rocksdb.block.based.table.index.type"][0] == 2:
+    if properties.get(b"rocksdb.block.based.table.index.type", b"\0")[0] == 2:
         blocks = [value for part in blocks for _, value in read_entries(read_block(file, part))]
     records = []
     for handle in blocks:

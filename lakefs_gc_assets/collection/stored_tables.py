@@ -1,0 +1,32 @@
+"""Small tables as parquet files in the store: their pages have checksums, and only what was written is read back."""
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakefs_gc_assets.errors import CorruptFile
+
+
+def encode(table: pa.Table) -> bytes:
+    """A table as a file."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    return buffer.getvalue()
+
+
+def decode(schema: pa.Schema, data: bytes, file: str, what: str) -> pa.Table:
+    """The reverse, with exactly these columns. Raises CorruptFile(file, what, …)."""
+    try:
+        # From a buffer: threads that read a Python file outlive a failed read, and can crash the process.
+        stored = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        table = stored.read().cast(schema)
+        table.validate(full=True)
+        if table.num_rows != stored.metadata.num_rows:
+            raise ValueError(f"{table.num_rows} rows, its footer says {stored.metadata.num_rows}")
+        nulls = [column.name for column in schema if not column.nullable and table.column(column.name).null_count]
+        if nulls:
+            raise ValueError(f"{nulls[0]} is null")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptFile(file, what, f"cannot be read: {error}") from None
+    return table

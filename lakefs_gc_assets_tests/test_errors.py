@@ -1,0 +1,30 @@
+import pytest
+
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LakeFSError
+
+
+@pytest.mark.parametrize("odd", ["\n", "\r", "\0", "\x1b[2J", "\u2028", "\u202e", "\ud800"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        lambda text: LakeFSError(f"the server said {text}"),
+        lambda text: CorruptFile(text, "check", "detail"),
+        lambda text: CorruptFile("file", "check", text),
+        lambda text: GuardTripped("guard", text, "advice"),
+    ],
+)
+def test_whatever_a_message_quotes_it_is_one_line_that_can_be_shown(error: type[CollectionError], odd: str) -> None:
+    text = str(error(f"a{odd}b"))
+    assert text.isprintable()
+    assert text.encode()
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+    text = str(CorruptFile("the file", "check", "x" * 100_000))
+    assert len(text) < 2100
+    assert text.startswith("the file: check: xxx")
+    assert text.endswith("deleting live data.")
+
+
+def test_usual_messages_are_shown_as_they_are() -> None:
+    assert str(LakeFSError("GET /x: 404 « gone; look at 'é'")) == "GET /x: 404 « gone; look at 'é'"
