@@ -1,0 +1,102 @@
+"""Runs by retention rules on recordings, against what the recordings say and the definition walked slowly."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.lakefs.facts import Commit, RetentionRules
+from lakefs_gc_assets_tests.collection.test_active_commits import by_definition, recorded_graph
+from lakefs_gc_assets_tests.graph_runs import AGED
+from lakefs_gc_assets_tests.lakefs.commit_rows import rows
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.replay import collecting
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+pytestmark = needs_recordings
+SETS = [
+    ("small", None),
+    ("merge-dangling", None),
+    ("merge-dangling", 3),
+    ("random-dag/11", 2),
+    # A real server dropped a commit here that the definition keeps.
+    ("random-dag/14", 4),
+]
+
+
+@pytest.fixture(autouse=True)
+def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+
+
+def truth_of(folder: str) -> dict[str, Any]:
+    return dict(json.loads((FIXTURES / folder / "truth.json").read_text()))
+
+
+def commits_kept(folder: str, variant: int | None, now: datetime) -> set[str]:
+    """Commits that the definition at a moment, or the server when it was recorded, keeps."""
+    truth = truth_of(folder)
+    if variant is None:
+        stated, answer = truth["gc_rules"], {row["commit_id"] for row in truth["prepare_commits"]["rows"]}
+    else:
+        recorded = truth["rule_variants"][variant - 1]
+        stated, answer = recorded["rules"], set(recorded["active_commits"])
+    branches = {rule["branch_id"]: rule["retention_days"] for rule in stated["branches"] or ()}
+    columns, heads = recorded_graph(FIXTURES / folder)
+    pairs: list[tuple[Commit, int]] = list(zip(rows(columns), columns.nanos.tolist(), strict=True))
+    return answer | by_definition(pairs, heads, RetentionRules(stated["default_retention_days"], branches), now)
+
+
+def expired_objects(folder: str, kept: set[str]) -> list[dict[str, Any]]:
+    """Objects inside the namespace that commits hold, but none that is kept, and that are staged nowhere."""
+    return [
+        each
+        for each in truth_of(folder)["objects"]
+        if each["inside_namespace"] and each["commits"] and not each["staged_in"] and kept.isdisjoint(each["commits"])
+    ]
+
+
+def replayed(folder: str, flow: Flow, now: datetime, variant: int | None, *, keep_tags: bool = False) -> dict[str, Any]:
+    return collecting.replay(FIXTURES / folder, flow, now, variant, lambda line: None, keep_tags=keep_tags)
+
+
+@pytest.mark.parametrize(("folder", "variant"), SETS)
+def test_what_only_expired_commits_hold_goes(folder: str, variant: int | None) -> None:
+    now = (ReplayServer(FIXTURES / folder).recorded_at + AGED).replace(microsecond=0)
+    expected = {each["address"] for each in expired_objects(folder, commits_kept(folder, variant, now))}
+
+    found = replayed(folder, Flow.COMMITTED, now, variant)
+
+    assert set(found["candidates"]) == expected
+    assert len(found["candidates"]) == len(expected)
+    assert (found["flow"], found["slices_listed"]) == ("committed", 0)
+
+
+def test_at_the_recording_everything_is_young() -> None:
+    moment = ReplayServer(FIXTURES / "merge-dangling").recorded_at
+    assert replayed("merge-dangling", Flow.COMMITTED, moment, None)["candidates"] == []
+
+
+def test_tags_keep_their_commits_unless_told_otherwise() -> None:
+    now = ReplayServer(FIXTURES / "merge-dangling").recorded_at + AGED
+    assert len(replayed("merge-dangling", Flow.COMMITTED, now, None, keep_tags=True)["candidates"]) == 7
+
+
+@pytest.mark.parametrize("folder", ["small", "merge-dangling"])
+def test_a_unified_run_takes_what_expired_and_what_nothing_references(folder: str) -> None:
+    now = (ReplayServer(FIXTURES / folder).recorded_at + AGED).replace(microsecond=0)
+    expired = {each["address"] for each in expired_objects(folder, commits_kept(folder, None, now)) if each["exists"]}
+    unreferenced = {each["address"] for each in truth_of(folder)["objects"] if each["class"] == "unreferenced"}
+
+    found = replayed(folder, Flow.UNIFIED, now, None)
+
+    assert set(found["candidates"]) | set(found["unrecognised"]) == expired | unreferenced
+    assert found["slices_listed"] > 0
+
+
+def test_without_rules_nothing_expires() -> None:
+    now = datetime(2026, 12, 31, tzinfo=UTC) + timedelta(days=365)
+    assert replayed("chain/1", Flow.COMMITTED, now, None)["candidates"] == []
