@@ -21,7 +21,7 @@ from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.failures import between_steps
 from lakefs_gc_assets.frames.models import MODELS, Frame
 from lakefs_gc_assets.frames.spark import StoredFrame
-from lakefs_gc_assets.partitions import RunPartitions
+from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.resources import Collector
 
 _Check = Callable[..., dg.AssetCheckResult]
@@ -37,9 +37,9 @@ class Violation:
     rows: int | None = None
 
 
-def define(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
+def define(names: Names) -> list[dg.AssetChecksDefinition]:
     """The checks of one repository's assets."""
-    return [*(_shape(name, partitions) for name in ORDER), *_rules(partitions)]
+    return [*(_shape(name, names) for name in ORDER), *_rules(names)]
 
 
 def shape_violations(frame: DataFrame, model: type[Frame]) -> list[Violation]:
@@ -75,15 +75,19 @@ def too_young(candidates: DataFrame, plan: Plan) -> list[Violation]:
     return [Violation("older than the cutoff", f"the cutoff is {plan.cutoff:%F %T}Z", count)] if count else []
 
 
-def _shape(name: str, partitions: RunPartitions) -> dg.AssetChecksDefinition:
+def _shape(name: str, names: Names) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=dg.AssetKey(name),
+        asset=names.asset(name),
         name="shape",
         description="Columns, types and values are what the frame's pandera model says.",
         blocking=True,
-        partitions_def=partitions.definition,
+        partitions_def=names.partitions.definition,
+        required_resource_keys={names.of("collector")},
+        pool=names.pool,
     )
-    def shape(collector: Collector, frame: StoredFrame) -> dg.AssetCheckResult:
+    def shape(context: dg.AssetCheckExecutionContext, frame: StoredFrame) -> dg.AssetCheckResult:
+        collector: Collector = names.resource(context.resources, "collector")
+
         def violations() -> list[Violation]:
             rows = frame.dataframe(collector.spark.session()).persist()
             try:
@@ -98,20 +102,31 @@ def _shape(name: str, partitions: RunPartitions) -> dg.AssetChecksDefinition:
     return shape
 
 
-def _rules(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
+def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
     def check(description: str, *others: str) -> Callable[[_Check], dg.AssetChecksDefinition]:
         return dg.asset_check(
-            asset=dg.AssetKey("candidates"),
+            asset=names.asset("candidates"),
             description=description,
             blocking=True,
-            partitions_def=partitions.definition,
-            additional_ins={other: dg.AssetIn(other) for other in others},
+            partitions_def=names.partitions.definition,
+            required_resource_keys={names.of("collector")},
+            pool=names.pool,
+            additional_ins={other: dg.AssetIn(names.asset(other)) for other in others},
         )
+
+    def collector_of(context: dg.AssetCheckExecutionContext) -> Collector:
+        found: Collector = names.resource(context.resources, "collector")
+        return found
 
     @check("No candidate is committed or uncommitted.", "uncommitted_df", "committed_df")
     def disjoint(
-        collector: Collector, candidates: StoredFrame, uncommitted_df: StoredFrame, committed_df: StoredFrame
+        context: dg.AssetCheckExecutionContext,
+        candidates: StoredFrame,
+        uncommitted_df: StoredFrame,
+        committed_df: StoredFrame,
     ) -> dg.AssetCheckResult:
+        collector = collector_of(context)
+
         def violations() -> list[Violation]:
             spark = collector.spark.session()
             rows = candidates.dataframe(spark)
@@ -125,7 +140,9 @@ def _rules(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
         return _result(collector, candidates, violations)
 
     @check("Every candidate was written and named before the cutoff.")
-    def older_than_cutoff(collector: Collector, candidates: StoredFrame) -> dg.AssetCheckResult:
+    def older_than_cutoff(context: dg.AssetCheckExecutionContext, candidates: StoredFrame) -> dg.AssetCheckResult:
+        collector = collector_of(context)
+
         def violations() -> list[Violation]:
             if not candidates.manifest.rows:
                 return []
@@ -141,7 +158,7 @@ def _rules(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
         "committed_df",
     )
     def live_set(
-        collector: Collector,
+        context: dg.AssetCheckExecutionContext,
         candidates: StoredFrame,
         store_df: StoredFrame,
         uncommitted_df: StoredFrame,
@@ -154,7 +171,7 @@ def _rules(partitions: RunPartitions) -> list[dg.AssetChecksDefinition]:
                 return [Violation(tripped.guard, str(tripped))]
             return []
 
-        return _result(collector, candidates, violations)
+        return _result(collector_of(context), candidates, violations)
 
     return [disjoint, older_than_cutoff, live_set]
 

@@ -251,10 +251,20 @@ class Configuration(Settings):
     """One repository and how to collect it."""
 
     repository: str = Field(default="", description="Name of the lakeFS repository to collect.")
+    name: str = Field(
+        default="",
+        description="What Dagster calls the repository, where it is not its own name: two servers may have one of the "
+        "same name.",
+    )
     lakefs: LakeFSSettings = LakeFSSettings()
     store: StoreSettings = StoreSettings()
     collection: CollectionSettings = CollectionSettings()
     spark: SparkSettings = SparkSettings()
+
+    @property
+    def label(self) -> str:
+        """What Dagster calls the repository."""
+        return self.name or self.repository
 
 
 @dataclass(frozen=True)

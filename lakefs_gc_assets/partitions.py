@@ -93,7 +93,13 @@ def asked_flow(run: dg.DagsterRun) -> Flow:
 
 def chosen(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
     """Those of the assets that a Dagster run makes: a selection or a re-execution makes some, without one all."""
-    selection, steps = run.asset_selection, run.step_keys_to_execute
+    selection = {key.path[-1] for key in run.asset_selection or ()}
+    steps = {asset_of(step) for step in run.step_keys_to_execute or ()}
     for name in assets:
-        if (not selection or dg.AssetKey(name) in selection) and (not steps or name in steps):
+        if (not selection or name in selection) and (not steps or name in steps):
             yield name
+
+
+def asset_of(step_key: str) -> str:
+    """The asset that a step makes, by its name without the prefix of its key; of a check's step, just another name."""
+    return step_key.rpartition("__")[-1]

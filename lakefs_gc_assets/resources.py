@@ -86,8 +86,13 @@ class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[typ
 
 
 class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The repository that is collected, with everything a step needs to reach it."""
+    """The repository that is collected, with everything a step needs to reach it.
 
+    Attributes:
+        name: what Dagster calls it.
+    """
+
+    name: str
     repository: str
     lakefs: dg.ResourceDependency[LakeFSResource]
     store: dg.ResourceDependency[StoreResource]
@@ -124,6 +129,7 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
 def collector(configuration: Configuration, clock: Clock) -> Collector:
     """The resource outside of a Dagster run."""
     return Collector(
+        name=configuration.label,
         repository=configuration.repository,
         lakefs=LakeFSResource(**configuration.lakefs.model_dump()),
         store=StoreResource(**configuration.store.model_dump()),
@@ -144,7 +150,13 @@ def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
     collection = _with_defaults(CollectionResource, configuration.collection)
     spark = _with_defaults(SparkResource, configuration.spark)
     given = Collector(
-        repository=configuration.repository, lakefs=lakefs, store=store, collection=collection, spark=spark, clock=clock
+        name=configuration.label,
+        repository=configuration.repository,
+        lakefs=lakefs,
+        store=store,
+        collection=collection,
+        spark=spark,
+        clock=clock,
     )
     return {"lakefs": lakefs, "store": store, "collection": collection, "spark": spark, "collector": given}
 

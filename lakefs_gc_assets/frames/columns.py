@@ -1,6 +1,6 @@
 """What the UI shows of a frame's columns: their types and meanings, and where they come from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
@@ -29,16 +29,20 @@ def column_schema(model: type[Frame]) -> dg.TableSchema:
     )
 
 
-def column_lineage(name: str) -> dg.TableColumnLineage | None:
-    """Which columns of earlier frames each column comes from; None for frames read from outside."""
+def column_lineage(name: str, prefix: Sequence[str] = ()) -> dg.TableColumnLineage | None:
+    """Which columns of earlier frames each column comes from; None for frames read from outside.
+
+    Args:
+        prefix: of the keys of the assets.
+    """
     if name not in _COLUMN_SOURCES:
         return None
     deps: dict[str, list[dg.TableColumnDep]] = {}
     for source in _COLUMN_SOURCES[name]:
         shared = set(MODELS[source].to_schema().columns) & set(MODELS[name].to_schema().columns)
         for column in shared:
-            deps.setdefault(column, []).append(dg.TableColumnDep(dg.AssetKey(source), column))
+            deps.setdefault(column, []).append(dg.TableColumnDep(dg.AssetKey([*prefix, source]), column))
     if name == "candidates":
         for subtracted in ("uncommitted_df", "committed_df"):
-            deps["address"].append(dg.TableColumnDep(dg.AssetKey(subtracted), "address"))
+            deps["address"].append(dg.TableColumnDep(dg.AssetKey([*prefix, subtracted]), "address"))
     return dg.TableColumnLineage(deps)

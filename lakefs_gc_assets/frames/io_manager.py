@@ -1,5 +1,6 @@
 """How frames pass between assets: as what is stored, with what the UI shows of it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -10,7 +11,7 @@ from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.columns import column_lineage
 from lakefs_gc_assets.frames.models import MODELS
 from lakefs_gc_assets.frames.spark import StoredFrame
-from lakefs_gc_assets.partitions import chosen, selected
+from lakefs_gc_assets.partitions import asset_of, chosen, selected
 from lakefs_gc_assets.resources import Collector
 
 PREVIEW_ROWS = 20
@@ -24,7 +25,7 @@ class FrameIOManager(dg.ConfigurableIOManager):
     def handle_output(self, context: dg.OutputContext, obj: StoredFrame) -> None:
         """Tells the UI about a frame: rows, bytes, windows, path, and a preview."""
         with between_steps(self.collector, obj.manifest.span.run_id):
-            context.add_output_metadata(metadata(obj))
+            context.add_output_metadata(metadata(obj, context.asset_key.path[:-1]))
 
     def load_input(self, context: dg.InputContext) -> StoredFrame:
         """The frame of the one run that the partitions name; always whole, whichever windows are asked for.
@@ -34,14 +35,19 @@ class FrameIOManager(dg.ConfigurableIOManager):
         run_id, _ = selected(context.asset_partition_keys)
         frame = context.asset_key.path[-1]
         step = context.step_context
-        with between_steps(self.collector, run_id, holds_lock=step.step.key != next(chosen(step.dagster_run, MODELS))):
+        first = next(chosen(step.dagster_run, MODELS))
+        with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
             repository = self.collector.open()
             manifest = manifests.read(repository.store, run_id, frame)
             return StoredFrame(manifest, repository.opener, self.collector.tasks())
 
 
-def metadata(frame: StoredFrame) -> dict[str, Any]:
-    """What the UI shows of a frame; small, because Dagster copies it to every cell."""
+def metadata(frame: StoredFrame, prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """What the UI shows of a frame; small, because Dagster copies it to every cell.
+
+    Args:
+        prefix: of the keys of the repository's assets.
+    """
     manifest = frame.manifest
     return {
         "dagster/row_count": manifest.rows,
@@ -57,7 +63,7 @@ def metadata(frame: StoredFrame) -> dict[str, Any]:
         "rows_by_window": dg.MetadataValue.md(_counts("window", manifest.rows_by_window())),
         "preview": dg.MetadataValue.md(_preview(frame.preview(rows=PREVIEW_ROWS))),
         **_figures(manifest.figures),
-        **({"dagster/column_lineage": lineage} if (lineage := column_lineage(frame.name)) else {}),
+        **({"dagster/column_lineage": lineage} if (lineage := column_lineage(frame.name, prefix)) else {}),
     }
 
 

@@ -1,14 +1,14 @@
 from collections.abc import Iterator
-from datetime import timedelta
+from typing import get_args
 
 import dagster as dg
 import pytest
 
+from lakefs_gc_assets.automation import jobs
+from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.definitions import build
-from lakefs_gc_assets.errors import AccessDenied
-from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, refused, replaying
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
@@ -19,57 +19,6 @@ pytestmark = needs_recordings
 @pytest.fixture
 def runs(replaying: Replaying) -> GraphRuns:
     return replaying("chain/1")
-
-
-def old_slice(runs: GraphRuns, days: int) -> str:
-    """A slice that was opened so many days ago, with one object in it."""
-    then = runs.clock.now() - timedelta(days=days)
-    generator = xids.Generator()
-    name = generator.descending(then)
-    runs.server.place(f"data/{name}/{generator.ascending(then)}", written_at=then)
-    return name
-
-
-def test_opening_a_run_adds_its_partitions(runs: GraphRuns) -> None:
-    old_slice(runs, days=40)
-
-    opened = runs.open()
-
-    assert opened.windows == ("legacy", "2026-10", "2026-11")
-    assert xids.as_datetime(xids.created_at(opened.run_id)) == runs.clock.now().replace(microsecond=0)
-    partitions = RunPartitions(runs.server.repository)
-    assert runs.instance.get_dynamic_partitions(partitions.windows.name or "") == list(opened.windows)
-    assert runs.instance.get_dynamic_partitions(partitions.run_ids.name or "") == [opened.run_id]
-    assert opened.tags == {
-        RANGE_START_TAG: f"{opened.run_id}|legacy",
-        RANGE_END_TAG: f"{opened.run_id}|2026-11",
-        "lakefs/repository": runs.server.repository,
-        "lakefs/flow": "clean",
-    }
-
-
-def test_a_window_that_turns_up_later_is_covered_too(runs: GraphRuns) -> None:
-    assert runs.open().windows == ("legacy", "2026-11")
-    old_slice(runs, days=40)
-
-    opened = runs.open()
-
-    assert opened.windows == ("legacy", "2026-11", "2026-10")
-    assert opened.tags[RANGE_END_TAG] == f"{opened.run_id}|2026-10"
-
-
-def test_run_ids_of_one_moment_differ(runs: GraphRuns) -> None:
-    assert runs.open().run_id != runs.open().run_id
-
-
-def test_a_repository_that_cannot_be_looked_at_opens_nothing(runs: GraphRuns) -> None:
-    runs.server.fault = lambda method, target: refused(401, "error authenticating request")
-
-    with pytest.raises(AccessDenied):
-        runs.open()
-
-    runs.server.fault = lambda method, target: None
-    assert runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "") == []
 
 
 def sensed(runs: GraphRuns, definitions: dg.Definitions, event: dg.DagsterEvent, run: dg.DagsterRun) -> object:
@@ -100,8 +49,11 @@ def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) ->
     (run_id,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
     assert request.run_key == f"{run_id}|legacy"
     resources = request.run_config["resources"]
-    assert resources["collection"]["config"] == {**runs.loaded.configuration.collection.model_dump(), "sweep": sweep}
-    assert resources["spark"]["config"] == runs.loaded.configuration.spark.model_dump()
+    assert resources["collection"]["config"] == {
+        **runs.loaded.configuration.collection.model_dump(mode="json"),
+        "sweep": sweep,
+    }
+    assert resources["spark"]["config"] == runs.loaded.configuration.spark.model_dump(mode="json")
     assert resources.keys() == {"collection", "spark"}
     assert {name: value for name, value in request.tags.items() if name.startswith(("lakefs/", "dagster/asset"))} == {
         RANGE_START_TAG: f"{run_id}|legacy",
@@ -137,3 +89,34 @@ def test_a_run_that_opened_nothing_launches_nothing(runs: GraphRuns) -> None:
     skipped = sensed(runs, definitions, ended.get_run_success_event(), untagged)
 
     assert isinstance(skipped, dg.SkipReason)
+
+
+def test_every_flow_can_be_asked_for_and_is_explained(runs: GraphRuns) -> None:
+    field = jobs.Opening.model_fields["flow"]
+
+    assert set(get_args(jobs.FlowName)) == set(Flow)
+    assert all(f"{flow}: " in (field.description or "") for flow in Flow)
+
+
+def test_the_page_of_the_job_says_what_was_opened_and_why_it_is_a_clean_run(runs: GraphRuns) -> None:
+    job = build(runs.loaded, runs.clock).resolve_job_def("open_run")
+    config = {"ops": {"open_new_run": {"config": {"flow": "optimized"}}}}
+
+    ended = job.execute_in_process(instance=runs.instance, run_config=config)
+
+    (output,) = [event.step_output_data for event in ended.all_node_events if event.is_successful_output]
+    shown = {name: value.value for name, value in output.metadata.items()}
+    (run_id,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
+    assert shown == {
+        "run_id": run_id,
+        "flow": "clean",
+        "why_clean": "there is no earlier run",
+        "sweep": False,
+        "windows": "legacy, 2026-11",
+    }
+    run = runs.instance.get_run_by_id(ended.run_id)
+    assert run is not None
+    request = sensed(runs, build(runs.loaded, runs.clock), ended.get_run_success_event(), run)
+    assert isinstance(request, dg.RunRequest)
+    assert request.tags["lakefs/flow"] == "optimized"
+    assert request.tags["lakefs/why_clean"] == "there is no earlier run"
