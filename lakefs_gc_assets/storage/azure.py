@@ -36,6 +36,8 @@ from lakefs_gc_assets.storage.obstore_listing import Listable, obstore_can_name
 
 BATCH = 256
 """Keys in one batch request, the service's limit."""
+PAGE = 5000
+"""Blobs on one page of a listing, the service's limit."""
 _NO_CONTAINER = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
 _HOST = re.compile(r"^[a-z0-9]+://(?:[^/@]+@)?([^/@]+)/")
 
@@ -66,7 +68,7 @@ class AzureStore:
         except (BaseError, ValueError, OSError) as error:
             raise ConfigurationError(f"cannot open {namespace.uri} with the settings of `store`: {error}") from None
         # Accounts with a hierarchical namespace list folder by folder, which is another order.
-        self._listable = Listable(self._url, self._files, self._pages, self._explained, ordered=False)
+        self._listable = Listable(self._url, self._files, self._pages, self._not_listed, ordered=False)
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list."""
@@ -86,13 +88,13 @@ class AzureStore:
             prefixes += (_name(found)[start:] for found in page.iterfind("Blobs/BlobPrefix"))
             objects += (_facts(_name(blob)[start:], blob) for blob in _blobs(page) if _name(blob) != full)
         return Level(
-            tuple(sorted(prefixes, key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
+            tuple(sorted(set(prefixes), key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
         )
 
     def _xml_pages(self, action: str, **query: str) -> Iterator[xml.Element]:
         marker = ""
         while True:
-            asked = {"restype": "container", "comp": "list", "marker": marker, **query}
+            asked = {"restype": "container", "comp": "list", "maxresults": str(PAGE), "marker": marker, **query}
             target = urlencode({name: value for name, value in asked.items() if value})
             answer = self._ask(action, "GET", f"{self._url}?{target}")
             if answer.status != 200:
@@ -197,10 +199,8 @@ class AzureStore:
             raise self._errors.unreachable(action) from None
 
     def _refused(self, action: str, answer: Answer) -> StorageError:
-        """The error for an answer about a blob. A 404 without a code of the service is no word on the blob."""
-        if answer.status == 404 and not said(answer)[0]:
-            return StorageError(f"cannot {action} in {self._errors.place}: 404 by something that is no blob service")
-        return self._errors.answered(action, answer)
+        """The error for an answer about a blob."""
+        return self._if_about_blob(action, self._errors.answered(action, answer), said(answer)[0])
 
     def _refused_container(self, action: str, answer: Answer) -> StorageError:
         return self._errors.no_container(action) if answer.status == 404 else self._errors.answered(action, answer)
@@ -208,7 +208,18 @@ class AzureStore:
     def _explained(self, action: str, error: Exception) -> StorageError:
         if not isinstance(error, BaseError | FileNotFoundError):
             return StorageError(f"cannot {action} in {self._errors.place}: {type(error).__name__}")
-        return self._errors.raised(action, error)
+        found = "BlobNotFound" if "<Code>BlobNotFound</Code>" in str(error) else ""
+        return self._if_about_blob(action, self._errors.raised(action, error), found)
+
+    def _if_about_blob(self, action: str, error: StorageError, code: str) -> StorageError:
+        """A 404 without a code of the service is no word on a blob: a proxy may have said it."""
+        if isinstance(error, ObjectNotFound) and not code:
+            return StorageError(f"cannot {action} in {self._errors.place}: 404 by something that is no blob service")
+        return error
+
+    def _not_listed(self, action: str, error: Exception) -> StorageError:
+        explained = self._explained(action, error)
+        return self._errors.no_container(action) if isinstance(explained, ObjectNotFound) else explained
 
     def _full(self, key: str) -> str:
         return self._root + checked_key(key)

@@ -14,7 +14,7 @@ from lakefs_gc_assets.storage.http_service import BUSY, Answer
 
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,300})")
-_STATUS = re.compile(r"(?:status code|code): (\d{3})")
+_STATUS = re.compile(r"status code: (\d{3})")
 
 
 @dataclass(frozen=True, slots=True)

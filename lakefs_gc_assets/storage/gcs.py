@@ -35,6 +35,8 @@ from lakefs_gc_assets.storage.obstore_listing import Listable, obstore_can_name
 
 BATCH = 100
 """Keys in one batch request, the service's limit."""
+PAGE = 1000
+"""Objects on one page of a listing, the service's limit."""
 _FIELDS = "name,size,updated,generation,md5Hash"
 
 
@@ -49,7 +51,7 @@ class GCSStore:
         self._errors = self._connection.errors
         self._root = location.key
         self._bucket_path = f"/storage/v1/b/{quoted(location.bucket)}"
-        self._listable = Listable(f"gs://{location.bucket}", self._connection.files, self._pages, self._explained)
+        self._listable = Listable(f"gs://{location.bucket}", self._connection.files, self._pages, self._not_listed)
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list; here in order of keys."""
@@ -72,14 +74,14 @@ class GCSStore:
                 if found["name"] != full
             )
         return Level(
-            tuple(sorted(prefixes, key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
+            tuple(sorted(set(prefixes), key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
         )
 
     def _json_pages(self, action: str, **query: str) -> Iterator[dict[str, Any]]:
         fields = f"nextPageToken,prefixes,items({_FIELDS})"
         token = ""
         while True:
-            asked = {"fields": fields, "maxResults": "1000", "pageToken": token, **query}
+            asked = {"fields": fields, "maxResults": str(PAGE), "pageToken": token, **query}
             target = f"{self._bucket_path}/o?{urlencode({name: value for name, value in asked.items() if value})}"
             answer = self._ask(action, "GET", target)
             if answer.status == 404:
@@ -212,6 +214,10 @@ class GCSStore:
         if not isinstance(error, BaseError | FileNotFoundError):
             return StorageError(f"cannot {action} in {self._errors.place}: {type(error).__name__}")
         return self._if_bucket_exists(action, self._errors.raised(action, error))
+
+    def _not_listed(self, action: str, error: Exception) -> StorageError:
+        explained = self._explained(action, error)
+        return self._errors.no_container(action) if isinstance(explained, ObjectNotFound) else explained
 
     def _if_bucket_exists(self, action: str, error: StorageError) -> StorageError:
         """An answer 404 does not always say whether the object is missing or the bucket."""

@@ -1,0 +1,389 @@
+"""What Google Cloud Storage and Azure can do or get wrong, against emulators over HTTP."""
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from types import ModuleType
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pytest
+
+from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.storage import azure, gcs, http_service, obstore_clients
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY, TOKEN, AzureServer, GcsServer, Response
+from lakefs_gc_assets_tests.s3_server import Request
+
+BUSY = Response(503, {}, b"<Error><Code>ServerBusy</Code><Message>Too many requests.</Message></Error>")
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A service, what implements it, and how its namespaces are spelled."""
+
+    server: GcsServer | AzureServer
+    module: ModuleType
+    root: str
+
+    def store(self, namespace: str = "", **settings: str) -> ObjectStore:
+        """A namespace of its own, or one named."""
+        changed = self.server.settings().model_copy(update=settings)
+        return open_store(changed, Namespace.parse(namespace or f"{self.root}/{uuid4().hex}"))
+
+
+@pytest.fixture(params=["gcs", "azure"])
+def cloud(request: pytest.FixtureRequest) -> Cloud:
+    if request.param == "gcs":
+        bucket = request.getfixturevalue("gcs_bucket")
+        return Cloud(request.getfixturevalue("gcs_server"), gcs, f"gs://{bucket}")
+    container = request.getfixturevalue("azure_container")
+    root = f"https://{ACCOUNT}.blob.core.windows.net/{container}"
+    return Cloud(request.getfixturevalue("azure_server"), azure, root)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts and short waits, where a test wants the failure itself."""
+    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(obstore_clients, "READ_TIMEOUT", timedelta(seconds=0.5))
+
+
+def keys(store: ObjectStore, prefix: str = "") -> list[str]:
+    return [key for batch in store.list(prefix) for key in batch["key"].to_pylist()]
+
+
+CALLS: list[Callable[[ObjectStore], object]] = [
+    keys,
+    lambda store: store.list_level(""),
+    lambda store: store.get("key"),
+    lambda store: store.get("key//odd"),
+    lambda store: store.head("key"),
+    lambda store: store.put("key", b""),
+    lambda store: store.put_if_absent("key", b""),
+    lambda store: store.put_if_match("key", b"", "123"),
+    lambda store: store.delete(["key"]),
+]
+
+
+# Listing
+
+
+@pytest.mark.parametrize("odd", ["a//b", "a/./b", "a/../b", "..", "//", "a/trailing/", "a/\x7f"])
+def test_keys_beyond_obstore_are_listed_and_read_as_they_are(
+    cloud: Cloud, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = cloud.store()
+    others = ["a/0", "a/zz", "zz", "a/trailing"]
+    for key in others:
+        store.put(key, b"other")
+    store.put(odd, odd.encode())
+    listed = keys(store)
+    assert set(listed) == {*others, odd}
+    assert len(listed) == len(others) + 1
+    assert "is listed page by page from here, slowly" in caplog.text
+    assert (store.get(odd), store.head(odd).size) == (odd.encode(), len(odd))
+    assert [outcome.result for outcome in store.delete([odd, "a/0"])] == [DeleteResult.ACCEPTED] * 2
+    assert set(keys(store)) == {*others} - {"a/0"}
+    assert store.get("a/trailing") == b"other"
+
+
+def test_pages_go_on_where_obstore_stopped(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakefs_gc_assets.storage.obstore_listing.BATCH_ROWS", 5)
+    monkeypatch.setattr(cloud.module, "PAGE", 7)
+    store = cloud.store()
+    names = sorted([*(f"a/{number:03}" for number in range(40)), "a/020/"])
+    for name in names:
+        store.put(name, b"")
+    batches = [batch["key"].to_pylist() for batch in store.list("")]
+    assert [key for batch in batches for key in batch] == names
+    assert {len(batch) for batch in batches} >= {5, 7}
+    level = store.list_level("a/")
+    assert [facts.key for facts in level.objects] == [name for name in names if name != "a/020/"]
+    assert level.prefixes == ("a/020/",)
+
+
+def test_the_container_itself_can_be_a_namespace(cloud: Cloud) -> None:
+    if isinstance(cloud.server, GcsServer):
+        store = cloud.store(f"gs://{cloud.server.new_bucket('whole')}")
+    else:
+        store = cloud.store(f"https://{ACCOUNT}.blob.core.windows.net/{cloud.server.new_container('whole')}")
+    store.put("data/slice/object", b"1")
+    store.put("dummy", b"2")
+    assert keys(store) == ["data/slice/object", "dummy"]
+    assert store.list_level("").prefixes == ("data/",)
+    store.put("/a", b"3")
+    assert keys(store) == ["/a", "data/slice/object", "dummy"]
+    assert store.get("/a") == b"3"
+
+
+def test_the_marker_of_the_prefix_itself_is_not_below_it(cloud: Cloud) -> None:
+    store = cloud.store()
+    for key in ("data/", "data/1", "data/s/", "data/s/2"):
+        store.put(key, b"")
+    assert keys(store, "data/s/") == ["data/s/2"]
+    assert [facts.key for facts in store.list_level("data/").objects] == ["data/1"]
+
+
+# Deleting
+
+
+def asked(request: Request) -> list[str]:
+    """The full keys that a batch wants deleted."""
+    targets = re.findall(rb"DELETE (\S+) HTTP/1.1", request.body)
+    return [unquote(target.decode().partition("?")[0].rpartition("/")[2]) for target in targets]
+
+
+def is_batch(request: Request) -> bool:
+    return "batch" in request.path or "comp=batch" in request.query
+
+
+def in_place_of_batches(reply: Response, request: Request) -> Response | None:
+    return reply if is_batch(request) else None
+
+
+def answers(cloud: Cloud, parts: dict[int, tuple[int, str]]) -> Response:
+    """A batch's answer: status and further header line of each part."""
+    lines = []
+    for number, (status, header) in parts.items():
+        identity = f"<response-{number}>" if isinstance(cloud.server, GcsServer) else str(number)
+        lines += ["--b", "Content-Type: application/http", f"Content-ID: {identity}", "", f"HTTP/1.1 {status} Said"]
+        lines += [*([header] if header else []), "", f"<Error><Code>Code{status}</Code></Error>"]
+    body = "\r\n".join([*lines, "--b--", ""]).encode()
+    status = 200 if isinstance(cloud.server, GcsServer) else 202
+    return Response(status, {"content-type": "multipart/mixed; boundary=b"}, body)
+
+
+def test_a_thousand_keys_go_in_batches_of_what_the_service_takes(cloud: Cloud) -> None:
+    store = cloud.store()
+    names = [f"data/slice/{number}" for number in range(1000)]
+    cloud.server.requests.clear()
+    assert [outcome.key for outcome in store.delete(names)] == names
+    sizes = [len(asked(request)) for request in cloud.server.requests if is_batch(request)]
+    size = cloud.module.BATCH
+    assert sorted(sizes, reverse=True) == [size] * (1000 // size) + ([1000 % size] if 1000 % size else [])
+
+
+def test_each_key_has_an_outcome_of_its_own(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakefs_gc_assets.storage.busy_keys.PAUSES", ())
+    store = cloud.store()
+    said = {0: (200, ""), 1: (403, ""), 2: (404, ""), 4: (503, ""), 5: (409, "")}
+    with cloud.server.failing(lambda request: answers(cloud, said) if is_batch(request) else None):
+        outcomes = store.delete(["a", "b", "c", "d", "e", "f"])
+    assert [outcome.result.value for outcome in outcomes] == [
+        "accepted",
+        "failed",
+        "accepted",
+        "failed",
+        "failed",
+        "failed",
+    ]
+    assert [outcome.error for outcome in outcomes] == [
+        None,
+        "403 Code403: ",
+        None,
+        "the service's answer does not mention this key",
+        "503 Code503: ",
+        "409 Code409: ",
+    ]
+
+
+def test_keys_that_the_service_was_too_busy_for_are_asked_again(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakefs_gc_assets.storage.busy_keys.PAUSES", (0.01, 0.01))
+    store = cloud.store()
+    store.put("a", b"")
+    store.put("b", b"")
+    first: list[Request] = []
+
+    def once(request: Request) -> Response | None:
+        if not is_batch(request) or first:
+            return None
+        first.append(request)
+        return answers(cloud, {0: (429, ""), 1: (503, "")})
+
+    with cloud.server.failing(once):
+        assert {outcome.result for outcome in store.delete(["a", "b"])} == {DeleteResult.ACCEPTED}
+    assert first and keys(store) == []
+
+
+def test_a_batch_that_fails_as_a_whole_fails_its_keys_only(cloud: Cloud) -> None:
+    store = cloud.store()
+    names = [f"{number:04}" for number in range(cloud.module.BATCH + 1)]
+
+    def refuse_first(request: Request) -> Response | None:
+        refused = is_batch(request) and len(asked(request)) > 1
+        return Response(403, {}, b"<Error><Code>No</Code></Error>") if refused else None
+
+    with cloud.server.failing(refuse_first):
+        outcomes = store.delete(names)
+    assert [outcome.result for outcome in outcomes[:-1]] == [DeleteResult.FAILED] * cloud.module.BATCH
+    assert all("access denied" in (outcome.error or "") for outcome in outcomes[:-1])
+    assert outcomes[-1].result == DeleteResult.ACCEPTED
+
+
+def test_an_answer_that_cannot_be_read_accepts_nothing(cloud: Cloud) -> None:
+    store = cloud.store()
+    status = 200 if isinstance(cloud.server, GcsServer) else 202
+    for headers, body in (
+        ({}, b""),
+        ({"content-type": "multipart/mixed; boundary=b"}, b"--b\r\n\r\nHTTP/1.1 2"),
+        ({}, b"{}"),
+    ):
+        reply = Response(status, headers, body)
+        with cloud.server.failing(partial(in_place_of_batches, reply)):
+            [outcome] = store.delete(["key"])
+        assert outcome.result == DeleteResult.FAILED
+
+
+# Soft deletes
+
+
+def outcome_in(server: GcsServer, bucket: str, facts: Response | None) -> DeleteOutcome:
+    """Of a delete in a bucket that says this of itself."""
+    store = open_store(server.settings(), Namespace.parse(f"gs://{bucket}/{uuid4().hex}"))
+    store.put("key", b"")
+    with server.failing(lambda request: facts if request.path == f"/storage/v1/b/{bucket}" else None):
+        return store.delete(["key"])[0]
+
+
+def test_google_says_of_a_bucket_whether_it_keeps_what_is_deleted(gcs_server: GcsServer, gcs_bucket: str) -> None:
+    def saying(text: bytes, status: int = 200) -> bool | None:
+        said = Response(status, {"content-type": "application/json"}, text)
+        return outcome_in(gcs_server, gcs_bucket, said).soft_deleted
+
+    assert outcome_in(gcs_server, gcs_bucket, None).soft_deleted is False
+    assert saying(b'{"softDeletePolicy": {"retentionDurationSeconds": "604800"}}') is True
+    assert saying(b'{"softDeletePolicy": {"retentionDurationSeconds": "0"}}') is False
+    assert saying(b'{"versioning": {"enabled": true}}') is True
+    assert saying(b"{}", 403) is None
+
+
+def test_what_was_not_there_is_not_kept(gcs_store: ObjectStore, azure_store: ObjectStore) -> None:
+    assert gcs_store.delete(["missing"])[0].soft_deleted is None
+    assert azure_store.delete(["missing"])[0].soft_deleted is None
+
+
+@pytest.mark.parametrize(("said", "kept"), [("false", True), ("true", False)])
+def test_azure_says_of_each_blob_whether_it_is_kept(
+    azure_server: AzureServer, azure_store: ObjectStore, said: str, kept: bool
+) -> None:
+    cloud = Cloud(azure_server, azure, "")
+    parts = {0: (202, f"x-ms-delete-type-permanent: {said}"), 1: (202, "")}
+    with azure_server.failing(lambda request: answers(cloud, parts) if is_batch(request) else None):
+        outcomes = azure_store.delete(["a", "b"])
+    assert [outcome.soft_deleted for outcome in outcomes] == [kept, None]
+
+
+# Writing
+
+
+def test_a_version_of_equal_content_is_another_version(cloud: Cloud) -> None:
+    store = cloud.store()
+    first = store.put_if_absent("lock", b"same")
+    store.put("lock", b"same")
+    with pytest.raises(PreconditionFailed):
+        store.put_if_match("lock", b"mine", first)
+
+
+def test_an_etag_of_another_kind_matches_nothing(cloud: Cloud) -> None:
+    store = cloud.store()
+    store.put("lock", b"theirs")
+    for etag in ("0", "d41d8cd98f00b204e9800998ecf8427e"):
+        with pytest.raises(PreconditionFailed):
+            store.put_if_match("lock", b"mine", etag)
+    assert store.get("lock") == b"theirs"
+
+
+# Trouble
+
+
+def storm(times: int) -> Callable[[Request], Response | None]:
+    left = iter([BUSY] * times)
+    return lambda request: next(left, None)
+
+
+def test_storms_pass(cloud: Cloud) -> None:
+    store = cloud.store()
+    store.put("key", b"content")
+    store.delete([])
+    for call, expected in (
+        (lambda: keys(store), ["key"]),
+        (lambda: store.get("key"), b"content"),
+        (lambda: store.head("key").size, 7),
+        (lambda: store.delete(["gone"])[0].result, DeleteResult.ACCEPTED),
+    ):
+        with cloud.server.failing(storm(2)):
+            assert call() == expected
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_storm_that_does_not_pass_is_an_error(
+    cloud: Cloud, impatient: None, call: Callable[[ObjectStore], object]
+) -> None:
+    store = cloud.store()
+    with cloud.server.failing(lambda request: BUSY), pytest.raises(StorageError, match="the service kept failing"):
+        call(store)
+
+
+def test_a_silent_server_is_given_another_try(cloud: Cloud, impatient: None) -> None:
+    store = cloud.store()
+    store.put("key", b"content")
+    for call, expected in ((lambda: keys(store), ["key"]), (lambda: store.head("key").size, 7)):
+        late = storm(1)
+
+        def slow(request: Request, late: Callable[[Request], object] = late) -> None:
+            if late(request):
+                time.sleep(1.5)
+
+        with cloud.server.failing(slow):
+            assert call() == expected
+
+
+def test_an_endpoint_nobody_listens_at_is_named(cloud: Cloud, impatient: None, gcs_server: GcsServer) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    store = cloud.store(endpoint_url=endpoint)
+    for call in CALLS:
+        with pytest.raises(StorageError, match=f"at {endpoint}: no connection"):
+            call(store)
+
+
+def test_a_container_that_does_not_exist_is_no_missing_object(cloud: Cloud) -> None:
+    store = cloud.store(cloud.root.rpartition("/")[0] + "/nothing-here/x")
+    # fake-gcs-server answers a listing of no bucket with 500.
+    for call in CALLS if isinstance(cloud.server, AzureServer) else CALLS[1:]:
+        with pytest.raises(StorageError, match="no such bucket or container") as caught:
+            call(store)
+        assert not isinstance(caught.value, ObjectNotFound)
+
+
+def test_a_404_by_something_else_is_no_missing_object(cloud: Cloud) -> None:
+    store = cloud.store()
+    with cloud.server.failing(lambda request: Response(404, {"content-type": "text/html"}, b"<html>a proxy</html>")):
+        for call in CALLS:
+            with pytest.raises(StorageError) as caught:
+                call(store)
+            assert not isinstance(caught.value, ObjectNotFound)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(403, "access denied"), (401, "credentials were refused"), (418, "418")]
+)
+def test_refusals_are_explained_and_tell_no_secret(cloud: Cloud, status: int, message: str) -> None:
+    store = cloud.store()
+    body = b"<Error><Code>No</Code><Message>Not you.</Message><Signature>hush</Signature></Error>"
+    with cloud.server.failing(lambda request: Response(status, {}, body)):
+        for call in CALLS:
+            with pytest.raises(StorageError, match=message) as caught:
+                call(store)
+            text = str(caught.value)
+            assert cloud.server.url in text
+            assert not any(secret in text for secret in ("hush", TOKEN, ACCOUNT_KEY))
