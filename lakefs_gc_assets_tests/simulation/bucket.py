@@ -38,13 +38,14 @@ def md5(data: bytes) -> str:
 
 @dataclass
 class Bucket:
-    """Objects by key, relative to the storage namespace."""
+    """Objects by key, relative to the storage namespace; `sizes` are of all that ever were there."""
 
     clock: MachineClock
     etags: ETags
     objects: dict[str, Stored] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     versions: int = 0
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def put(self, key: str, data: bytes) -> str:
         """Writes a file of lakeFS or of the collector; its ETag names this very version."""
@@ -64,13 +65,15 @@ class Bucket:
         elif self.etags == "foreign":
             etag = md5(b"encrypted" + data)
         elif self.etags == "none":
-            etag = None
+            # Services without such ETags date what is uploaded in parts to its end.
+            etag, begun = None, begun if parts == 1 else None
         self._store(key, Stored(data, etag, self.clock.seconds() if begun is None else begun))
 
     def _store(self, key: str, stored: Stored) -> str:
         if key not in self.objects:
             insort(self.keys, key)
         self.objects[key] = stored
+        self.sizes[key] = len(stored.data)
         return stored.etag or ""
 
     def remove(self, key: str) -> None:

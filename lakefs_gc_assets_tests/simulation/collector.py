@@ -4,7 +4,7 @@ What `assets/` does around its work (lock, plan, failure report) and what it doe
 is the product's code. A run goes step by step, each of which can be the last for a while, or for ever.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,6 +13,7 @@ from itertools import islice
 import pyarrow as pa
 
 from lakefs_gc_assets.collection import (
+    approval,
     commits,
     digests,
     failing,
@@ -29,6 +30,7 @@ from lakefs_gc_assets.collection import (
     universe,
 )
 from lakefs_gc_assets.collection import plan as plans
+from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.hidden import Question
@@ -274,7 +276,7 @@ class Run:
         kept: dict[str, int] = {}
         eligible: list[Row] = []
         for row in unreferenced:
-            reason = plain.kept_because(row, self.plan.cutoff, self.plan.windows, sighted)
+            reason = self.kept_because(row, sighted)
             if reason is None:
                 eligible.append(row)
             else:
@@ -289,6 +291,10 @@ class Run:
         stored = self.store("candidates", cleared, (listed, staged, committed), {"kept": kept})
         guards.require_live_set(self.mark())
         self.marked(self.run_id, [row["address"] for row in stored.rows])
+
+    def kept_because(self, row: Row, sighted: Collection[str]) -> Kept | None:
+        """Why an unreferenced object stays all the same."""
+        return plain.kept_because(row, self.plan.cutoff, self.plan.windows, sighted)
 
     def earlier_sightings(self, before: datetime) -> dict[str, datetime]:
         """When objects uploaded in parts were listed first, as `assets.sightings.earlier`."""
@@ -349,6 +355,7 @@ class Run:
             candidates=len(candidates.rows),
             candidate_bytes=candidates.object_bytes,
             kept=dict(candidates.figures["kept"]),
+            branches=len(committed.figures["heads"]),
         )
 
     def make_deleted_report(self) -> None:
@@ -356,34 +363,78 @@ class Run:
         for given in candidates.inputs:
             if given is not self.stored(given.span.frame):
                 raise OrderViolation(f"{given.span.frame} was made again after candidates was made from it")
-        rows = self.swept(candidates) if self.plan.sweep else self.decided(candidates.rows, Outcome.DRY_RUN)
+        sweep = self.plan.sweep or self.approved(candidates)
+        rows = self.swept(candidates) if sweep else self.decided(candidates.rows, Outcome.DRY_RUN)
         self.store("deleted_report", rows, (candidates,))
-        report.write(self.repository.store, self.report_of(rows))
+        report.write(self.repository.store, self.report_of(rows, sweep))
+
+    def approved(self, candidates: Frame) -> bool:
+        """Whether these candidates of a dry run are to be deleted after all: `assets.deleted_report.approved`."""
+        store, digest = self.repository.store, repr(candidates.span)
+        if self.repository.settings.approve_run == self.run_id:
+            approval.write(store, Approval(self.run_id, self.plan.attempt, digest, self.repository.clock.now()))
+        found = approval.read(store, self.run_id)
+        return found is not None and found.candidates_digest == digest
 
     def swept(self, candidates: Frame) -> list[Row]:
-        """Deletes the candidates; what `assets.deleted_report.swept` does."""
-        repository = self.repository
-        for guard in guards.tripped(self.mark(), repository.settings):
+        """Deletes the candidates, pass by pass: what `assets.deleted_report.swept` does."""
+        repository, settings = self.repository, self.repository.settings
+        self.require_fresh_mark()
+        for guard in guards.tripped(self.mark(), settings):
             raise guard
         if not candidates.rows:
             return []
         heads = self.stored("committed_df").figures["heads"]
         ownership.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
+        self.wait_for_recheck()
         earlier = receipts.read(repository.store, self.run_id).to_pylist()
         done = {row["address"]: row for row in earlier if row["outcome"] == Outcome.ACCEPTED}
-        live = self.live_again()
-        remaining = [row for row in candidates.rows if row["address"] not in done]
+        decided = list(done.values())
+        remaining = self.remaining(candidates.rows, done)
+        while remaining:
+            outcomes = self.one_pass(remaining, done)
+            if not outcomes:
+                raise CollectionError("nothing could be deleted in the time for which a recheck is valid")
+            decided += outcomes
+            named = {row["address"] for row in outcomes}
+            remaining = [row for row in remaining if row["address"] not in named]
+        return decided
+
+    def require_fresh_mark(self) -> None:
+        """Raises GuardTripped where the mark is too old by any clock."""
+        guards.require_fresh_mark(
+            listed_at=self.stored("store_df").span.started_at,
+            latest_now=latest_clock(self.repository),
+            settings=self.repository.settings,
+        )
+
+    def one_pass(self, remaining: list[Row], done: Collection[str]) -> list[Row]:
+        """Rechecks what is live, and deletes for as long as that is valid."""
+        live = self.live_before(done)
         kept = self.decided([row for row in remaining if row["address"] in live], Outcome.KEPT_LIVE)
         gone = [row for row in remaining if row["address"] not in live]
-        return [*self.deleted(gone), *kept, *done.values()]
+        valid = timedelta(minutes=self.repository.settings.recheck_valid_minutes)
+        return [*self.deleted(gone, self.repository.clock.now() + valid), *kept]
 
-    def deleted(self, rows: list[Row]) -> list[Row]:
-        """Deletes rows; returns their receipts."""
+    def live_before(self, done: Collection[str]) -> set[str]:
+        """What is live right before deleting, whether or not a part is deleted already."""
+        return self.live_again()
+
+    def remaining(self, rows: Sequence[Row], done: Collection[str]) -> list[Row]:
+        """Candidates that no earlier try of this sweep has deleted."""
+        return [row for row in rows if row["address"] not in done]
+
+    def deleted(self, rows: list[Row], valid_until: datetime) -> list[Row]:
+        """Deletes rows until a moment; returns their receipts."""
         if not rows:
             return []
         assert self.lock is not None
         sweep = Sweep(
-            store=self.repository.store, run_id=self.run_id, lock=self.lock.token, clock=self.repository.clock
+            store=self.repository.store,
+            run_id=self.run_id,
+            lock=self.lock.token,
+            clock=self.repository.clock,
+            valid_until=valid_until,
         )
         named = [{name: row[name] for name in _CANDIDATE_COLUMNS.names} for row in rows]
         table = pa.Table.from_pylist(named, schema=_CANDIDATE_COLUMNS)
@@ -391,22 +442,25 @@ class Run:
 
     def live_again(self) -> set[str]:
         """Addresses that became live since the mark, as `assets.deleted_report.live_again`."""
-        repository, settings = self.repository, self.repository.settings
-        listed = self.stored("store_df").span.ended_at
-        wait = listed + timedelta(seconds=settings.wait_before_recheck_seconds) - repository.clock.now()
-        if wait > timedelta():
-            repository.clock.sleep(wait.total_seconds())
         prepared = self.prepare()
         live = self.live_commits(prepared.ended_at)
-        unread = self.unread(live, ranges_read.read(repository.store, self.run_id, self.plan.attempt))
+        unread = self.unread(live, ranges_read.read(self.repository.store, self.run_id, self.plan.attempt))
         return self.staged(prepared.files) | self.committed(unread)
+
+    def wait_for_recheck(self) -> None:
+        """The recheck comes a set time after the listing."""
+        clock = self.repository.clock
+        seconds = timedelta(seconds=self.repository.settings.wait_before_recheck_seconds)
+        wait = self.stored("store_df").span.ended_at + seconds - clock.now()
+        if wait > timedelta():
+            clock.sleep(wait.total_seconds())
 
     def decided(self, rows: Sequence[Row], outcome: Outcome) -> list[Row]:
         """Receipts of rows that are not deleted."""
         columns = ("address", "size", "slice", "slice_window")
         return [{**{name: row[name] for name in columns}, "outcome": outcome.value} for row in rows]
 
-    def report_of(self, outcomes: Sequence[Row]) -> Report:
+    def report_of(self, outcomes: Sequence[Row], sweep: bool) -> Report:
         """The report, as `assets.reporting.report_of`."""
         mark, plan = self.mark(), self.plan
         listed, committed = self.stored("store_df"), self.stored("committed_df")
@@ -422,9 +476,9 @@ class Run:
             storage_namespace=plan.storage_namespace,
             flow=plan.flow.value,
             previous_run=plan.previous_run,
-            dry_run=not plan.sweep,
+            dry_run=not sweep,
             success=not failed,
-            ending=_ending(plan.sweep, mark.candidates, failed),
+            ending=_ending(sweep, mark.candidates, failed),
             started_at=plan.started_at,
             ended_at=self.repository.clock.now(),
             cutoff=plan.cutoff,

@@ -1,48 +1,19 @@
 """Histories at random: the same seed gives the same setup and steps.
 
-Most steps are drawn one by one; some come as short episodes, sequences that are known to be delicate, with other steps in
-between. Times are chosen so that much happens near the moment when an object becomes old enough.
+A history goes in rounds: users fill the repository, time passes until much of it is about old enough, and a collector
+runs while users go on. Most steps are drawn one by one; some come as episodes, short sequences known to be delicate.
 """
 
 import random
 from collections.abc import Callable, Sequence
 
-from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.playing import History, Step
 from lakefs_gc_assets_tests.simulation.world import START, Setup
 
-STEPS = (60, 110)
+LEAST_STEPS = 60
 _WRITERS = ("w0", "w1", "w2", "w3")
-_NUMBERS = 6
-_WEIGHTS = {
-    "upload": 5,
-    "upload_now": 9,
-    "misdated_upload": 1,
-    "gateway_multipart": 3,
-    "link": 5,
-    "delete": 4,
-    "reset_branch": 1,
-    "reset_path": 2,
-    "commit": 3,
-    "commit_now": 4,
-    "merge": 2,
-    "revert": 1,
-    "cherry_pick": 1,
-    "hard_reset": 2,
-    "create_branch": 3,
-    "delete_branch": 2,
-    "create_tag": 1,
-    "delete_tag": 1,
-    "copy": 3,
-    "move": 3,
-    "set_metadata": 3,
-    "upload_again": 3,
-    "import_objects": 1,
-    "stage_object": 1,
-    "drop_foreign": 1,
-    "go_on": 18,
-    "crash": 1,
-}
+_NUMBERS = 60
 _ARGUMENTS = {
     "upload": 4,
     "upload_now": 4,
@@ -72,91 +43,265 @@ _ARGUMENTS = {
     "go_on": 1,
     "crash": 1,
 }
-_WRITES = tuple(_WEIGHTS)
-_WRITE_WEIGHTS = tuple(_WEIGHTS.values())
-_PASSING = (1, 10, 40, 5 * MINUTE, 11 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 9 * HOUR, 24 * HOUR, 26 * HOUR, 30 * HOUR)
+_FILLING = {
+    "upload": 3,
+    "upload_now": 14,
+    "misdated_upload": 1,
+    "gateway_multipart": 2,
+    "link": 4,
+    "delete": 3,
+    "reset_path": 2,
+    "commit": 1,
+    "commit_now": 4,
+    "merge": 1,
+    "create_branch": 4,
+    "copy": 3,
+    "move": 1,
+    "set_metadata": 2,
+    "upload_again": 3,
+    "import_objects": 1,
+    "drop_foreign": 1,
+    "go_on": 8,
+}
+_MEANWHILE = {
+    "upload": 2,
+    "upload_now": 3,
+    "gateway_multipart": 1,
+    "link": 2,
+    "delete": 3,
+    "reset_branch": 1,
+    "reset_path": 2,
+    "commit": 4,
+    "commit_now": 8,
+    "merge": 3,
+    "revert": 1,
+    "cherry_pick": 1,
+    "hard_reset": 4,
+    "create_branch": 3,
+    "delete_branch": 6,
+    "create_tag": 2,
+    "delete_tag": 1,
+    "copy": 4,
+    "move": 9,
+    "set_metadata": 4,
+    "upload_again": 2,
+    "import_objects": 2,
+    "stage_object": 5,
+    "go_on": 14,
+    "crash": 1,
+}
 
 
 def generate(seed: int) -> History:
     """The history of a seed."""
-    chance = random.Random(seed)
-    setup = _setup(seed, chance)
-    length = chance.randint(*STEPS)
-    steps: list[Step] = [_write(chance) for _ in range(chance.randint(4, 14))]
-    while len(steps) < length:
-        kind = chance.random()
-        if kind < 0.5:
-            steps.append(_write(chance))
-        elif kind < 0.62:
-            steps.append(_time(chance))
-        elif kind < 0.64:
-            steps.append(_servers(chance))
+    maker = _Maker(random.Random(seed))
+    setup = maker.setup(seed)
+    while len(maker.steps) < LEAST_STEPS:
+        maker.round()
+    return History(setup, tuple(maker.steps))
+
+
+class _Maker:
+    """Puts a history together."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.steps: list[Step] = []
+        self.episodes: Sequence[tuple[Callable[[str], None], int]] = (
+            (self.long_upload, 3),
+            (self.late_link, 3),
+            (self.young_commit, 3),
+            (self.killed, 5),
+            (self.overtaken, 3),
+            (self.put_aside, 3),
+            (self.troubled, 3),
+            (self.plain_run, 8),
+        )
+
+    def setup(self, seed: int) -> Setup:
+        """What the world is like."""
+        chance = self.chance
+        skews = tuple(chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE, 60.0)) for _ in range(chance.randint(1, 3)))
+        return Setup(
+            seed=seed,
+            start=START + chance.randrange(0, int(30 * DAY)),
+            rules=chance.choice(("oss", "seed")),
+            etags=chance.choices(("md5", "foreign", "none"), (8, 1, 1))[0],
+            layout=chance.choices(("slice", "sharded"), (6, 1))[0],
+            uri=chance.choice(("s3://bucket/repo/", "s3://bucket/deep/er/repo/")),
+            server_skews=skews,
+            seen_servers=chance.randint(1, len(skews)),
+            store_skew=chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
+            collector_skew=chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
+            listing_page=chance.choice((2, 1000)),
+            delete_limit=chance.choice((1, 2, 4, 1000)),
+            page_rows=chance.choice((1, 1, 3, 1000)),
+            old_objects=chance.choice((0, 0, 3, 6)),
+        )
+
+    def round(self) -> None:
+        """Fill, wait, collect."""
+        for _ in range(self.chance.randint(5, 16)):
+            self.write(_FILLING)
+        if self.chance.random() < 0.3:
+            self.misbehave()
+        if self.chance.random() < 0.85:
+            self.wait(self.chance.uniform(24, 34) * HOUR)
         else:
-            steps += _collection(chance)
-    return History(setup, tuple(steps))
+            self.near()
+        chosen = self.chance.choices([each for each, _ in self.episodes], [weight for _, weight in self.episodes])[0]
+        chosen("c0" if self.chance.random() < 0.9 else "c1")
 
+    def write(self, weights: dict[str, int]) -> None:
+        """One step of a user."""
+        self.do(self.chance.choices(tuple(weights), tuple(weights.values()))[0])
 
-def _setup(seed: int, chance: random.Random) -> Setup:
-    skews = tuple(chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE, 60.0)) for _ in range(chance.randint(1, 3)))
-    return Setup(
-        seed=seed,
-        start=START + chance.randrange(0, int(30 * 24 * HOUR)),
-        rules=chance.choice(("oss", "seed")),
-        etags=chance.choices(("md5", "foreign", "none"), (8, 1, 1))[0],
-        layout=chance.choices(("slice", "sharded"), (6, 1))[0],
-        uri=chance.choice(("s3://bucket/repo/", "s3://bucket/repo", "s3://bucket/deep/er/repo")).rstrip("/") + "/",
-        server_skews=skews,
-        seen_servers=chance.randint(1, len(skews)),
-        store_skew=chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
-        collector_skew=chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
-        listing_page=chance.choice((2, 1000)),
-        delete_limit=chance.choice((1, 3, 1000)),
-        page_rows=chance.choice((1, 3, 1000)),
-        old_objects=chance.choice((0, 0, 3, 6)),
-    )
+    def do(self, what: str) -> None:
+        """An operation with random arguments."""
+        numbers = tuple(self.chance.randrange(_NUMBERS) for _ in range(_ARGUMENTS[what]))
+        self.steps.append(Step(self.chance.choice(_WRITERS), what, numbers))
 
+    def wait(self, seconds: float) -> None:
+        self.steps.append(Step("time", "seconds", (int(seconds),)))
 
-def _write(chance: random.Random) -> Step:
-    what = chance.choices(_WRITES, _WRITE_WEIGHTS)[0]
-    return Step(chance.choice(_WRITERS), what, _numbers(chance, _ARGUMENTS[what]))
+    def near(self) -> None:
+        """To a moment shortly before or after an address stops being linkable."""
+        numbers = (self.chance.randrange(20), self.chance.randrange(-int(HOUR), int(2 * HOUR)))
+        self.steps.append(Step("time", "near", numbers))
 
+    def misbehave(self) -> None:
+        """The servers get into trouble."""
+        what = self.chance.choices(
+            ("page_rows", "stuck_pages", "lost_branches", "failed_dumps", "missing_commits", "refuse_dumps"),
+            (3, 1, 1, 1, 5, 1),
+        )[0]
+        number = self.chance.randint(0, 1) if what == "refuse_dumps" else self.chance.randint(1, 3)
+        self.steps.append(Step("servers", what, (number,)))
 
-def _numbers(chance: random.Random, count: int) -> tuple[int, ...]:
-    return tuple(chance.randrange(60) for _ in range(count))
+    def start(self, name: str) -> None:
+        """A run begins."""
+        sweep = int(self.chance.random() < 0.85)
+        numbers = (sweep, self.chance.randrange(6), self.chance.randrange(3), self.budget())
+        self.steps.append(Step(name, "start", numbers))
 
+    def budget(self) -> int:
+        """How many calls a collector makes before something else happens."""
+        return self.chance.choice((1, 2, 4, 8, 15, 25, 40))
 
-def _time(chance: random.Random) -> Step:
-    if chance.random() < 0.25:
-        return Step("time", "near", (chance.randrange(20), chance.randrange(-int(HOUR), int(2 * HOUR))))
-    return Step("time", "seconds", (int(chance.choice(_PASSING) * chance.uniform(0.7, 1.2)),))
+    def going_on(self, name: str, times: int) -> None:
+        """The collector makes some calls, users do something, again and again."""
+        for _ in range(times):
+            for _ in range(self.chance.choice((1, 1, 2))):
+                self.write(_MEANWHILE)
+            if self.chance.random() < 0.12:
+                self.wait(self.chance.choice((20, 2 * MINUTE, 12 * MINUTE, 40 * MINUTE)))
+            self.steps.append(Step(name, "go_on", (self.budget(),)))
 
+    def finish(self, name: str) -> None:
+        self.steps.append(Step(name, "finish"))
 
-def _servers(chance: random.Random) -> Step:
-    what = chance.choices(
-        ("page_rows", "stuck_pages", "lost_branches", "failed_dumps", "missing_commits", "refuse_dumps"),
-        (3, 1, 1, 1, 3, 1),
-    )[0]
-    return Step("servers", what, (chance.randint(1, 3) if what != "refuse_dumps" else chance.randint(0, 1),))
+    def plain_run(self, name: str) -> None:
+        """A run while users go on."""
+        self.start(name)
+        self.going_on(name, self.chance.randint(2, 9))
+        self.finish(name)
 
+    def long_upload(self, name: str) -> None:
+        """An upload that began long ago ends while the collector starts."""
+        self.steps.append(Step("w9", self.chance.choice(("upload", "gateway_multipart")), (1, 2, 3, 4)))
+        self.wait(self.chance.uniform(24, 40) * HOUR)
+        if self.chance.random() < 0.3:
+            self.do("misdated_upload")
+        else:
+            self.steps.append(Step("w9", "go_on", (0,)))
+        self.plain_run(name)
 
-def _collection(chance: random.Random) -> list[Step]:
-    """A part of a collection: a start, or some more calls, with writes in between."""
-    name = "c0" if chance.random() < 0.85 else "c1"
-    what = chance.choices(
-        ("start", "go_on", "finish", "kill", "freeze", "resume", "fail", "deletes"), (30, 40, 10, 3, 2, 6, 2, 3)
-    )[0]
-    budget = chance.choice((1, 3, 8, 15, 30, 60))
-    match what:
-        case "start":
-            sweep = int(chance.random() < 0.8)
-            return [Step(name, "start", (sweep, chance.randrange(6), chance.randrange(3), budget))]
-        case "go_on":
-            return [Step(name, "go_on", (budget,))]
-        case "resume":
-            return [Step(name, "resume", (int(chance.random() < 0.3), budget))]
-        case "fail":
-            return [Step(name, "fail", (chance.randrange(40), chance.randrange(2)))]
-        case "deletes":
-            fault = chance.choice(("refuse_deletes", "break_delete", "pretend_delete"))
-            return [Step(name, fault, (chance.randint(1, 3),))]
-    return [Step(name, what)]
+    def late_link(self, name: str) -> None:
+        """A client links an address as late as it can, while a collector runs."""
+        server = self.chance.randrange(3)
+        self.steps.append(Step("w9", "link", (self.chance.randrange(5), 1, 2, server, self.chance.randrange(12))))
+        self.steps.append(Step("w9", "go_on", (0,)))
+        self.steps.append(Step("time", "near", (20, self.chance.randrange(-int(30 * MINUTE), int(30 * MINUTE)))))
+        self.start(name)
+        self.going_on(name, self.chance.randint(1, 3))
+        self.steps.append(Step("w9", "go_on", (0,)))
+        self.finish(name)
+
+    def young_commit(self, name: str) -> None:
+        """Old staged data is committed right before a run whose dump lacks that commit, which is named soon."""
+        self.steps.append(Step("servers", "missing_commits", (1,)))
+        branch = self.chance.randrange(_NUMBERS)
+        self.steps.append(Step("w8", "commit_now", (branch, 0, 0)))
+        match self.chance.randrange(3):
+            case 0:
+                self.steps.append(Step("w8", "create_tag", (self.chance.randrange(3), branch)))
+                self.steps.append(Step("w8", "hard_reset", (branch, self.chance.randrange(_NUMBERS), 1)))
+                self.wait(2 * MINUTE)
+            case 1:
+                self.steps.append(Step("w8", "create_tag", (self.chance.randrange(3), branch)))
+                self.steps.append(Step("w8", "delete_branch", (branch,)))
+        self.start(name)
+        self.going_on(name, self.chance.randint(1, 3))
+        self.finish(name)
+
+    def killed(self, name: str) -> None:
+        """A collector dies and is resumed later, perhaps much later, or wholly anew."""
+        self.start(name)
+        self.going_on(name, self.chance.randint(2, 8))
+        self.steps.append(Step(name, "kill"))
+        for _ in range(self.chance.randint(0, 4)):
+            self.write(_MEANWHILE if self.chance.random() < 0.6 else _FILLING)
+        if self.chance.random() < 0.6:
+            self.wait(self.chance.choice((MINUTE, 20 * MINUTE, 3 * HOUR, 27 * HOUR)))
+        if self.chance.random() < 0.5:
+            self.do("stage_object")
+            self.wait(self.chance.choice((1, 20 * MINUTE)))
+        whole = int(self.chance.random() < 0.35)
+        self.steps.append(Step(name, "resume", (whole, self.budget())))
+        self.going_on(name, self.chance.randint(0, 3))
+        self.finish(name)
+
+    def overtaken(self, name: str) -> None:
+        """A collector stands still, another one begins, the first goes on."""
+        other = "c1" if name == "c0" else "c0"
+        self.start(name)
+        self.going_on(name, self.chance.randint(1, 7))
+        if self.chance.random() < 0.6:
+            self.steps.append(Step(name, "freeze"))
+            self.wait(self.chance.choice((10 * MINUTE, 65 * MINUTE, 3 * HOUR)))
+        self.start(other)
+        for _ in range(self.chance.randint(2, 6)):
+            self.steps.append(Step(self.chance.choice((name, other)), "go_on", (self.budget(),)))
+        self.finish(name)
+        self.finish(other)
+
+    def put_aside(self, name: str) -> None:
+        """Between mark and sweep, or within the sweep, much time passes and old objects are staged again."""
+        self.start(name)
+        self.going_on(name, self.chance.randint(3, 9))
+        self.do("stage_object")
+        if self.chance.random() < 0.5:
+            self.do("commit_now")
+        if self.chance.random() < 0.3:
+            self.wait(29.8 * HOUR + self.chance.uniform(-HOUR, 10 * MINUTE))
+            self.steps.append(Step(name, "resume", (0, self.budget())))
+        else:
+            self.wait(self.chance.choice((5 * MINUTE, 17 * MINUTE, 2 * HOUR, 30 * HOUR)))
+        if self.chance.random() < 0.5:
+            self.going_on(name, self.chance.randint(1, 3))
+        self.finish(name)
+        if self.chance.random() < 0.5:
+            self.steps.append(Step(name, "approve", (1000,)))
+
+    def troubled(self, name: str) -> None:
+        """Calls fail, deletes are refused in part."""
+        self.start(name)
+        for _ in range(self.chance.randint(2, 6)):
+            if self.chance.random() < 0.4:
+                self.steps.append(Step(name, "fail", (self.chance.randrange(60), self.chance.randrange(2))))
+            self.steps.append(Step(name, "go_on", (self.budget(),)))
+        fault = self.chance.choice(("refuse_deletes", "refuse_deletes", "break_delete", "pretend_delete"))
+        self.steps.append(Step(name, fault, (self.chance.randint(1, 3),)))
+        self.finish(name)
+        if self.chance.random() < 0.5:
+            self.steps.append(Step(name, "resume", (0, 1000)))

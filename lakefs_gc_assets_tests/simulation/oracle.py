@@ -5,13 +5,14 @@ since when something reaches it. Three kinds of reference count:
 
 - *firm*: a commit, a visible staged entry, a remembered copy. The object may neither be marked nor deleted.
 - *pending*: an upload between object and staging, a commit under way, an address that may still be linked.
-- *soft*: what lakeFS does not promise, an old object staged by StageObject or imported. It is protected from the start of
-  the last recheck that saw it, no longer ago than a recheck is valid.
+- *soft*: what lakeFS does not promise, an old object staged by StageObject. It is protected where it was staged before
+  the last recheck began, or longer ago than a recheck is valid.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 from pyarrow import BufferReader
@@ -62,6 +63,7 @@ class Oracle:
     uploading: set[str] = field(default_factory=set)
     committing: dict[int, frozenset[str]] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
+    moved_hidden: dict[str, float] = field(default_factory=dict)
     in_commits: dict[str, float | None] = field(default_factory=dict)
     deleted: int = 0
     losses: list[str] = field(default_factory=list)
@@ -73,7 +75,7 @@ class Oracle:
             return entry.address
         scheme, _, rest = entry.address.partition("://")
         own = self.repository.uri.partition("://")[2].strip("/").split("/")
-        parts = [part for part in rest.replace("%2C", ",").split("/") if part]
+        parts = [part for part in unquote(rest).split("/") if part]
         if scheme not in ("s3", "s3a") or parts[: len(own)] != own:
             return None
         return "/".join(parts[len(own) :])
@@ -137,6 +139,10 @@ class Oracle:
         """A run begins to list."""
         self.runs.setdefault(run_id, Watched(run_id)).listing_began = self.time.now
 
+    def moved_unseen(self, key: str) -> None:
+        """A staged entry that the server does not list is renamed: a mark under way may miss it, no sweep may."""
+        self.moved_hidden[key] = self.time.now
+
     def marked(self, run_id: str, candidates: Iterable[str]) -> None:
         """A run stored its candidates. Nothing reachable since before its listing may be among them."""
         began = self.runs[run_id].listing_began
@@ -144,7 +150,7 @@ class Oracle:
             problem = None
             if key in self.foreign:
                 problem = "it is no object of lakeFS"
-            elif self.firm_since.get(key, began) < began:
+            elif self.firm_since.get(key, began) < began and self.moved_hidden.get(key, 0.0) < began:
                 problem = "it was referenced all the time"
             elif self.soft.get(key, began) < began:
                 problem = "it was staged again before the listing"
@@ -167,14 +173,11 @@ class Oracle:
                 limit = recheck.complete_began
             if self.soft[key] < limit:
                 raise Violation(
-                    f"run {run_id} deletes {key}: it was staged again {self.time.now - self.soft[key]:.0f} s ago, before "
-                    "the recheck"
+                    f"run {run_id} deletes {key}: it was staged again {self.time.now - self.soft[key]:.0f} s ago, "
+                    "before the recheck"
                 )
             self.losses.append(key)
-        stored = self.bucket.objects.get(key)
-        watched = self.runs.setdefault(run_id, Watched(run_id))
-        if stored is not None or key not in watched.accepted:
-            watched.accepted[key] = len(stored.data) if stored else watched.accepted.get(key, 0)
+        self.runs.setdefault(run_id, Watched(run_id)).accepted[key] = self.bucket.sizes.get(key, 0)
 
     def receipts(self, run_id: str, data: bytes) -> None:
         """Receipts are being stored: what they call accepted was accepted."""
@@ -204,7 +207,8 @@ class Oracle:
         most = sum(watched.accepted.values())
         if not len(watched.receipted) <= counts["deleted"] <= len(watched.accepted):
             raise Violation(
-                f"the report of run {run_id} claims {counts['deleted']} deletions, {len(watched.accepted)} were accepted"
+                f"the report of run {run_id} claims {counts['deleted']} deletions, "
+                f"{len(watched.accepted)} were accepted"
             )
         if not least <= report["object_bytes"]["deleted"] <= most:
             raise Violation(

@@ -60,10 +60,10 @@ def old_enough(first: dict[str, datetime], listing_started_at: datetime) -> set[
 
 
 def _content(row: Row) -> str | None:
+    if row["size"] == 0:
+        return _EMPTY
     etag = row["etag"]
-    if etag is not None and _PLAIN.match(etag):
-        return str(etag)
-    return _EMPTY if etag is None and row["size"] == 0 else None
+    return etag if etag is not None and _PLAIN.match(etag) else None
 
 
 def same_content(rows: Iterable[Row], others: Iterable[Row]) -> list[Row]:

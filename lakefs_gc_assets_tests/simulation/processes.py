@@ -21,6 +21,8 @@ from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 
 LOCK_EXPIRY = 1 * HOUR
+MARK_VALID = 30 * HOUR
+"""A mark older than this is not swept."""
 _CALL_SECONDS = 0.05
 _YEAR_4000 = 64_060_588_800
 
@@ -30,15 +32,22 @@ class Crash(Violation):
 
 
 @cache
-def settings(sweep: bool, min_age_hours: float, slice_window: str) -> CollectionSettings:
-    """Settings of a run; no guard of amount, since a small world is often mostly garbage."""
+def settings(sweep: bool, min_age_hours: float, slice_window: str, approved: str = "") -> CollectionSettings:
+    """Settings of a run, perhaps to delete by a mark that was made before; no guard of amount, since a small world is often mostly garbage."""
     return CollectionSettings.model_validate(
         {
             "sweep": sweep,
             "min_age_hours": min_age_hours,
             "slice_window": slice_window,
+            "approve_run": approved,
             "max_candidate_share": 1.0,
+            "max_branch_loss_share": 1.0,
+            "max_uncommitted_loss_share": 1.0,
+            "max_mark_age_hours": MARK_VALID / HOUR,
             "lock_expiry_minutes": LOCK_EXPIRY / MINUTE,
+            # A collector that stands still for days goes on all the same.
+            "prepare_timeout_seconds": 1e9,
+            "dump_timeout_seconds": 1e9,
         }
     )
 
@@ -113,6 +122,15 @@ class Process:
         if len(done) == len(STEPS):
             return
         self._launch(run_id, self.run.owner, done, budget)
+
+    def approve(self, budget: int | None) -> None:
+        """The last run was a dry one, and somebody wants its candidates to go after all."""
+        if self.active or self.run is None or self.options is None or self.options.sweep:
+            return
+        if (self.run.run_id, STEPS[3]) in self.shelf:
+            options = self.options
+            self.options = settings(False, options.min_age_hours, options.slice_window, self.run.run_id)
+            self._launch(self.run.run_id, self.run.owner, STEPS[:4], budget)
 
     def _launch(self, run_id: str, owner: str, done: list[str] | tuple[str, ...], budget: int | None) -> None:
         world, setup = self.world, self.world.setup
@@ -203,6 +221,7 @@ class Process:
             raise Killed
         if call.startswith("delete "):
             self._require_fenced(call)
+            self._require_fresh_mark()
         if self.fail_in is not None:
             self.fail_in -= 1
             if self.fail_in < 0:
@@ -255,6 +274,16 @@ class Process:
         self.unfenced = 0 if held and not record.get("released") else self.unfenced + 1
         if self.unfenced > 1:
             raise Violation(f"{self.name} goes on with deletes although the lock belongs to {record.get('owner')}")
+
+    def _require_fresh_mark(self) -> None:
+        """A mark that is too old by any clock that the collector sees is not swept."""
+        setup, run = self.world.setup, self.run
+        assert run is not None
+        began = run.started_at.timestamp() - setup.collector_skew
+        ahead = max(0.0, max(setup.server_skews[: setup.seen_servers]) - setup.collector_skew)
+        age = began + ahead - self.world.oracle.runs[run.run_id].listing_began
+        if age > MARK_VALID + 3 * MINUTE:
+            raise Violation(f"{self.name} sweeps by a mark that is {age / HOUR:.1f} hours old")
 
     def keep_lock(self) -> None:
         """What the thread in the background does: renews the lock in time, as long as it is held."""

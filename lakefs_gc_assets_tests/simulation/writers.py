@@ -259,7 +259,7 @@ def _on_top(world: World, branch: int, number: int, lag: int, *, undo: bool) -> 
 
 @operation
 def hard_reset(world: World, branch: int, number: int, force: int) -> Job:
-    """Moves a branch to any commit; by force also a dirty one, whose staging is dropped but for what comes meanwhile."""
+    """Moves a branch to any commit; by force also a dirty one, whose staging goes but for what comes meanwhile."""
     found = _branch(world, branch)
     if found.hidden:
         raise Refused("hidden")
@@ -312,9 +312,8 @@ def copy(world: World, branch: int, source: int, destination: int, server: int) 
     found = _branch(world, branch)
     path, entry = _some_path(world, found, source)
     if world.setup.rules == "seed" and path in found.staged():
-        key = world.oracle.key_of(entry)
-        if key is not None and entry.soft_at is None:
-            world.repository.copies.append((key, world.time.now))
+        if entry.soft_at is None:
+            _remember(world, found, path, entry)
         _restage(world, found, _path(destination), entry)
         return
     stored = world.bucket.objects.get(world.oracle.key_of(entry) or "")
@@ -336,13 +335,22 @@ def move(world: World, branch: int, source: int, destination: int, server: int) 
     path, entry = _some_path(world, found, source)
     if world.setup.rules != "seed" or path not in found.staged() or entry.soft_at is not None:
         raise Refused("full copies only")
-    key = world.oracle.key_of(entry)
-    if key is not None:
-        world.repository.copies.append((key, world.time.now))
+    _remember(world, found, path, entry)
     _restage(world, found, _path(destination), entry)
     yield MINUTE
     if found.staged().get(path) is entry and _path(destination) != path:
         world.repository.remove(found, path)
+
+
+def _remember(world: World, branch: Branch, path: str, entry: Entry) -> None:
+    """Notes that a staged entry is copied by reference."""
+    key = world.oracle.key_of(entry)
+    if key is None:
+        return
+    world.repository.copies.append((key, world.time.now))
+    base = world.repository.head(branch).get(path)
+    if base is not None and base.identity == entry.identity:
+        world.oracle.moved_unseen(key)
 
 
 def _restage(world: World, branch: Branch, path: str, entry: Entry) -> None:
