@@ -1,5 +1,5 @@
-import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -84,5 +84,67 @@ class TestAmounts:
         assert names(replace(MARK, candidates=1000), max_candidate_share=1) == []
 
 
-def test_a_mark_fits_into_json() -> None:
-    assert json.loads(json.dumps(MARK.to_dict()))["entries_promised"] == 950
+class TestGaps:
+    @pytest.mark.parametrize(
+        ("missing", "expected", "tripped"),
+        [(0, 0, False), (0, 500, False), (5, 500, False), (6, 500, True), (1, 1, True)],
+    )
+    def test_a_share_of_what_the_listing_should_have(self, missing: int, expected: int, tripped: bool) -> None:
+        mark = replace(MARK, missing=missing, expected=expected, missing_examples=("data/x/y",))
+        assert ("gap in the listing" in names(mark)) == tripped
+
+    @pytest.mark.parametrize(("missing", "tripped"), [(1000, False), (1001, True)])
+    def test_a_number_however_small_the_share(self, missing: int, tripped: bool) -> None:
+        assert ("gap in the listing" in names(replace(MARK, missing=missing, expected=10**9))) == tripped
+
+    def test_examples_are_named_and_settings_lift_it(self) -> None:
+        mark = replace(MARK, missing=9, expected=10, missing_examples=("data/x/y", "data/x/z"))
+        (guard,) = guards.tripped(mark, CollectionSettings())
+        assert "lacks 9 of 10 addresses" in str(guard) and "such as data/x/y, data/x/z" in str(guard)
+        assert names(mark, max_missing_share=1) == []
+
+
+class TestBranches:
+    @pytest.mark.parametrize(
+        ("before", "now", "tripped"), [(None, 0, False), (10, 5, False), (10, 4, True), (1, 0, True), (4, 40, False)]
+    )
+    def test_too_many_that_are_gone(self, before: int | None, now: int, tripped: bool) -> None:
+        mark = replace(MARK, branches=now, branches_before=before)
+        assert names(mark) == (["number of branches"] if tripped else [])
+        if tripped and before is not None:
+            with pytest.raises(GuardTripped, match=f"{now} branches are left of the {before}"):
+                guards.require_branches(now, before, CollectionSettings())
+
+    def test_a_setting_lifts_it(self) -> None:
+        assert names(replace(MARK, branches=1, branches_before=10), max_branch_loss_share=0.9) == []
+        guards.require_branches(1, 10, CollectionSettings(max_branch_loss_share=0.9))
+
+
+def test_nested_namespaces_are_never_swept() -> None:
+    (guard,) = guards.tripped(replace(MARK, nested=("other",)), CollectionSettings(max_candidate_share=1))
+    assert "namespaces" in guard.guard and "other" in str(guard) and "No setting lifts it" in str(guard)
+
+
+def test_guards_of_the_retention_rules_are_passed_on() -> None:
+    unknown = GuardTripped("rules of unknown branches", "mian: there is no such branch", "Correct the rules")
+    assert guards.tripped(replace(MARK, retention=(unknown,)), CollectionSettings()) == (unknown,)
+
+
+@pytest.mark.parametrize(
+    ("lost", "marked", "tripped"), [(0, 0, False), (10, 10, False), (11, 22, False), (11, 21, True), (500, 999, True)]
+)
+def test_a_recheck_must_find_most_of_what_was_uncommitted(lost: int, marked: int, tripped: bool) -> None:
+    if not tripped:
+        guards.require_uncommitted_kept(lost, marked, CollectionSettings())
+        return
+    with pytest.raises(GuardTripped, match=f"{lost} of {marked} uncommitted addresses"):
+        guards.require_uncommitted_kept(lost, marked, CollectionSettings())
+    guards.require_uncommitted_kept(lost, marked, CollectionSettings(max_uncommitted_loss_share=1))
+
+
+def test_a_mark_grows_too_old() -> None:
+    listed, hour = datetime(2026, 11, 1, tzinfo=UTC), timedelta(hours=1)
+    guards.require_fresh_mark(listed, listed + 168 * hour, CollectionSettings())
+    with pytest.raises(GuardTripped, match=r"listed at 2026-11-01 00:00:00Z, 169 hours ago"):
+        guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings())
+    guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings(max_mark_age_hours=170))

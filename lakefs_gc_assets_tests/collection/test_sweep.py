@@ -188,3 +188,30 @@ class TestFailures:
         with pytest.raises(StorageError, match="2 were to be deleted"):
             list(Sweep(store, RUN, locked(store).token, HandClock()).delete(candidates(*KEYS[:2])))
         assert receipts.read(store, RUN).num_rows == 0
+
+
+class TestTheTimeOfARecheck:
+    @dataclass
+    class Minutes(HandClock):
+        """A minute passes at each look."""
+
+        tick: timedelta = timedelta(minutes=1)
+
+    def swept(self, held: Held, minutes: int) -> set[str]:
+        clock = self.Minutes()
+        sweep = Sweep(held.store, RUN, held.lock.token, clock, NOW + timedelta(minutes=minutes))
+        tables = list(sweep.delete(candidates(*KEYS)))
+        return {address for table in tables for address in table.column("address").to_pylist()}
+
+    def test_no_batch_begins_when_it_is_over(self, held: Held) -> None:
+        decided = self.swept(held, 3)
+        assert 0 < len(held.store.deletes) < 4
+        assert decided == {key for keys in held.store.deletes for key in keys}
+        assert held.there() == set(KEYS) - decided
+
+    def test_none_begins_where_it_was_over_before(self, held: Held) -> None:
+        assert self.swept(held, 0) == set()
+        assert held.there() == set(KEYS)
+
+    def test_all_go_where_it_lasts(self, held: Held) -> None:
+        assert self.swept(held, 60) == set(KEYS)
