@@ -247,6 +247,19 @@ class SparkSettings(Settings):
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
 
 
+class AutomationSettings(Settings):
+    """What starts runs by itself. Its sensor and schedules are stopped until somebody turns them on in the UI."""
+
+    optimized_every_hours: float = Field(
+        default=24,
+        gt=0,
+        description="An optimized run follows a run that deleted when this long has passed since that one began.",
+    )
+    sensor_interval_seconds: int = Field(
+        default=60, gt=0, description="How often the sensor looks for a report to follow."
+    )
+
+
 class Configuration(Settings):
     """One repository and how to collect it."""
 
@@ -260,6 +273,7 @@ class Configuration(Settings):
     store: StoreSettings = StoreSettings()
     collection: CollectionSettings = CollectionSettings()
     spark: SparkSettings = SparkSettings()
+    automation: AutomationSettings = AutomationSettings()
 
     @property
     def label(self) -> str:

@@ -7,7 +7,7 @@ import dagster as dg
 from lakefs_gc_assets import checks
 from lakefs_gc_assets.assets import candidates, committed_df, deleted_report, store_df, uncommitted_df
 from lakefs_gc_assets.assets.graph import Graph
-from lakefs_gc_assets.automation import jobs
+from lakefs_gc_assets.automation import following, jobs
 from lakefs_gc_assets.collection.clock import Clock, SystemClock
 from lakefs_gc_assets.configuration import Configuration, Loaded, default_file, load
 from lakefs_gc_assets.frames.io_manager import FrameIOManager
@@ -32,7 +32,10 @@ def _one(
         ],
         asset_checks=checks.define(names),
         jobs=[collecting, opening],
-        sensors=[jobs.launch_opened_runs(names, opening, collecting)],
+        sensors=[
+            jobs.launch_opened_runs(names, opening, collecting),
+            following.follow_deleted_report(names, loaded.configuration.automation, collecting),
+        ],
         resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),
         executor=dg.in_process_executor,
         loggers=loggers,

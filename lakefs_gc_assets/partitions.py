@@ -16,6 +16,7 @@ RANGE_END_TAG = "dagster/asset_partition_range_end"
 REPOSITORY_TAG = "lakefs/repository"
 FLOW_TAG = "lakefs/flow"
 WHY_CLEAN_TAG = "lakefs/why_clean"
+FOLLOWED_TAG = "lakefs/followed_run_id"
 _CHUNK = 1000
 
 

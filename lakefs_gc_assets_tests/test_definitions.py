@@ -86,9 +86,10 @@ def test_jobs_and_sensors(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
     assert {"collect", "open_run"} <= {job.name for job in repository.get_all_jobs()}
-    (sensor,) = repository.sensor_defs
-    assert sensor.name == "launch_opened_runs"
-    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
+        "launch_opened_runs": dg.DefaultSensorStatus.RUNNING,
+        "follow_deleted_report": dg.DefaultSensorStatus.STOPPED,
+    }
     collect = definitions.resolve_job_def("collect")
     assert {node.name for node in collect.nodes} >= set(ORDER)
     assert collect.executor_def.name == "in_process"

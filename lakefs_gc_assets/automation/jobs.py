@@ -15,7 +15,7 @@ from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import RANGE_START_TAG, REPOSITORY_TAG
 from lakefs_gc_assets.resources import Collector
 
-FlowName = Literal["clean", "optimized"]
+FlowName = Literal["clean", "optimized", "committed", "unified"]
 OPENING_OP = "open_new_run"
 _OPENED_TAG_PREFIX = "lakefs/opened-"
 _RESOURCES = "resources"
@@ -27,8 +27,10 @@ class Opening(dg.Config):
 
     flow: FlowName = Field(
         default="clean",
-        description="clean: look at every object and every commit. optimized: only at what is new since the last run "
-        "that deleted; where there is none to build on, the run is a clean one and says why.",
+        description="clean: look at every object; what any commit holds stays. optimized: the same, but look only at what "
+        "is new since the last run that deleted; where there is none to build on, the run is a clean one and says why. "
+        "committed: what only commits hold that retention rules let expire; nothing is listed. unified: look at every "
+        "object; what expired commits hold may go.",
     )
 
 

@@ -3,8 +3,10 @@
 Whatever is doubtful makes the next run a clean one, which needs nothing of earlier runs; it says why.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 
 from lakefs_gc_assets.collection import approval, run_folder
 from lakefs_gc_assets.collection import carry as carries
@@ -74,23 +76,36 @@ class _Ended:
     report: Report
 
 
-def _newest(store: ObjectStore, before: str | None) -> _Ended:
-    only_dry = False
-    for run_id in run_folder.newest_runs(store):
-        if before is not None and run_id <= before:
-            continue
+def newest_sweep(store: ObjectStore, before: str | None = None, among: int | None = None) -> Plan | None:
+    """The plan of the newest run that listed and was to delete; None where there is none.
+
+    Args:
+        before: id of a run; only runs older than it are looked at.
+        among: how many runs are looked at; None for all.
+    """
+    for run_id in _earlier(store, before, among):
         plan = plans.read(store, run_id)
         # What a run without a listing deletes was held by commits, so nothing of it waits among open objects.
-        if plan.flow is Flow.COMMITTED:
-            continue
-        if not plan.sweep and approval.read(store, run_id) is None:
-            only_dry = True
-            continue
-        report = reports.read(store, run_id)
-        if report is None:
-            raise NoPredecessor(f"run {run_id}, which was to delete, has not ended")
-        return _Ended(plan, report)
-    raise NoPredecessor("no earlier run deleted anything: all were dry runs" if only_dry else "there is no earlier run")
+        if plan.flow is not Flow.COMMITTED and (plan.sweep or approval.read(store, run_id) is not None):
+            return plan
+    return None
+
+
+def _earlier(store: ObjectStore, before: str | None, among: int | None = None) -> Iterator[str]:
+    run_ids = (run_id for run_id in run_folder.newest_runs(store) if before is None or run_id > before)
+    return islice(run_ids, among)
+
+
+def _newest(store: ObjectStore, before: str | None) -> _Ended:
+    plan = newest_sweep(store, before)
+    if plan is None and any(_earlier(store, before)):
+        raise NoPredecessor("no earlier run listed and deleted: all were dry runs, or of the flow committed")
+    if plan is None:
+        raise NoPredecessor("there is no earlier run")
+    report = reports.read(store, plan.run_id)
+    if report is None:
+        raise NoPredecessor(f"run {plan.run_id}, which was to delete, has not ended")
+    return _Ended(plan, report)
 
 
 def _why_nothing(report: Report) -> str:

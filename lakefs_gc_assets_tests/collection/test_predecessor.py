@@ -1,6 +1,5 @@
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,85 +8,14 @@ from lakefs_gc_assets.collection import carry as carries
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection import planning, predecessor, ranges_read, run_folder
 from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collection.predecessor import NoPredecessor
-from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import CollectionSettings, StoreSettings
-from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.local import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collection.scripted import HandClock, ScriptedApi
+from lakefs_gc_assets_tests.collection.past_runs import DAY, HOUR, IDS, NOW, SETTLED, began, ended, opened
 
-NOW = datetime.now(UTC).replace(microsecond=0)
-DAY, HOUR = timedelta(days=1), timedelta(hours=1)
-IDS = xids.Generator()
-SETTLED = IDS.descending(NOW - 9 * DAY)
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> OpenRepository:
-    """An empty repository."""
-    namespace = Namespace.parse("local://repo")
-    api = ScriptedApi()
-    return OpenRepository(
-        api.repository(),
-        namespace,
-        api,
-        LocalStore(tmp_path),
-        StoreOpener(StoreSettings(), namespace.uri),
-        CollectionSettings(),
-        HandClock(NOW),
-    )
-
-
-def began(opened: OpenRepository, ago: timedelta, **changes: Any) -> Plan:
-    """The stored plan of a sweeping run that began so long ago."""
-    made = Plan(
-        flow=Flow.CLEAN,
-        repository=opened.facts.id,
-        storage_namespace=opened.namespace.uri,
-        run_id=IDS.descending(NOW - ago),
-        attempt="attempt",
-        owner="dagster-run",
-        started_at=NOW - ago,
-        cutoff=NOW - ago - DAY - HOUR,
-        min_age_seconds=86400,
-        grace_period_seconds=86400,
-        clock_skew_seconds=3600,
-        slice_window="month",
-        windows=("legacy",),
-        sweep=True,
-    )
-    made = replace(made, **changes)
-    opened.store.put(run_folder.plan(made.run_id), made.to_json())
-    return made
-
-
-def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
-    """The stored report of a run that left a carry with one settled slice."""
-    left = Carry(
-        attempt=plan.attempt,
-        settled=1,
-        settled_objects=0,
-        settled_sha256=carries.write_settled(opened.store, plan.run_id, plan.attempt, frozenset([SETTLED])),
-        read=1,
-        read_sha256=ranges_read.write(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
-        open=0,
-        open_digest="",
-        committed=0,
-        committed_digest="",
-        open_windows=(),
-        other_folders=("old",),
-    )
-    made = reports.failed(plan, NOW, "")
-    made = replace(made, success=True, ending=Ending.DELETED, error=None, carry=left)
-    made = replace(made, **changes)
-    reports.write(opened.store, made)
-    return made
+__all__ = ["opened"]
 
 
 def why_not(opened: OpenRepository, definition: str = ALL_COMMITS, before: str | None = None) -> str:
@@ -108,7 +36,7 @@ def test_the_newest_sweep_is_built_on(opened: OpenRepository) -> None:
 def test_a_dry_run_neither_helps_nor_hides(opened: OpenRepository) -> None:
     dry = began(opened, 3 * DAY, sweep=False)
     ended(opened, dry, dry_run=True, carry=None)
-    assert why_not(opened) == "no earlier run deleted anything: all were dry runs"
+    assert why_not(opened) == "no earlier run listed and deleted: all were dry runs, or of the flow committed"
     real = began(opened, 2 * DAY)
     ended(opened, real)
     ended(opened, began(opened, DAY, sweep=False), dry_run=True, carry=None)
