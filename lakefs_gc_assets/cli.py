@@ -16,6 +16,8 @@ import click
 from lakefs_gc_assets import spark_session
 from lakefs_gc_assets.command_options import CONFIG, REPOSITORY, loaded_configuration, one_line_errors
 from lakefs_gc_assets.configuration import SparkSettings
+from lakefs_gc_assets.explain_command import explain
+from lakefs_gc_assets.policy_commands import policy
 
 RuleSet = Literal["oss", "seed"]
 
@@ -159,3 +161,7 @@ def ui(folder: Path, rules: RuleSet, objects: int, port: int) -> None:
 
 def _progress(line: str) -> None:
     click.echo(line, err=True)
+
+
+main.add_command(policy)
+main.add_command(explain)

@@ -140,27 +140,42 @@ def active_commits(graph: Graph, rules: EffectiveRules, now: datetime) -> Active
     Raises:
         LakeFSError: parents go in a circle.
     """
-    from lakefs_gc_assets.collection.main_ancestry import spread
-
-    count = len(graph.commits)
-    longest, walks = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
     names: list[str | None] = [None, *graph.heads]
     longest[graph.leaves], walks[graph.leaves] = _seconds(rules.default), 0
     for walk, (branch, head) in enumerate(graph.heads.items(), 1):
         retention = _seconds(rules.branches[branch])
         if retention > longest[head]:
             longest[head], walks[head] = retention, walk
-    if spread(graph.main_parents, longest, walks) != count:
+    kept_by = _walked(graph, longest, walks, now)
+    flags = kept_by >= 0
+    flags[list(graph.heads.values())] = True
+    return Active(graph, rules, now, flags, kept_by, walks, tuple(names))
+
+
+def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime) -> Integers:
+    """Walks from everywhere at once; gives for each commit that is kept the young one it is kept by, else -1.
+
+    `longest` and `walks` hold the walks that begin at each commit, and in the end the longest that goes through it.
+    """
+    from lakefs_gc_assets.collection.main_ancestry import spread
+
+    if spread(graph.main_parents, longest, walks) != len(graph.commits):
         raise LakeFSError("the graph of commits is broken: main parents go in a circle. Nothing may be collected")
-    young = _after(graph.commits, now, longest)
-    flags, kept_by = np.zeros(count, np.bool_), np.full(count, -1, np.int64)
+    young = _after(graph.commits, now, longest) & (longest >= 0)
+    kept_by = np.full(len(graph.commits), -1, np.int64)
     replaced = np.flatnonzero(young & (graph.main_parents >= 0))
     kept_by[graph.main_parents[replaced]] = replaced
     loose = graph.leaves[young[graph.leaves]]
     kept_by[loose] = loose
-    flags[kept_by >= 0] = True
-    flags[list(graph.heads.values())] = True
-    return Active(graph, rules, now, flags, kept_by, walks, tuple(names))
+    return kept_by
+
+
+def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
+    """How many commits the walks of dangling ones keep, were there no branch."""
+    longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
+    longest[graph.leaves] = _seconds(rules.default)
+    return int((_walked(graph, longest, walks, now) >= 0).sum())
 
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:

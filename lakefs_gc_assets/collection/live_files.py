@@ -79,6 +79,15 @@ class LiveFiles:
         )
         return listed.filter(pc.not_equal(read.layouts, Layout.SPECIAL.value))
 
+    def paths(self, record: RangeRecord, address: str) -> list[bytes]:
+        """The logical paths at which a range may reference an address inside the namespace."""
+        key = METADATA_PREFIX + record.id
+        found = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
+        assert found.keys is not None
+        places, keys = self._keys(found.addresses, found.address_types)
+        paths: list[bytes] = found.keys.take(places.filter(pc.equal(keys, address)).unique()).to_pylist()
+        return paths
+
     def metadata_file(self, name: str) -> pa.Table:
         """The same for a file that no metarange named; empty (LIVE) for metaranges and tables of a refs dump.
 

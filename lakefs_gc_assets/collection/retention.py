@@ -161,7 +161,7 @@ def live_definition(
         live = commits.every_metadata_file(api, store, clock)
         return LiveDefinition(live, (), retention_rules.digest(None, policy), {}, warnings=(_NO_RULES,))
     found = retention(api, readings, settings, now)
-    definition = _defined(readings, found, settings, now)
+    definition = define(readings, found, settings, now)
     for line in _noted(definition):
         note(line)
     return definition
@@ -258,7 +258,8 @@ def _listed(
     return at[known], {commit_id: api.commit(commit_id).metarange_id for commit_id in ids}
 
 
-def _defined(readings: Readings, found: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
+def define(readings: Readings, found: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
+    """What the commits that stay make live, and what is to be said about it."""
     dump, policy = readings.dump, readings.policy
     live = dump.live(found.flags)
     if found.late:
