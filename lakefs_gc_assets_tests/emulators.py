@@ -142,11 +142,19 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
 
 
 class GcsServer(Proxy):
-    """Google Cloud Storage with a service account whose key is in a file; other tokens are refused."""
+    """Google Cloud Storage with a service account whose key is in a file; other tokens are refused.
+
+    Attributes:
+        tokens: how many were asked for.
+        token_answer: what is answered to who asks for one.
+    """
 
     def __init__(self, upstream: str, folder: Path) -> None:
         super().__init__(upstream)
         self.tokens = 0
+        token = {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
+        granted = Response(200, {"content-type": "application/json"}, json.dumps(token).encode())
+        self.token_answer: Callable[[], Response] = lambda: granted
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -175,8 +183,7 @@ class GcsServer(Proxy):
     def respond(self, request: Request) -> Response:
         if request.path == "/token":
             self.tokens += 1
-            token = {"access_token": TOKEN, "expires_in": 3600, "token_type": "Bearer"}
-            return Response(200, {"content-type": "application/json"}, json.dumps(token).encode())
+            return self.token_answer()
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
             return Response(401, {"content-type": "application/json"}, b'{"error": {"message": "no such token"}}')
         return super().respond(request)

@@ -95,6 +95,10 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
             f"cannot open gs://{bucket}: no credentials were found; set store.service_account_file, or the application "
             "default credentials of Google Cloud"
         ) from None
+    except GoogleAuthError as error:
+        raise StorageError(
+            f"cannot open gs://{bucket}: Google's credentials cannot be used ({type(error).__name__})"
+        ) from None
     except (BaseError, ValueError, OSError) as error:
         raise ConfigurationError(f"cannot open gs://{bucket} with the settings of `store`: {error}") from None
     return Connection(bucket, endpoint, service, tokens, files, errors)
