@@ -1,14 +1,16 @@
-"""Plans and reports as JSON in the store, read back only where every value has the type that the record declares.
+"""Plans and reports as JSON in the store, read back only as they were written.
 
-What was changed by accident must end a run and not steer it: the text "false" would count as true. Times are ISO 8601
-in UTC with microseconds.
+What was changed by accident must end a run and not steer it: every value has the type that the record declares (the
+text "false" would count as true), and the entry `sha256` is the digest of all others. Times are ISO 8601 in UTC with
+microseconds.
 """
 
+import hashlib
 import json
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,15 +20,33 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
+_DIGEST = "sha256"
 
 
 def encode(record: "DataclassInstance") -> bytes:
     """A dataclass of plain values, `format_version` among them, as JSON. Raises ValueError for times without a zone."""
-    return json.dumps(asdict(record), default=_plain, indent=2, sort_keys=True).encode()
+    return sealed(asdict(record))
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """JSON of plain values and times, with the digest of its other entries among them."""
+    plain = json.loads(json.dumps(content, default=_plain))
+    return json.dumps(plain | {_DIGEST: _digest(plain)}, indent=2, sort_keys=True).encode()
+
+
+def require_sealed(content: dict[str, Any]) -> None:
+    """Raises ValueError where the digest in a JSON object is not that of its other entries."""
+    if content.get(_DIGEST) != _digest(content):
+        raise ValueError(f"it was changed after it was written: {_DIGEST} is not the digest of its other entries")
+
+
+def _digest(content: dict[str, Any]) -> str:
+    others = {name: value for name, value in content.items() if name != _DIGEST}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
 
 def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kind:
-    """The reverse. Raises CorruptFile where an entry is missing, unknown or of another type."""
+    """The reverse. Raises CorruptFile where an entry is missing, unknown, of another type or another than written."""
     what = kind.__name__.lower()
     try:
         content = json.loads(data)
@@ -35,16 +55,17 @@ def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kin
         stated = content.get("format_version")
         if stated != format_version:
             raise CorruptFile(file, "format version", f"{stated}, this program reads {format_version}")
-        if differing := content.keys() ^ {field.name for field in fields(kind)}:
+        if differing := content.keys() ^ {_DIGEST, *(field.name for field in fields(kind))}:
             raise ValueError(f"entries are missing or unknown: {', '.join(sorted(differing))}")
         record = _reader(kind).validate_json(data, strict=True)
-        times = {name: value for name in content if isinstance(value := getattr(record, name), datetime)}
+        require_sealed(content)
+        times = {name: value for name in content if isinstance(value := getattr(record, name, None), datetime)}
         in_utc: Kind = replace(record, **{name: _in_utc(moment) for name, moment in times.items()})
         return in_utc
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise CorruptFile(file, what, f"cannot be read: {'; '.join(problems)}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError, OverflowError) as error:
         raise CorruptFile(file, what, f"cannot be read: {error}") from None
 
 

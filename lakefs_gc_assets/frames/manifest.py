@@ -12,7 +12,7 @@ from typing import Any
 
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collection.stored_records import read_time, write_time
+from lakefs_gc_assets.collection.stored_records import read_time, require_sealed, sealed, write_time
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -87,7 +87,7 @@ class Manifest:
             "inputs": dict(self.inputs),
             "figures": dict(self.figures),
         }
-        return json.dumps(content, indent=1, sort_keys=True).encode()
+        return sealed(content)
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> "Manifest":
@@ -100,13 +100,10 @@ class Manifest:
                 )
             span: dict[str, Any] = content["span"]
             times: dict[str, datetime] = {name: read_time(span[name]) for name in ("started_at", "ended_at")}
-            return cls(
-                Span(**{**span, **times}),
-                tuple(FrameFile(**file) for file in content["files"]),
-                content["inputs"],
-                content["figures"],
-            )
-        except (ValueError, TypeError, KeyError) as error:
+            files = tuple(FrameFile(**file) for file in content["files"])
+            require_sealed(content)
+            return cls(Span(**{**span, **times}), files, content["inputs"], content["figures"])
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             raise CorruptFile(key, "manifest", f"cannot be read: {error}") from None
 
 

@@ -19,6 +19,7 @@ from lakefs_gc_assets.lakefs.facts import (
     UncommittedPage,
 )
 
+_LONGEST_GRACE_SECONDS = 100 * 365 * 86400
 _CHANGES = frozenset({"added", "changed", "removed", "conflict"})
 
 
@@ -37,7 +38,7 @@ class Fields:
         """The object that a body holds."""
         try:
             content = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LakeFSError(
                 f"{call}: the answer is not JSON ({error}). Check that lakefs.endpoint is a lakeFS server"
             ) from None
@@ -57,13 +58,15 @@ class Fields:
         value = self._value(name, str)
         if not value and not empty:
             raise self.wrong(name, "is empty")
-        return str(value)
+        return self._unicode(name, value)
 
     def number(self, name: str) -> int:
         """A whole number."""
         value = self._value(name, int)
         if isinstance(value, bool):
             raise self.wrong(name, "is true or false, not a number")
+        if not -(1 << 63) <= value < 1 << 63:
+            raise self.wrong(name, "is a number of more than 64 bits")
         return int(value)
 
     def flag(self, name: str) -> bool:
@@ -86,7 +89,15 @@ class Fields:
         values = self._value(name, list)
         if not all(isinstance(value, str) for value in values):
             raise self.wrong(name, "holds something other than strings")
-        return tuple(values)
+        return tuple(self._unicode(name, value) for value in values)
+
+    def _unicode(self, name: str, value: str) -> str:
+        """The value, unless it holds half of a surrogate pair, which JSON can spell and no file or frame can hold."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise self.wrong(name, "is no Unicode text") from None
+        return value
 
     def _within(self, name: str) -> str:
         return f"{self._place}.{name}" if self._place else name
@@ -143,6 +154,8 @@ def grace_period(answer: Fields) -> timedelta:
     seconds = answer.number("grace_period")
     if seconds < 0:
         raise answer.wrong("grace_period", f"is negative ({seconds})")
+    if seconds > _LONGEST_GRACE_SECONDS:
+        raise answer.wrong("grace_period", f"is {seconds} seconds, which cannot be meant")
     return timedelta(seconds=seconds)
 
 

@@ -4,6 +4,7 @@ The SDK's models refuse answers that real servers give (a `null` where it wants 
 only its operations, its connections and its authentication are used. Importing this module imports the SDK (1.6 s).
 """
 
+import base64
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -99,7 +100,8 @@ class Caller:
     ) -> None:
         self.endpoint = api_endpoint(settings.endpoint)
         self._timeout = (settings.connect_timeout_seconds, settings.read_timeout_seconds)
-        self._secrets = (settings.secret_access_key, settings.access_key_id)
+        key, secret = settings.access_key_id, settings.secret_access_key
+        self._secrets = (secret, key, base64.b64encode(f"{key}:{secret}".encode()).decode())
         self._clock = clock
         self._server_clocks = server_clocks
         self._clocks_lock = threading.Lock()

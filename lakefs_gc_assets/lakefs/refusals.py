@@ -5,9 +5,11 @@ Status codes and messages are those of lakeFS's REST API: errors carry `{"messag
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import quote
 
 from lakefs_gc_assets.errors import (
     AccessDenied,
@@ -47,7 +49,7 @@ class Answer:
         """lakeFS's own words; None where the body is not the JSON that lakeFS sends with an error."""
         try:
             content = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         message = content.get("message") if isinstance(content, dict) else None
         return message if isinstance(message, str) else None
@@ -67,10 +69,16 @@ def refusal(call: Call, answer: Answer, endpoint: str, secrets: Sequence[str]) -
     """The error that a refused call raises; `secrets` never show, not even where the server repeats them."""
     kind, advice = _judged(call, answer, endpoint)
     said = answer.message
-    words = "an answer that is not lakeFS's" if said is None else " ".join(said.split())[:_MESSAGE_LIMIT]
-    for secret in filter(None, secrets):
-        words = words.replace(secret, "***")
-    return kind(f"{call}: {_named(answer.status)}: {words}. {advice}")
+    words = "an answer that is not lakeFS's" if said is None else _without(secrets, said)
+    return kind(f"{call}: {_named(answer.status)}: {' '.join(words.split())[:_MESSAGE_LIMIT]}. {advice}")
+
+
+def _without(secrets: Sequence[str], words: str) -> str:
+    """The words with secrets left out, escaped ones too; whole, since a part of a secret could not be recognised."""
+    spellings = {spelling for secret in secrets if secret for spelling in (secret, quote(secret), quote(secret, ""))}
+    for spelling in sorted(spellings, key=len, reverse=True):
+        words = re.sub(re.escape(spelling), "***", words, flags=re.IGNORECASE)
+    return words
 
 
 def _named(status: int) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection import run_folder
+from lakefs_gc_assets.collection import run_folder, stored_records
 from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -44,7 +44,7 @@ MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2106, 1, 1), timezones=st.
 
 
 def changed(**changes: Any) -> bytes:
-    return json.dumps(json.loads(REPORT.to_json()) | changes).encode()
+    return stored_records.sealed(json.loads(REPORT.to_json()) | changes)
 
 
 @given(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.order import Span
+from lakefs_gc_assets.collection.stored_records import sealed
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
@@ -71,7 +72,7 @@ def test_a_frame_exists_once_its_manifest_does(store: ObjectStore) -> None:
 
 
 def broken(**changed: object) -> bytes:
-    return json.dumps({**json.loads(made().to_json()), **changed}).encode()
+    return sealed({**json.loads(made().to_json()), **changed})
 
 
 @pytest.mark.parametrize(
@@ -101,4 +102,11 @@ def test_a_time_without_a_zone_is_no_time() -> None:
     content["span"]["ended_at"] = "2026-11-23T12:30:00"
 
     with pytest.raises(CorruptFile, match="time without a zone"):
+        Manifest.from_json(sealed(content), "key")
+
+
+def test_a_manifest_that_was_changed_ends_the_run() -> None:
+    content = json.loads(made().to_json()) | {"figures": {"pages": 3}}
+
+    with pytest.raises(CorruptFile, match="changed after it was written"):
         Manifest.from_json(json.dumps(content).encode(), "key")

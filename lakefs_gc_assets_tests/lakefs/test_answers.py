@@ -181,3 +181,26 @@ class TestStores:
     def test_of_several_stores_none_is_guessed(self, storage_id: str) -> None:
         with talking(said(TWO_STORES)) as (client, _, _), pytest.raises(LakeFSError, match="2 stores, none of them"):
             client.storage_configuration(storage_id)
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "value", "problem"),
+    [
+        ("stat", "physical_address", "s3://bucket/\ud800", "no Unicode text"),
+        ("commit", "parents.0", "\udfff", "no Unicode text"),
+        ("commit", "creation_date", 1 << 63, "more than 64 bits"),
+        ("commit", "creation_date", -(1 << 63) - 1, "more than 64 bits"),
+        ("grace_period", "grace_period", 10**15, "cannot be meant"),
+    ],
+)
+def test_values_that_nothing_can_hold_are_refused(method: str, place: str, value: Any, problem: str) -> None:
+    def put(holder: Any, name: str) -> None:
+        holder[int(name) if isinstance(holder, list) else name] = value
+
+    with talking(said(changed(GOOD[method], place, put))) as (client, _, _), pytest.raises(LakeFSError, match=problem):
+        ask(client, method)
+
+
+def test_a_document_of_many_brackets_is_refused() -> None:
+    with talking(Scripted(body=b"[" * 100_000)) as (client, _, _), pytest.raises(LakeFSError, match="not JSON"):
+        ask(client, "repository")
