@@ -46,6 +46,8 @@ class Sweep:
         never be deleted.
         """
         for start in range(0, candidates.num_rows, self.store.delete_limit):
+            verify(self.store, self.lock)
+            # After the call to the store, which may take its time.
             if self.valid_until is not None and self.clock.now() >= self.valid_until:
                 return
             yield self._batch(candidates.slice(start, self.store.delete_limit))
@@ -55,7 +57,6 @@ class Sweep:
         for address in addresses:
             if layout.parse(address).layout in _NEVER_DELETED:
                 raise CollectionError(f"{address!r} is among the candidates, but is no name that lakeFS gives to data")
-        verify(self.store, self.lock)
         said = {outcome.key: outcome for outcome in self.store.delete(addresses)}
         if said.keys() != set(addresses):
             raise StorageError(

@@ -215,3 +215,16 @@ class TestTheTimeOfARecheck:
 
     def test_all_go_where_it_lasts(self, held: Held) -> None:
         assert self.swept(held, 60) == set(KEYS)
+
+    def test_a_look_at_the_lock_that_takes_too_long_counts(self, held: Held, tmp_path: Path) -> None:
+        clock = HandClock()
+
+        class Slow(SmallBatches):
+            def get(self, key: str) -> bytes:
+                clock.sleep(16 * 60)
+                return super().get(key)
+
+        store = Slow(tmp_path)
+        sweep = Sweep(store, RUN, held.lock.token, clock, NOW + timedelta(minutes=15))
+        assert list(sweep.delete(candidates(*KEYS))) == []
+        assert store.deletes == []
