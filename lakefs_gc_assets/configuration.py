@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,6 +19,9 @@ from lakefs_gc_assets.lakefs.layout import WindowSize
 
 CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
 DEFAULT_FILE = "lakefs-gc.yaml"
+
+FlowName = Literal["clean", "optimized", "committed", "unified"]
+"""The flows that a run can be asked for, as in a plan."""
 
 
 class Settings(BaseModel):
@@ -258,6 +261,16 @@ class AutomationSettings(Settings):
     sensor_interval_seconds: int = Field(
         default=60, gt=0, description="How often the sensor looks for a report to follow."
     )
+    clean_cron: str = Field(default="0 2 * * 6", description="When the schedule opens a clean run (cron).")
+    dry_run_cron: str = Field(default="0 1 * * *", description="When the schedule opens a dry run (cron).")
+    dry_run_flow: FlowName = Field(default="optimized", description="The flow of those dry runs.")
+    expiry_cron: str = Field(
+        default="0 5 * * 0", description="When the schedule removes the frames of old runs for good (cron)."
+    )
+    keep_runs: int = Field(
+        default=30, gt=0, description="How many of the newest runs keep their frames, whatever became of them."
+    )
+    time_zone: str = Field(default="UTC", description="Time zone of the schedules, such as Europe/Berlin.")
 
 
 class Configuration(Settings):

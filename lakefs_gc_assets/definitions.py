@@ -7,7 +7,7 @@ import dagster as dg
 from lakefs_gc_assets import checks
 from lakefs_gc_assets.assets import candidates, committed_df, deleted_report, store_df, uncommitted_df
 from lakefs_gc_assets.assets.graph import Graph
-from lakefs_gc_assets.automation import following, jobs
+from lakefs_gc_assets.automation import expiring, following, jobs, schedules
 from lakefs_gc_assets.collection.clock import Clock, SystemClock
 from lakefs_gc_assets.configuration import Configuration, Loaded, default_file, load
 from lakefs_gc_assets.frames.io_manager import FrameIOManager
@@ -24,17 +24,20 @@ def _one(
     loaded: Loaded, names: Names, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None
 ) -> dg.Definitions:
     graph = Graph(names)
+    settings = loaded.configuration.automation
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
+    expire = expiring.expire_runs_job(names, settings)
     given = resources(loaded, clock)
     return dg.Definitions(
         assets=[
             module.define(graph) for module in (store_df, uncommitted_df, committed_df, candidates, deleted_report)
         ],
         asset_checks=checks.define(names),
-        jobs=[collecting, opening],
+        jobs=[collecting, opening, expire],
+        schedules=schedules.define(names, settings, opening, expire),
         sensors=[
             jobs.launch_opened_runs(names, opening, collecting),
-            following.follow_deleted_report(names, loaded.configuration.automation, collecting),
+            following.follow_deleted_report(names, settings, collecting),
         ],
         resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),
         executor=dg.in_process_executor,

@@ -45,3 +45,14 @@ def between_steps(collector: Collector, run_id: str, holds_lock: bool = True) ->
         if failure is None:
             raise
         raise failure from error
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Work of a job that is no collection. Raises dagster.Failure with our own message, where it is ours."""
+    try:
+        yield
+    except CollectionError as error:
+        failure = explained(error)
+        assert failure is not None
+        raise failure from error

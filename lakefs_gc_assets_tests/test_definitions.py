@@ -82,13 +82,20 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
         assert all(column.description and column.type for column in schema.columns)
 
 
-def test_jobs_and_sensors(definitions: dg.Definitions) -> None:
+def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
-    assert {"collect", "open_run"} <= {job.name for job in repository.get_all_jobs()}
+    assert {"collect", "open_run", "expire_runs"} <= {job.name for job in repository.get_all_jobs()}
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
         "launch_opened_runs": dg.DefaultSensorStatus.RUNNING,
         "follow_deleted_report": dg.DefaultSensorStatus.STOPPED,
+    }
+    assert {
+        schedule.name: (schedule.cron_schedule, schedule.default_status) for schedule in repository.schedule_defs
+    } == {
+        "clean_runs": ("0 2 * * 6", dg.DefaultScheduleStatus.STOPPED),
+        "dry_runs": ("0 1 * * *", dg.DefaultScheduleStatus.STOPPED),
+        "expire_old_runs": ("0 5 * * 0", dg.DefaultScheduleStatus.STOPPED),
     }
     collect = definitions.resolve_job_def("collect")
     assert {node.name for node in collect.nodes} >= set(ORDER)

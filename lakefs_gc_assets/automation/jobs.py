@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -11,15 +11,21 @@ from pydantic import Field
 from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.automation.opening import open_run
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.configuration import FlowName
+from lakefs_gc_assets.failures import readable
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import RANGE_START_TAG, REPOSITORY_TAG
 from lakefs_gc_assets.resources import Collector
 
-FlowName = Literal["clean", "optimized", "committed", "unified"]
-OPENING_OP = "open_new_run"
+_OPENING_OP = "open_new_run"
 _OPENED_TAG_PREFIX = "lakefs/opened-"
 _RESOURCES = "resources"
 _SENSOR_SECONDS = 5
+
+
+def opening_config(names: Names, flow: FlowName) -> dict[str, Any]:
+    """Run configuration of the job open_run that chooses the flow."""
+    return {"ops": {names.of(_OPENING_OP): {"config": {"flow": flow}}}}
 
 
 class Opening(dg.Config):
@@ -27,8 +33,8 @@ class Opening(dg.Config):
 
     flow: FlowName = Field(
         default="clean",
-        description="clean: look at every object; what any commit holds stays. optimized: the same, but look only at what "
-        "is new since the last run that deleted; where there is none to build on, the run is a clean one and says why. "
+        description="clean: look at every object; what any commit holds stays. optimized: the same, but look only at "
+        "what is new since the last run that deleted; where none can be built on, it is a clean run and says why. "
         "committed: what only commits hold that retention rules let expire; nothing is listed. unified: look at every "
         "object; what expired commits hold may go.",
     )
@@ -50,13 +56,14 @@ def open_run_job(names: Names) -> dg.JobDefinition:
     """One op, which leaves what the new run needs as tags of its own run, where the sensor finds it."""
 
     @dg.op(
-        name=names.of(OPENING_OP),
+        name=names.of(_OPENING_OP),
         description="Lists slice windows, adds them and a new run id as partitions, and asks for the run.",
         required_resource_keys={names.of("collector")},
     )
     def opening(context: dg.OpExecutionContext, config: Opening) -> None:
         collector: Collector = names.resource(context.resources, "collector")
-        opened = open_run(context.instance, collector, Flow(config.flow))
+        with readable():
+            opened = open_run(context.instance, collector, Flow(config.flow))
         if opened.why_clean:
             context.log.warning(f"a clean run instead of an optimized one: {opened.why_clean}")
         context.log.info(f"opened run {opened.run_id} over {len(opened.windows)} windows: {', '.join(opened.windows)}")

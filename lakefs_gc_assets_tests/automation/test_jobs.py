@@ -6,6 +6,7 @@ import pytest
 
 from lakefs_gc_assets.automation import jobs
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.configuration import FlowName
 from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
@@ -94,7 +95,7 @@ def test_a_run_that_opened_nothing_launches_nothing(runs: GraphRuns) -> None:
 def test_every_flow_can_be_asked_for_and_is_explained(runs: GraphRuns) -> None:
     field = jobs.Opening.model_fields["flow"]
 
-    assert set(get_args(jobs.FlowName)) == set(Flow)
+    assert set(get_args(FlowName)) == set(Flow)
     assert all(f"{flow}: " in (field.description or "") for flow in Flow)
 
 
