@@ -14,7 +14,9 @@ import threading
 import uuid
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import cache
+
+from pydantic import TypeAdapter
 
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, ObjectNotFound, PreconditionFailed, StorageError
@@ -51,12 +53,11 @@ class _Record:
     @classmethod
     def decode(cls, data: bytes) -> "_Record":
         try:
-            fields: dict[str, Any] = json.loads(data)
-            for name in ("acquired_at", "renewed_at"):
-                fields[name] = datetime.fromisoformat(fields[name]).astimezone(UTC)
-            fields["expires_minutes"] = float(fields["expires_minutes"])
-            return cls(**fields)
-        except (ValueError, TypeError, KeyError):
+            found = _reader().validate_json(data, strict=True)  # a released of "false" would count as true
+            found = replace(found, acquired_at=_utc(found.acquired_at), renewed_at=_utc(found.renewed_at))
+            found.expires_at(found.renewed_at)
+            return found
+        except (ValueError, OverflowError):
             raise StorageError(
                 f"the lock {KEY} cannot be read: find out who wrote it, and delete it once no collection runs"
             ) from None
@@ -64,6 +65,11 @@ class _Record:
     def expires_at(self, written_at: datetime) -> datetime:
         """When the lock may be taken over; a holder whose clock is behind the store's gains by `written_at`."""
         return max(self.renewed_at, written_at) + timedelta(minutes=self.expires_minutes)
+
+
+@cache
+def _reader() -> TypeAdapter[_Record]:
+    return TypeAdapter(_Record)
 
 
 class Lock:

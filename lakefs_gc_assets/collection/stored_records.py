@@ -24,7 +24,10 @@ _DIGEST = "sha256"
 
 
 def encode(record: "DataclassInstance") -> bytes:
-    """A dataclass of plain values, `format_version` among them, as JSON. Raises ValueError for times without a zone."""
+    """A dataclass of plain values, `format_version` among them, as JSON.
+
+    Raises ValueError for times without a zone and for numbers that are not finite.
+    """
     return sealed(asdict(record))
 
 
@@ -42,7 +45,7 @@ def require_sealed(content: dict[str, Any]) -> None:
 
 def _digest(content: dict[str, Any]) -> str:
     others = {name: value for name, value in content.items() if name != _DIGEST}
-    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(others, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kind:

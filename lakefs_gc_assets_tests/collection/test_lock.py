@@ -144,6 +144,26 @@ def test_a_lock_that_was_deleted_is_lost(store: ObjectStore) -> None:
     acquire(store, "dagster-2").check()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"released": "false"},
+        {"released": None},
+        {"nonce": ["x"]},
+        {"owner": None},
+        {"expires_minutes": "30"},
+        {"expires_minutes": 1e300},
+        {"renewed_at": "2026-11-21T12:00:00"},
+        {"renewed_at": "9999-12-31T23:59:59Z"},
+    ],
+)
+def test_a_lock_whose_entries_lie_is_nobodys_to_take(local_store: ObjectStore, change: dict[str, object]) -> None:
+    acquire(local_store)
+    local_store.put(KEY, json.dumps(json.loads(local_store.get(KEY)) | change).encode())
+    with pytest.raises(StorageError, match="cannot be read"):
+        acquire(local_store)
+
+
 @pytest.mark.parametrize("content", [b"", b"not json", b"{}", b"[]", b'{"nonce": "x"}', b"\xff"])
 def test_a_lock_that_cannot_be_read_is_nobodys_to_take(store: ObjectStore, content: bytes) -> None:
     lock = acquire(store)
