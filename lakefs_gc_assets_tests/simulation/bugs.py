@@ -158,7 +158,9 @@ class NoNewCommits(Run):
     """Rechecks uncommitted data only."""
 
     def live_again(self) -> set[str]:
-        return self.staged(self.prepare().files)
+        found = self.staged(self.prepare().files)
+        self.rechecked()
+        return found
 
 
 class OldRecheck(Run):

@@ -90,7 +90,7 @@ class Run:
 
     Attributes:
         shelf: frames stored so far, of all runs.
-        began_listing, marked: tell the oracle.
+        began_listing, marked, rechecked: tell the oracle.
         lock: held by the step under way.
     """
 
@@ -100,6 +100,7 @@ class Run:
     shelf: Shelf
     began_listing: Callable[[str], None]
     marked: Callable[[str, Sequence[str]], None]
+    rechecked: Callable[[], None]
     lock: Lock | None = None
     started_at: datetime = field(init=False)
     plan: Plan = field(init=False)
@@ -445,7 +446,9 @@ class Run:
         prepared = self.prepare()
         live = self.live_commits(prepared.ended_at)
         unread = self.unread(live, ranges_read.read(self.repository.store, self.run_id, self.plan.attempt))
-        return self.staged(prepared.files) | self.committed(unread)
+        found = self.staged(prepared.files) | self.committed(unread)
+        self.rechecked()
+        return found
 
     def wait_for_recheck(self) -> None:
         """The recheck comes a set time after the listing."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.playing import History, Step
+from lakefs_gc_assets_tests.simulation.processes import CALLS, MARK_VALID
 from lakefs_gc_assets_tests.simulation.world import START, Setup
 
 LEAST_STEPS = 60
@@ -110,6 +111,7 @@ class _Maker:
         self.episodes: Sequence[tuple[Callable[[str], None], int]] = (
             (self.long_upload, 3),
             (self.late_link, 3),
+            (self.renamed, 2),
             (self.young_commit, 3),
             (self.killed, 5),
             (self.overtaken, 3),
@@ -130,10 +132,10 @@ class _Maker:
             layout=chance.choices(("slice", "sharded"), (6, 1))[0],
             uri=chance.choice(("s3://bucket/repo/", "s3://bucket/deep/er/repo/")),
             server_skews=skews,
-            seen_servers=chance.randint(1, len(skews)),
+            seen_servers=chance.choice((1, len(skews))),
             store_skew=chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
             collector_skew=chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
-            listing_page=chance.choice((2, 1000)),
+            listing_page=chance.choice((2, 1000, 1000)),
             delete_limit=chance.choice((1, 2, 4, 1000)),
             page_rows=chance.choice((1, 1, 3, 1000)),
             old_objects=chance.choice((0, 0, 3, 6)),
@@ -195,6 +197,15 @@ class _Maker:
                 self.write(_MEANWHILE)
             if self.chance.random() < 0.12:
                 self.wait(self.chance.choice((20, 2 * MINUTE, 12 * MINUTE, 40 * MINUTE)))
+            self.go_on(name)
+
+    def go_on(self, name: str) -> None:
+        """Some more calls, or up to a call of some kind."""
+        if self.chance.random() < 0.6:
+            self.steps.append(
+                Step(name, "until", (self.chance.randrange(len(CALLS)), self.chance.choice((1, 1, 2, 3))))
+            )
+        else:
             self.steps.append(Step(name, "go_on", (self.budget(),)))
 
     def finish(self, name: str) -> None:
@@ -221,10 +232,20 @@ class _Maker:
         server = self.chance.randrange(3)
         self.steps.append(Step("w9", "link", (self.chance.randrange(5), 1, 2, server, self.chance.randrange(12))))
         self.steps.append(Step("w9", "go_on", (0,)))
-        self.steps.append(Step("time", "near", (20, self.chance.randrange(-int(30 * MINUTE), int(30 * MINUTE)))))
+        self.steps.append(Step("time", "near", (-1, self.chance.randrange(-int(30 * MINUTE), int(15 * MINUTE)))))
         self.start(name)
         self.going_on(name, self.chance.randint(1, 3))
         self.steps.append(Step("w9", "go_on", (0,)))
+        self.finish(name)
+
+    def renamed(self, name: str) -> None:
+        """While the server writes its uncommitted data, page by page, staged objects change their places."""
+        self.steps.append(Step("servers", "page_rows", (1,)))
+        self.start(name)
+        self.steps.append(Step(name, "until", (1, 1)))
+        for _ in range(self.chance.randint(2, 5)):
+            self.steps.append(Step(name, "go_on", (self.chance.randint(1, 4),)))
+            self.do(self.chance.choice(("move", "move", "copy", "delete", "delete_branch")))
         self.finish(name)
 
     def young_commit(self, name: str) -> None:
@@ -278,13 +299,14 @@ class _Maker:
     def put_aside(self, name: str) -> None:
         """Between mark and sweep, or within the sweep, much time passes and old objects are staged again."""
         self.start(name)
-        self.going_on(name, self.chance.randint(3, 9))
+        self.going_on(name, self.chance.randint(2, 6))
+        if self.chance.random() < 0.5:
+            self.steps.append(Step(name, "until", (3, 1)))
         self.do("stage_object")
         if self.chance.random() < 0.5:
             self.do("commit_now")
         if self.chance.random() < 0.3:
-            self.wait(29.8 * HOUR + self.chance.uniform(-HOUR, 10 * MINUTE))
-            self.steps.append(Step(name, "resume", (0, self.budget())))
+            self.wait(MARK_VALID + self.chance.uniform(-30, 30) * MINUTE)
         else:
             self.wait(self.chance.choice((5 * MINUTE, 17 * MINUTE, 2 * HOUR, 30 * HOUR)))
         if self.chance.random() < 0.5:
@@ -297,9 +319,12 @@ class _Maker:
         """Calls fail, deletes are refused in part."""
         self.start(name)
         for _ in range(self.chance.randint(2, 6)):
-            if self.chance.random() < 0.4:
+            if self.chance.random() < 0.3:
                 self.steps.append(Step(name, "fail", (self.chance.randrange(60), self.chance.randrange(2))))
-            self.steps.append(Step(name, "go_on", (self.budget(),)))
+            elif self.chance.random() < 0.4:
+                kind = self.chance.choice((5, 5, self.chance.randrange(len(CALLS))))
+                self.steps.append(Step(name, "fail_on", (kind, self.chance.randint(1, 6))))
+            self.go_on(name)
         fault = self.chance.choice(("refuse_deletes", "refuse_deletes", "break_delete", "pretend_delete"))
         self.steps.append(Step(name, fault, (self.chance.randint(1, 3),)))
         self.finish(name)

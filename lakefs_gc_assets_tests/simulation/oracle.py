@@ -32,11 +32,26 @@ class Violation(AssertionError):
 
 @dataclass
 class Recheck:
-    """Preparations of uncommitted data that one collector asked for; true times."""
+    """When one collector checked last what is live; true times.
 
+    Attributes:
+        asked_at: when it asked for what it does now, which may take its time: a batch that is under way.
+        complete_began, complete_ended: of the last check that came to its end.
+    """
+
+    time: TrueTime
+    asked_at: float = 0.0
     began: float = 0.0
     complete_began: float | None = None
     complete_ended: float = 0.0
+
+    def begins(self) -> None:
+        """A preparation of uncommitted data is asked for."""
+        self.began = self.time.now
+
+    def ends(self) -> None:
+        """The check is complete."""
+        self.complete_began, self.complete_ended = self.began, self.time.now
 
 
 @dataclass
@@ -168,7 +183,7 @@ class Oracle:
         if problem:
             raise Violation(f"run {run_id} deletes {key}: {problem}")
         if key in self.soft:
-            limit = self.time.now - RECHECK_VALID - _TOLERANCE
+            limit = recheck.asked_at - RECHECK_VALID - _TOLERANCE
             if recheck.complete_began is not None and recheck.complete_ended >= limit:
                 limit = recheck.complete_began
             if self.soft[key] < limit:

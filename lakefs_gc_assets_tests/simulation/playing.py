@@ -166,6 +166,10 @@ class Player:
                 process.start(options, budget)
             case "go_on":
                 process.go_on(numbers[0])
+            case "until":
+                process.go_on_until(*numbers)
+            case "fail_on":
+                process.fail_on(*numbers)
             case "finish":
                 process.go_on(None)
             case "kill":

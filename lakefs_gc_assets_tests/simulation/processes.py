@@ -1,6 +1,7 @@
 """Collector processes: each is stopped and gone on with between any two of its calls, fails or dies when told to."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +21,21 @@ from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 
+CALLS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        "list_level data/",
+        "prepare_uncommitted",
+        "diff|branches",
+        "start_refs_dump",
+        "refs_dump",
+        "get _lakefs/[0-9a-f]{64}",
+        "stat",
+        "delete",
+        "put_if_absent",
+    )
+)
+"""Kinds of calls before which a collector can be told to stop, or to fail."""
 LOCK_EXPIRY = 1 * HOUR
 MARK_VALID = 30 * HOUR
 """A mark older than this is not swept."""
@@ -33,7 +49,10 @@ class Crash(Violation):
 
 @cache
 def settings(sweep: bool, min_age_hours: float, slice_window: str, approved: str = "") -> CollectionSettings:
-    """Settings of a run, perhaps to delete by a mark that was made before; no guard of amount, since a small world is often mostly garbage."""
+    """Settings of a run, perhaps to delete by a mark that was made before.
+
+    No guard of amount trips: a small world is often mostly garbage.
+    """
     return CollectionSettings.model_validate(
         {
             "sweep": sweep,
@@ -69,7 +88,9 @@ class Process:
 
     Attributes:
         budget: how many more calls it makes before it stops; None for as many as it likes.
+        stop_before: stops at the nth call from now of a kind.
         fail_in: after how many more calls one fails.
+        fail_at: the nth call from now of a kind fails.
         frozen: whether its background thread stands still as well.
     """
 
@@ -81,9 +102,11 @@ class Process:
     coroutine: Coroutine | None = None
     run: Run | None = None
     view: BucketView | None = None
-    recheck: Recheck = field(default_factory=Recheck)
+    recheck: Recheck = field(init=False)
     budget: int | None = None
+    stop_before: tuple[re.Pattern[str], int] | None = None
     fail_in: int | None = None
+    fail_at: tuple[re.Pattern[str], int] | None = None
     lose_answer: bool = False
     frozen: bool = False
     dead: bool = False
@@ -94,6 +117,7 @@ class Process:
     options: CollectionSettings | None = None
 
     def __post_init__(self) -> None:
+        self.recheck = Recheck(self.world.time)
         self.world.background.append(self.keep_lock)
 
     @property
@@ -135,9 +159,9 @@ class Process:
     def _launch(self, run_id: str, owner: str, done: list[str] | tuple[str, ...], budget: int | None) -> None:
         world, setup = self.world, self.world.setup
         machine = MachineClock(world.time, setup.collector_skew)
-        self.recheck = Recheck()
+        self.recheck = Recheck(world.time)
         self.dead, self.frozen, self.unfenced = False, False, 0
-        self.fail_in = None
+        self.fail_in, self.fail_at, self.stop_before = None, None, None
         self.view = view = BucketView(
             world.bucket,
             self._store_point,
@@ -146,7 +170,7 @@ class Process:
             page=setup.listing_page,
             delete_limit=setup.delete_limit,
         )
-        api = CollectorsApi(world.servers, self._api_point, self._prepared, machine, setup.seen_servers)
+        api = CollectorsApi(world.servers, self._api_point, self.recheck.begins, machine, setup.seen_servers)
         clock = CollectorClock(machine, self._wait)
         options = self.options
         assert options is not None
@@ -172,6 +196,7 @@ class Process:
                 shelf=self.shelf,
                 began_listing=world.oracle.listing,
                 marked=world.oracle.marked,
+                rechecked=self.recheck.ends,
             )
             run.collect(done)
 
@@ -193,6 +218,16 @@ class Process:
                 raise error
             elif error is not None and not isinstance(error, Killed):
                 raise Crash(f"{self.name}: {error!r}") from error
+
+    def go_on_until(self, kind: int, count: int) -> None:
+        """Makes calls up to the nth of a kind."""
+        self.stop_before = CALLS[kind % len(CALLS)], count
+        self.go_on(None)
+        self.stop_before = None
+
+    def fail_on(self, kind: int, count: int) -> None:
+        """The nth call of a kind will fail."""
+        self.fail_at = CALLS[kind % len(CALLS)], count
 
     def kill(self) -> None:
         """Ends the process at once."""
@@ -216,12 +251,25 @@ class Process:
             raise Killed
         self.figures.calls += 1
         self.world.tick(_CALL_SECONDS)
+        self.recheck.asked_at = self.world.time.now
+        if self.stop_before is not None and self.coroutine is not None:
+            kind, count = self.stop_before
+            if kind.match(call):
+                self.stop_before = (kind, count - 1) if count > 1 else None
+                if count <= 1:
+                    self.coroutine.suspend()
         self._suspend_if_spent()
         if self.dead:
             raise Killed
         if call.startswith("delete "):
             self._require_fenced(call)
             self._require_fresh_mark()
+        if self.fail_at is not None:
+            kind, count = self.fail_at
+            if kind.match(call):
+                self.fail_at = (kind, count - 1) if count > 1 else None
+                if count <= 1:
+                    return None
         if self.fail_in is not None:
             self.fail_in -= 1
             if self.fail_in < 0:
@@ -250,12 +298,6 @@ class Process:
             raise Killed
         if self.world.time.now < self.wake:
             self.world.pass_time(self.wake - self.world.time.now)
-
-    def _prepared(self, begins: bool) -> None:
-        if begins:
-            self.recheck.began = self.world.time.now
-        else:
-            self.recheck.complete_began, self.recheck.complete_ended = self.recheck.began, self.world.time.now
 
     def _written(self, run_id: str, key: str, data: bytes) -> None:
         if key == lock.KEY:

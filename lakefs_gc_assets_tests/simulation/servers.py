@@ -114,9 +114,7 @@ class Servers:
     misbehaviour: Misbehaviour = field(default_factory=Misbehaviour)
     dumps: list[_Dump] = field(default_factory=list)
 
-    def prepare(
-        self, server: Server, token: str | None, step: Callable[[], None], now: Callable[[], float]
-    ) -> UncommittedPage:
+    def prepare(self, server: Server, token: str | None, step: Callable[[], None]) -> UncommittedPage:
         """One page of prepare_uncommited; `step` lets the world go on between two branches."""
         start = json.loads(base64.b64decode(token)) if token else None
         run_id = start["run_id"] if start else server.descending()
@@ -235,17 +233,17 @@ class CollectorsApi:
         self,
         servers: Servers,
         point: Callable[[str], bool],
-        prepared: Callable[[bool], None],
+        prepares: Callable[[], None],
         own_clock: MachineClock,
         sees: int,
     ) -> None:
         """For a collector.
 
         Args:
-            prepared: is told when a preparation begins (True) and ends (False).
+            prepares: is told when a preparation begins.
             sees: the number of servers that answer this collector.
         """
-        self._servers, self._point, self._prepared, self._own = servers, point, prepared, own_clock
+        self._servers, self._point, self._prepares, self._own = servers, point, prepares, own_clock
         self._sees = sees
         self._calls = 0
         self.server_clocks = ServerClocks()
@@ -275,14 +273,11 @@ class CollectorsApi:
 
     def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:
         if continuation_token is None:
-            self._prepared(True)
+            self._prepares()
         server = self._ask("prepare_uncommitted")
-        page = self._servers.prepare(
-            server, continuation_token, lambda: self._point("prepare_uncommitted goes on") and None, self._now
+        return self._servers.prepare(
+            server, continuation_token, lambda: self._point("prepare_uncommitted goes on") and None
         )
-        if page.continuation_token is None:
-            self._prepared(False)
-        return page
 
     def branches(self) -> tuple[Branch, ...]:
         self._ask("branches")

@@ -337,7 +337,8 @@ def move(world: World, branch: int, source: int, destination: int, server: int) 
         raise Refused("full copies only")
     _remember(world, found, path, entry)
     _restage(world, found, _path(destination), entry)
-    yield MINUTE
+    if server % 2:
+        yield MINUTE
     if found.staged().get(path) is entry and _path(destination) != path:
         world.repository.remove(found, path)
 
@@ -418,6 +419,8 @@ def import_objects(world: World, branch: int, number: int, spelling: int) -> Job
 def stage_object(world: World, branch: int, path: int, number: int) -> Job:
     """Stages any object of the repository by its address: nothing promises that it is still there."""
     keys = [key for key in world.bucket.keys if key.startswith("data/") and key not in world.oracle.foreign]
+    unreferenced = [key for key in keys if not world.oracle.reachable(key)]
+    keys = unreferenced if unreferenced and number % 4 else keys
     if not keys:
         raise Refused("nothing there")
     key = keys[number % len(keys)]
