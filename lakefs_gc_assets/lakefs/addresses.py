@@ -7,6 +7,7 @@ lakeFS reads a full address as a URL: it decodes the path and drops a query (lak
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from urllib.parse import unquote
@@ -83,15 +84,19 @@ class Namespace:
 
     def relative(self, full_address: str) -> str | None:
         """The key below this namespace that a full address names, spelled as given; None where it lies outside."""
+        return next(self._readings(full_address), None)
+
+    def _readings(self, full_address: str) -> Iterator[str]:
+        """Every key below this namespace that a full address may name, as given first."""
         if full_address.startswith(self.uri):
-            return full_address[len(self.uri) :]
+            yield full_address[len(self.uri) :]
+            return
         location = parse_location(full_address)
         if location is None or (location.kind, location.bucket) != (self.location.kind, self.location.bucket):
-            return None
+            return
         for key in _spellings(location.key):
             if key.startswith(self.location.key):
-                return key[len(self.location.key) :]
-        return None
+                yield key[len(self.location.key) :]
 
     def live_keys(self, address: str, address_type: int) -> tuple[str, ...]:
         """Every key that a reference may mean; empty where it lies outside the namespace.
@@ -101,11 +106,11 @@ class Namespace:
             address_type: one of AddressType; an unknown number is read like BY_PREFIX_DEPRECATED.
         """
         if parse_location(address) is None:
-            readings: list[str | None] = [address]
+            readings = [address]
         elif address_type == AddressType.RELATIVE:
-            readings = [address, self.relative(address)]
+            readings = [address, *self._readings(address)]
         else:
-            readings = [self.relative(address)]
+            readings = [*self._readings(address)]
         return tuple(dict.fromkeys(key for reading in readings if reading for key in _spellings(reading)))
 
 

@@ -124,6 +124,13 @@ def test_a_full_address_elsewhere_is_never_inside(uri_and_place: tuple[str, str]
     assert namespace.relative(place + key) is None
 
 
+def test_a_query_ends_where_it_was_written_even_if_the_namespace_is_escaped() -> None:
+    namespace = Namespace.parse("gs://bucket/a b")
+    for start in ("gs://bucket/a b/", "gs://bucket/a%20b/", "gcs://bucket/a%20b/"):
+        for address_type in AddressType:
+            assert "data/x?y" in namespace.live_keys(f"{start}data/x%3Fy?version=1", address_type)
+
+
 def test_the_namespace_itself_is_no_key() -> None:
     namespace = Namespace.parse("s3://bucket/repo")
     for address in ("s3://bucket/repo/", "s3a://bucket/repo/", "s3://bucket/repo//", "s3://bucket/repo"):
