@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collection.active_commits import Graph, active_commits, kept_by_branch
+from lakefs_gc_assets.collection.active_commits import Graph, active_commits, kept_by_branch, kept_dangling
 from lakefs_gc_assets.collection.policy import Policy
 from lakefs_gc_assets.collection.retention_rules import EffectiveRules, Rule, effective
 from lakefs_gc_assets.errors import LakeFSError
@@ -57,6 +57,16 @@ def by_definition(
             if following is not None and (commit.creation_date, nanos) > (second - days * DAY, nano):
                 found.add(following)
     return found
+
+
+def line_of(commits: list[tuple[Commit, int]], start: str) -> list[tuple[Commit, int]]:
+    """A commit and its main ancestry."""
+    by_id = {commit.id: (commit, nanos) for commit, nanos in commits}
+    line, following = [], by_id.get(start)
+    while following is not None:
+        line.append(following)
+        following = by_id.get(main_parent(following[0]) or "")
+    return line
 
 
 @pytest.mark.skipif(not CASES.exists(), reason="the cases of retention are not beside this checkout (../shared)")
@@ -246,14 +256,14 @@ def test_one_pass_gives_what_all_walks_give(
     assert active_ids(computed) == by_definition(commits, heads, rules, NOW)
     for at in np.flatnonzero(computed.flags).tolist():
         assert computed.why(at)
+    parents = {main_parent(commit) for commit, _ in commits}
+    loose = [commit.id for commit, _ in commits if commit.id not in parents and commit.id not in heads.values()]
+    alone = [by_definition(line_of(commits, start), {}, RetentionRules(rules.default_days, {}), NOW) for start in loose]
+    assert kept_dangling(computed.graph, found, NOW) == len(set[str]().union(*alone))
     for branch, kept in kept_by_branch(computed.graph, found, NOW).items():
         days = rules.branches.get(branch, rules.default_days)
-        line = [heads[branch]]
-        by_id = {commit.id: commit for commit, _ in commits}
-        while (parent := main_parent(by_id[line[-1]])) is not None:
-            line.append(parent)
-        alone = [pair for pair in commits if pair[0].id in line]
-        assert kept == len(by_definition(alone, {branch: heads[branch]}, RetentionRules(days, {}), NOW))
+        line = line_of(commits, heads[branch])
+        assert kept == len(by_definition(line, {branch: heads[branch]}, RetentionRules(days, {}), NOW))
 
 
 @given(graphs(), st.integers(0, 12))

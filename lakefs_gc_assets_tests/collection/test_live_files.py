@@ -135,6 +135,20 @@ class TestRanges:
             files(store).range(RangeRecord(name, b"a", b"a", 1, 0))
 
 
+class TestPaths:
+    def test_are_all_those_at_which_a_range_may_reference_an_address(self, store: LocalStore) -> None:
+        entries: dict[str | bytes, Staged] = {
+            "a": Staged(KEY),
+            "b": Staged(f"{KEY}x"),
+            "c": Staged(f"s3a://bucket/repo/{KEY}", AddressType.FULL),
+            b"\xff": Staged(KEY.replace("data/", "data//")),
+            "e": Staged(f"s3://other/repo/{KEY}", AddressType.FULL),
+        }
+        record = put_range(store, entries)
+        assert files(store).paths(record, KEY) == [b"a", b"c", b"\xff"]
+        assert files(store).paths(record, "data/nothing") == []
+
+
 class TestMetaranges:
     def test_name_their_ranges(self, store: LocalStore) -> None:
         parts = [put_range(store, {"a": Staged("data/x"), "b": Staged("data/y")}), put_range(store, {"c": Staged("z")})]

@@ -1,15 +1,13 @@
 """The live definition: dump, rules, policy and the server's list put together."""
 
 import hashlib
-import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lakefs_gc_assets.collection import retention
-from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.collection.commits import CommitSource
 from lakefs_gc_assets.collection.retention import LiveDefinition
 from lakefs_gc_assets.configuration import CollectionSettings
@@ -23,14 +21,10 @@ from lakefs_gc_assets.errors import (
     ServerUnavailable,
 )
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.api import LakeFSClient
 from lakefs_gc_assets.lakefs.facts import Branch, Commit, PrepareCommitsTask, PreparedCommits, RetentionRules
 from lakefs_gc_assets.storage.local import LocalStore
-from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collection.scripted import NOW, HandClock, Script, ScriptedApi
 from lakefs_gc_assets_tests.collection.written import put_commit_objects, put_dump
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
-from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
 LIST = "_lakefs/retention/gc/commits/run_id=r/commits.csv"
@@ -338,33 +332,3 @@ def test_longer_rules_and_new_branches_count_when_they_are_read(server: Server) 
     third = server.define()
     assert metarange("a") in third.live.metarange_ids
     assert third.rules_digest == first.rules_digest
-
-
-@needs_recordings
-@pytest.mark.parametrize("name", ["small", "merge-dangling", "random-dag/11", "random-dag/14", "empty", "wide"])
-def test_recorded_servers(name: str, tmp_path: Path) -> None:
-    truth = json.loads((FIXTURES / name / "truth.json").read_text()) if name != "wide" else {}
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("keep_tags: false")
-    settings = CollectionSettings(wait_before_dump_seconds=0, retention_policy=str(policy))
-    variants: list[int | None] = [None, *range(len(truth.get("rule_variants") or ()))]
-    for variant in variants:
-        with ReplayServer(FIXTURES / name, variant=variant) as replay:
-            configuration = replay.configuration()
-            namespace = Namespace.parse(replay.storage_namespace)
-            at = truth["rule_variants"][variant]["at"] if variant is not None else truth.get("gc_prepared_at")
-            found = retention.live_definition(
-                LakeFSClient(configuration.lakefs, replay.repository, SystemClock()),
-                open_store(configuration.store, namespace),
-                namespace,
-                settings,
-                SystemClock(),
-                datetime.fromtimestamp(at, UTC) if at else replay.recorded_at,
-                replay.recorded_at,
-            )
-        assert found.counts["commits_by_server_alone"] == 0
-        assert found.counts["commits_by_definition_alone"] == int((name, variant) == ("random-dag/14", 3))
-        if truth:
-            assert found.counts["commits_known"] == len(truth["commits"])
-            known = {row["meta_range_id"] for row in truth["commits"]} - {""}
-            assert known == {*found.live.metarange_ids, *found.expired_metaranges}
