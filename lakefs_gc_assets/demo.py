@@ -54,7 +54,7 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
     Raises CollectionError where a run fails.
     """
     began = time.monotonic()
-    store = bucket.settings_from_environment() if store_url else None
+    store = bucket.settings_from_environment(store_url) if store_url else None
     with bucket.server(folder, rules, store_url, store) as server:
         sample = make_sample_repository(server, objects=objects, repository=sample_name(store_url))
         console.print(

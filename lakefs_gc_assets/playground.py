@@ -36,7 +36,7 @@ def playground(
     The configuration file lies in the folder; it names the secret's environment variable, not the secret.
     With a `store_url` such as s3://bucket/prefix, objects lie there.
     """
-    store = bucket.settings_from_environment() if store_url else None
+    store = bucket.settings_from_environment(store_url) if store_url else None
     server = bucket.server(folder / "lakefs", rules, store_url, store, port=port, credentials=(ACCESS_KEY_ID, _SECRET))
     with server:
         if not _exists(server, REPOSITORY):

@@ -1,8 +1,10 @@
 """Emulators of Google Cloud Storage and Azure Blob Storage: installed once into a cache folder, started by the tests.
 
 Each stands behind a proxy of ours that keeps every request and lets things go wrong on demand.
+`python -m lakefs_gc_assets_tests.emulators` only installs them.
 """
 
+import atexit
 import fcntl
 import json
 import os
@@ -15,9 +17,11 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -237,20 +241,47 @@ def _installed(program: Path, installer: str, arguments: Sequence[str], environm
     return program
 
 
-@contextmanager
-def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[str]:
-    """A program that listens on a free port; yields its address and ends it."""
+@cache
+def google_cloud_storage() -> GcsServer:
+    """The emulator, started once and ended with this process."""
+    program = str(fake_gcs_server())
+
+    def command(port: int) -> list[str]:
+        here = f"127.0.0.1:{port}"
+        listening = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", here]
+        return [program, "-backend", "memory", *listening]
+
+    folder, url = _started(command)
+    return GcsServer(url, folder)
+
+
+@cache
+def azure_blob_storage() -> AzureServer:
+    """The emulator, started once and ended with this process."""
+    program = str(azurite())
+
+    def command(port: int) -> list[str]:
+        listening = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
+        return [program, *listening, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
+
+    return AzureServer(_started(command)[1])
+
+
+def _started(command: Callable[[int], Sequence[str]]) -> tuple[Path, str]:
+    """Starts a program that listens on a free port; its folder, and its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    temporary = TemporaryDirectory()
+    folder = Path(temporary.name)
     with (folder / "emulator.log").open("wb") as log:
         process = subprocess.Popen(command(port), stdout=log, stderr=log, cwd=folder)
-        try:
-            _wait_for(port, process, folder / "emulator.log")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(10)
+    # Last registered, first called: the folder goes after the program.
+    atexit.register(temporary.cleanup)
+    atexit.register(process.wait, 10)
+    atexit.register(process.terminate)
+    _wait_for(port, process, folder / "emulator.log")
+    return folder, f"http://127.0.0.1:{port}"
 
 
 def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -261,3 +292,15 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
                 return
         time.sleep(0.05)
     raise AssertionError(f"the emulator does not listen: {log.read_text()[-500:]}")
+
+
+def _install() -> None:
+    for install in (fake_gcs_server, azurite):
+        try:
+            print(f"{install()} is there")
+        except pytest.skip.Exception as reason:
+            print(reason)
+
+
+if __name__ == "__main__":
+    _install()

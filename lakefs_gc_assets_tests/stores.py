@@ -43,26 +43,15 @@ def local_store(tmp_path: Path) -> ObjectStore:
 
 
 @pytest.fixture(scope="session")
-def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
-    """Google Cloud Storage for as long as the tests run."""
-    program = emulators.fake_gcs_server()
-    folder = tmp_path_factory.mktemp("gcs")
-
-    def command(port: int) -> list[str]:
-        here = f"127.0.0.1:{port}"
-        listening = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", here]
-        return [str(program), "-backend", "memory", *listening]
-
-    with emulators.running(command, folder) as url:
-        server = GcsServer(url, folder)
-        yield server
-        server.stop()
+def gcs_server() -> GcsServer:
+    """Google Cloud Storage, one for all tests of the process."""
+    return emulators.google_cloud_storage()
 
 
 @pytest.fixture(scope="session")
 def gcs_bucket(gcs_server: GcsServer) -> str:
     """A bucket for as long as the tests run."""
-    return gcs_server.new_bucket("bucket")
+    return gcs_server.new_bucket(f"bucket-{uuid4().hex}")
 
 
 @pytest.fixture
@@ -72,24 +61,15 @@ def gcs_store(gcs_server: GcsServer, gcs_bucket: str) -> ObjectStore:
 
 
 @pytest.fixture(scope="session")
-def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
-    """Azure Blob Storage for as long as the tests run."""
-    program = emulators.azurite()
-
-    def command(port: int) -> list[str]:
-        listening = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
-        return [str(program), *listening, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
-
-    with emulators.running(command, tmp_path_factory.mktemp("azure")) as url:
-        server = AzureServer(url)
-        yield server
-        server.stop()
+def azure_server() -> AzureServer:
+    """Azure Blob Storage, one for all tests of the process."""
+    return emulators.azure_blob_storage()
 
 
 @pytest.fixture(scope="session")
 def azure_container(azure_server: AzureServer) -> str:
     """A container for as long as the tests run."""
-    return azure_server.new_container("container")
+    return azure_server.new_container(f"container-{uuid4().hex}")
 
 
 @pytest.fixture

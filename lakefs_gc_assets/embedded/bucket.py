@@ -20,8 +20,10 @@ AGING = GRACE + SKEW + timedelta(seconds=2)
 """After this time an object may be collected."""
 
 
-def settings_from_environment() -> StoreSettings:
-    """Credentials and region by the usual chain; an endpoint of AWS_ENDPOINT_URL_S3 is spoken to in path style."""
+def settings_from_environment(url: str) -> StoreSettings:
+    """Credentials and region by the cloud's usual chain; an endpoint of S3 in the environment is used in path style."""
+    if not url.startswith("s3"):
+        return StoreSettings()
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     return StoreSettings(endpoint_url=endpoint, path_style=bool(endpoint))
 

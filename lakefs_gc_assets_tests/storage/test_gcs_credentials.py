@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 from uuid import uuid4
 
 import pytest
@@ -53,7 +54,12 @@ def test_a_service_account_gets_one_token_for_both_clients(
         call(store)
     assert gcs_server.tokens == before + 1
     assert {request.headers["authorization"] for request in gcs_server.requests} == {f"Bearer {TOKEN}"}
-    assert {request.path.split("/")[1] for request in gcs_server.requests} == {"upload", gcs_bucket, "storage", "batch"}
+    assert {unquote(request.path).split("/")[1] for request in gcs_server.requests} == {
+        "upload",
+        gcs_bucket,
+        "storage",
+        "batch",
+    }
 
 
 def test_a_workload_of_another_cloud(
