@@ -20,6 +20,7 @@ from lakefs_gc_assets.lakefs.commit_columns import CommitColumns, read_commits
 from lakefs_gc_assets.lakefs.facts import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.ranges import read_metarange
 from lakefs_gc_assets.lakefs.refs import read_branches
+from lakefs_gc_assets_tests import retention_cases
 from lakefs_gc_assets_tests.lakefs.commit_rows import rows
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay.recording import Recording
@@ -325,3 +326,30 @@ def test_every_recorded_set_of_rules() -> None:
             lost[folder, at] = ours - answer
     variants = json.loads((FIXTURES / "random-dag/14/truth.json").read_text())["rule_variants"]
     assert list(lost) == [("random-dag/14", variants[3]["at"])]
+
+
+@pytest.mark.parametrize(
+    ("expected", "line", "status"), [(["b"], "1 passed, 0 failed", 0), ([], "0 passed, 1 failed", 1)]
+)
+def test_the_last_line_counts_the_cases(
+    expected: list[str],
+    line: str,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = {
+        "name": "x",
+        "commits": [{"id": "b", "age_days": 3, "parents": []}],
+        "branches": [{"branch": "main", "head": "b"}],
+        "rules": {"default_retention_days": 5, "branches": []},
+        "expected_active": expected,
+    }
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps({"cases": [case], "semantics": {}}))
+    monkeypatch.setattr("sys.argv", ["retention_cases", str(file)])
+    with pytest.raises(SystemExit) as ended:
+        retention_cases.main()
+    assert ended.value.code == status
+    assert capsys.readouterr().out.splitlines()[-1] == line
