@@ -3,14 +3,16 @@
 A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import dagster as dg
 import pyspark.sql.functions as F
 from pandera.config import ValidationDepth, config_context
-from pyspark.sql import DataFrame
+from pandera.pyspark import DataFrameSchema
+from pyspark.sql import Column, DataFrame
 
 from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.graph import ORDER
@@ -26,6 +28,11 @@ from lakefs_gc_assets.resources import Collector
 
 _Check = Callable[..., dg.AssetCheckResult]
 _SHOWN = 20
+_BREAKS: Mapping[str, Callable[..., Column]] = {
+    "isin": lambda column, allowed_values: ~column.isin(*allowed_values),
+    "greater_than_or_equal_to": lambda column, min_value: column < min_value,
+}
+"""When a value breaks a rule of pandera's, by the rule's name."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +50,47 @@ def define(names: Names) -> list[dg.AssetChecksDefinition]:
 
 
 def shape_violations(frame: DataFrame, model: type[Frame]) -> list[Violation]:
-    """What pandera finds wrong with a frame's columns; a frame read several times, so worth being persisted."""
+    """What is wrong with a frame's columns and values, in pandera's words; a sound frame is read once.
+
+    pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then one
+    aggregate counts the rows that break any rule of its schema, and only where there are some does pandera look itself.
+    """
+    schema = model.to_schema()
     # No environment variable may turn this off.
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
-        # Typed for frames of the model itself; any frame may be asked about.
-        validated: Any = model.validate(cast(Any, frame))
+        misshapen = _errors(_names_and_types(schema), frame)
+        broken = {} if misshapen else broken_rules(frame, schema)
+        if not misshapen and not broken:
+            return []
+        frame.persist()
+        try:
+            return _errors(schema, frame) or [Violation("DATA", rule, rows) for rule, rows in broken.items()]
+        finally:
+            frame.unpersist()
+
+
+def broken_rules(frame: DataFrame, schema: DataFrameSchema) -> dict[str, int]:
+    """How many rows break each rule about values of a schema; rules that hold are left out."""
+    rules: dict[str, Column] = {}
+    for name, column in schema.columns.items():
+        if not column.nullable:
+            rules[f"{name} is null"] = F.col(name).isNull()
+        for rule in column.checks:
+            rules[f"{name} {rule.name}"] = _BREAKS[rule.name](F.col(name), **rule.statistics)
+    counted = frame.agg(*(F.count_if(breaks).alias(rule) for rule, breaks in rules.items())).collect()[0]
+    return {rule: counted[rule] for rule in rules if counted[rule]}
+
+
+def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:
+    """A schema without the rules about values."""
+    bare = deepcopy(schema)
+    for column in bare.columns.values():
+        column.nullable, column.checks = True, []
+    return bare
+
+
+def _errors(schema: DataFrameSchema, frame: DataFrame) -> list[Violation]:
+    validated: Any = schema.validate(frame)
     found = validated.pandera.errors or {}
     return [
         Violation(f"{kind}: {reason}", str(error.get("error", error)))
@@ -89,13 +132,7 @@ def _shape(name: str, names: Names) -> dg.AssetChecksDefinition:
         collector: Collector = names.resource(context.resources, "collector")
 
         def violations() -> list[Violation]:
-            rows = frame.dataframe(collector.spark.session()).persist()
-            try:
-                # Read once beforehand: of what a worker raises, pandera would show that there was something.
-                rows.count()
-                return shape_violations(rows, MODELS[name])
-            finally:
-                rows.unpersist()
+            return shape_violations(frame.dataframe(collector.spark.session()), MODELS[name])
 
         return _result(collector, frame, violations)
 

@@ -11,10 +11,13 @@ import io
 import os
 import sys
 import tempfile
+import warnings
 from importlib.metadata import version
 from pathlib import Path
 
 import pyspark
+
+from lakefs_gc_assets.java import ensure_java
 
 _BUILDING = "LAKEFS_GC_BUILDING_CLASS_ARCHIVE"
 _OBJECTS = 100
@@ -43,8 +46,6 @@ def make() -> str:
 
     Raises OSError where the environment cannot be written, and CollectionError where the sample cannot be collected.
     """
-    from lakefs_gc_assets.java import ensure_java
-
     archive = file(ensure_java())
     if archive.is_file():
         return f"{archive} is there"
@@ -83,4 +84,6 @@ def _collect_sample(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    # As in the command line: Dagster warns of each use of what may change in another version.
+    warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
     print(make())

@@ -10,7 +10,7 @@ import pytest
 from pandera.config import config_context
 from pyspark.sql import DataFrame, SparkSession
 
-from lakefs_gc_assets.checks import not_disjoint, shape_violations, too_young
+from lakefs_gc_assets.checks import broken_rules, not_disjoint, shape_violations, too_young
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.io_manager import FrameIOManager
@@ -94,6 +94,26 @@ def test_values_that_cannot_be_are_told(spark: SparkSession, name: str, change: 
     (violation,) = shape_violations(rows, MODELS[name])
     assert violation.rule == "DATA: DATAFRAME_CHECK"
     assert next(iter(change)) in violation.detail
+
+
+def test_a_sound_frame_is_read_by_one_job(spark: SparkSession) -> None:
+    rows = frame(spark, "store_df", GOOD["store_df"])
+    group = "one job"
+    spark.sparkContext.setJobGroup(group, group)
+
+    assert shape_violations(rows, MODELS["store_df"]) == []
+
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == 1
+
+
+def test_rows_that_break_a_rule_are_counted(spark: SparkSession) -> None:
+    good = GOOD["deleted_report"]
+    rows = frame(spark, "deleted_report", good, {**good, "size": -1}, {**good, "size": -2, "outcome": "gone"})
+
+    assert broken_rules(rows, MODELS["deleted_report"].to_schema()) == {
+        "size greater_than_or_equal_to": 2,
+        "outcome isin": 1,
+    }
 
 
 def test_another_type_is_told(spark: SparkSession) -> None:

@@ -50,7 +50,7 @@ def test_settings_of_the_file_come_last(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_the_jvm_may_say_is_in_a_file_that_is_there() -> None:
-    option = SparkResource().properties()["spark.driver.extraJavaOptions"]
+    option = SparkResource().properties()["spark.driver.extraJavaOptions"].split()[0]
 
     file = Path(unquote(urlparse(option.removeprefix("-Dlog4j2.configurationFile=")).path))
     assert "rootLogger.level = error" in file.read_text()

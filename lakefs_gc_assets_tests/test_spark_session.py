@@ -1,0 +1,46 @@
+import threading
+
+import pytest
+
+from lakefs_gc_assets import spark_session
+from lakefs_gc_assets.configuration import SparkSettings
+
+
+@pytest.mark.parametrize(("master", "partitions"), [("local", "4"), ("local[1]", "4"), ("local[3]", "12")])
+def test_shuffles_on_one_machine_follow_its_cores(master: str, partitions: str) -> None:
+    assert spark_session.properties(SparkSettings(master=master))["spark.sql.shuffle.partitions"] == partitions
+
+
+def test_a_cluster_keeps_its_own_workers_and_partitions() -> None:
+    properties = spark_session.properties(SparkSettings(master="spark://host:7077"))
+
+    assert "spark.python.daemon.module" not in properties
+    assert "spark.sql.shuffle.partitions" not in properties
+
+
+def test_the_session_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, told = threading.Event(), []
+
+    def built(settings: SparkSettings) -> str:
+        begun.wait(60)
+        told.append("built")
+        return "session"
+
+    monkeypatch.setattr(spark_session, "_built", built)
+    monkeypatch.setattr(spark_session, "_warm", lambda session: told.append(f"warmed {session}"))
+
+    spark_session.start(SparkSettings())
+    begun.set()
+    spark_session.wait_for_start()
+
+    assert told == ["built", "warmed session"]
+
+
+def test_a_start_that_fails_is_left_to_who_needs_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(settings: SparkSettings) -> None:
+        raise RuntimeError("no Java")
+
+    monkeypatch.setattr(spark_session, "_built", fails)
+
+    spark_session.start(SparkSettings())
+    spark_session.wait_for_start()
