@@ -4,6 +4,8 @@ PYTHON ?= python3
 PORT ?= 3000
 OBJECTS ?= 500
 RULES ?= oss
+HISTORIES ?= 2000
+SEED ?= 0
 # Handed to uv by `make lock`: LOCK_FLAGS=--upgrade takes the newest versions that pyproject.toml allows.
 LOCK_FLAGS ?=
 
@@ -15,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test demo ui clean
+.PHONY: help setup lock lint test soak demo ui clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +43,9 @@ lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
 
 test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some; HYPOTHESIS_PROFILE=soak searches longer)
 	@$(BIN)/python -m pytest $(TESTS)
+
+soak: $(INSTALLED) ## Plays simulated histories on all cores, then looks for every seeded bug (HISTORIES=n SEED=n)
+	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
 
 demo: $(INSTALLED) ## Collects a sample repository, dry run to proof (OBJECTS=n, RULES=seed; FOLDER=… for a recording)
 ifdef FOLDER

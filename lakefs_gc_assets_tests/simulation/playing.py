@@ -27,7 +27,7 @@ _QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something happens; `actor` is a writer, `time`, `servers` or a collector, `numbers` choose among what is there."""
+    """Something happens. `actor` is a writer, time, servers or a collector; `numbers` choose among what there is."""
 
     actor: str
     what: str

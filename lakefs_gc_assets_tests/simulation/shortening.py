@@ -1,0 +1,61 @@
+"""Shortening a history that fails: steps are left out as long as it fails in the same way."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from lakefs_gc_assets_tests.simulation.bugs import Bug
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.playing import History, play
+
+_NAMES = re.compile(r"\S*[0-9a-v]{20}\S*|\d+")
+
+
+def failure(history: History, bug: Bug) -> Violation | None:
+    """How a history fails, None where it does not."""
+    try:
+        with bug.patches():
+            play(history, make_run=bug.run)
+    except Violation as violation:
+        return violation
+    return None
+
+
+def shortened(history: History, bug: Bug = Bug()) -> History:  # noqa: B008
+    """The shortest history found that fails in the same way, whatever names and numbers there are."""
+    first = failure(history, bug)
+    if first is None:
+        raise ValueError("the history does not fail")
+    wanted = _kind(first)
+
+    def fails(steps: list[object]) -> bool:
+        found = failure(replace(history, steps=tuple(steps)), bug)
+        return found is not None and _kind(found) == wanted
+
+    return replace(history, steps=tuple(_without(list(history.steps), fails)))
+
+
+def _kind(violation: Violation) -> str:
+    return type(violation).__name__ + _NAMES.sub("", str(violation))
+
+
+def _without(steps: list[object], fails: Callable[[list[object]], bool]) -> list[object]:
+    """Leaves out halves, then quarters, down to single steps."""
+    size = len(steps) // 2
+    while size:
+        start = 0
+        while start < len(steps):
+            fewer = steps[:start] + steps[start + size :]
+            if fails(fewer):
+                steps = fewer
+            else:
+                start += size
+        size //= 2
+    return steps
+
+
+def told(history: History, bug: Bug = Bug()) -> str:  # noqa: B008
+    """A failing history for a person: its seed, its steps, and what happens in the end."""
+    lines = [f"seed {history.setup.seed}, {len(history.steps)} steps", repr(history.setup)]
+    lines += [f"  {step}" for step in history.steps]
+    return "\n".join([*lines, f"=> {failure(history, bug)}"])

@@ -1,0 +1,133 @@
+"""Any number of histories, then every seeded bug afresh: `make soak HISTORIES=N SEED=S`.
+
+Histories of consecutive seeds are spread over all cores. A failing one is printed with its seed and the steps that are
+left of it when it is shortened, and ends the soak.
+"""
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from lakefs_gc_assets_tests.simulation.bugs import BUGS
+from lakefs_gc_assets_tests.simulation.histories import generate
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.shortening import failure, shortened, told
+
+BOUND = 2000
+"""So many histories at most are played to find a seeded bug."""
+_BATCH = 50
+_TOLD_EVERY_SECONDS = 30.0
+Item = TypeVar("Item")
+
+
+@dataclass
+class Sums:
+    """What happened in many histories."""
+
+    histories: int = 0
+    steps: int = 0
+    runs: int = 0
+    kills: int = 0
+    calls: int = 0
+    deleted: int = 0
+    losses: int = 0
+    live: int = 0
+
+    def add(self, other: "Sums") -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What came of a few histories: sums, and the seed of the first one that failed."""
+
+    sums: Sums
+    failed: int | None = None
+
+
+def played(seeds: range) -> Batch:
+    """Plays histories until one fails."""
+    logging.disable(logging.WARNING)
+    sums = Sums()
+    for seed in seeds:
+        try:
+            result = play(generate(seed))
+        except Violation:
+            return Batch(sums, seed)
+        figures = result.figures
+        sums.add(
+            Sums(
+                1, result.steps, figures.runs, figures.kills, figures.calls, result.deleted, result.losses, result.live
+            )
+        )
+    return Batch(sums)
+
+
+def found(name: str, seeds: Iterable[int]) -> int | None:
+    """The first of the seeds whose history shows a bug."""
+    logging.disable(logging.WARNING)
+    bug = BUGS[name]
+    return next((seed for seed in seeds if type(failure(generate(seed), bug)) is Violation), None)
+
+
+def main() -> int:
+    """Exit status 0 where no history fails and every bug is found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--histories", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--no-bugs", action="store_true", help="play histories only")
+    asked = parser.parse_args()
+    with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
+        batches = [
+            range(start, min(start + _BATCH, asked.seed + asked.histories))
+            for start in range(asked.seed, asked.seed + asked.histories, _BATCH)
+        ]
+        passed = _soaked(pool.imap_unordered(played, batches))
+        if not passed or asked.no_bugs:
+            return 0 if passed else 1
+        seeds = range(asked.seed, asked.seed + BOUND)
+        return 0 if _bugs(zip(BUGS, pool.starmap(found, [(name, seeds) for name in BUGS], 1), strict=True)) else 1
+
+
+def _soaked(batches: Iterator[Batch]) -> bool:
+    sums, began = Sums(), time.monotonic()
+    told_at = began
+    for batch in batches:
+        sums.add(batch.sums)
+        if batch.failed is not None:
+            print(f"history {batch.failed} failed; shortening it", flush=True)
+            print(told(shortened(generate(batch.failed))), flush=True)
+            return False
+        if time.monotonic() - told_at >= _TOLD_EVERY_SECONDS:
+            told_at = time.monotonic()
+            print(f"{sums.histories:,} histories, {sums.histories / (told_at - began):.1f} a second", flush=True)
+    seconds = time.monotonic() - began
+    print(
+        f"{sums.histories:,} histories with {sums.steps:,} steps in {seconds:,.0f} s ({sums.histories / seconds:.1f} a "
+        f"second): {sums.runs:,} runs, {sums.kills:,} killed, {sums.calls:,} calls, {sums.deleted:,} objects deleted, "
+        f"{sums.live:,} live at the end, {sums.losses:,} lost as README says, none otherwise",
+        flush=True,
+    )
+    return True
+
+
+def _bugs(seeds: Iterable[tuple[str, int | None]]) -> bool:
+    missed = []
+    for name, seed in seeds:
+        print(f"seeded bug: {name}: " + (f"found by history {seed}" if seed is not None else "NOT FOUND"), flush=True)
+        if seed is None:
+            missed.append(name)
+    return not missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

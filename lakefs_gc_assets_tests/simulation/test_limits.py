@@ -1,0 +1,97 @@
+"""What lakeFS does not promise, and so no collector can keep: a history for each loss, and how far it goes."""
+
+from unittest import mock
+
+import pytest
+
+from lakefs_gc_assets_tests.simulation import writers
+from lakefs_gc_assets_tests.simulation.clocks import HOUR
+from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
+from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, play
+from lakefs_gc_assets_tests.simulation.world import Setup
+
+OLD = Step("time", "seconds", (int(30 * HOUR),))
+REPLACED = (Step("w0", "upload_now", (0, 0, 1, 0)), Step("w0", "upload_now", (0, 0, 2, 0)), OLD)
+"""The first of two objects at one path is garbage, and old enough."""
+SWEEP = Step("c0", "start", (1, 0, 0, 0))
+UNTIL_DUMP = Step("c0", "until", (3, 1))
+UNTIL_DELETE = Step("c0", "until", (7, 1))
+STAGED_AGAIN = Step("w1", "stage_object", (0, 3, 1))
+FINISH = Step("c0", "finish")
+
+
+def played(*steps: Step, setup: Setup = Setup(old_objects=0)) -> Result:  # noqa: B008
+    return play(History(setup, steps), quiet=False)
+
+
+class TestStageObject:
+    """lakeFS stages any address in the namespace that a client names, without asking whether it is garbage."""
+
+    def test_garbage_staged_again_after_the_recheck_is_lost(self) -> None:
+        result = played(*REPLACED, SWEEP, UNTIL_DELETE, STAGED_AGAIN, FINISH)
+        assert (result.deleted, result.losses) == (1, 1)
+
+    def test_staged_again_before_the_recheck_it_is_kept(self) -> None:
+        result = played(*REPLACED, SWEEP, UNTIL_DUMP, STAGED_AGAIN, FINISH)
+        assert (result.deleted, result.losses) == (0, 0)
+
+    def test_committed_before_the_recheck_it_is_kept(self) -> None:
+        commit = Step("w1", "commit_now", (0, 0, 0))
+        result = played(*REPLACED, SWEEP, UNTIL_DUMP, STAGED_AGAIN, commit, FINISH)
+        assert (result.deleted, result.losses) == (0, 0)
+
+
+def test_one_batch_that_is_under_way_is_not_called_back() -> None:
+    """A machine that stands still between the order to delete and the deletion deletes as it was told, however late."""
+    result = played(*REPLACED, SWEEP, UNTIL_DELETE, Step("c0", "freeze"), OLD, STAGED_AGAIN, FINISH)
+    assert (result.deleted, result.losses) == (1, 1)
+
+
+class TestLongCommits:
+    """Where a path that is being committed is staged anew, the server lists the newer entry alone."""
+
+    STEPS = (
+        Step("w0", "upload_now", (0, 0, 1, 0)),
+        OLD,
+        Step("w0", "commit", (0, 0, 0)),
+        Step("w1", "upload_now", (0, 0, 2, 0)),
+        SWEEP,
+        FINISH,
+    )
+
+    def test_a_commit_shorter_than_the_wait_before_the_recheck_keeps_its_objects(self) -> None:
+        assert played(*self.STEPS).deleted == 0
+
+    def test_one_that_takes_longer_can_lose_what_is_staged_anew_meanwhile(self) -> None:
+        with (
+            mock.patch.object(writers, "COMMIT_SECONDS", 2 * HOUR),
+            pytest.raises(Violation, match="a commit under way"),
+        ):
+            played(*self.STEPS)
+
+
+class TestUnlistedRenames:
+    """A staged entry with a committed content is asked for at its path, which a rename changes."""
+
+    STEPS = (
+        Step("w0", "upload_now", (0, 0, 1, 0)),
+        Step("w0", "commit_now", (0, 0, 0)),
+        Step("w0", "upload_again", (0, 0, 0)),
+        OLD,
+        SWEEP,
+        UNTIL_DUMP,
+        Step("w0", "move", (0, 0, 5, 0)),
+        FINISH,
+    )
+    SETUP = Setup(old_objects=0, rules="seed")
+
+    def test_a_mark_may_name_such_an_object(self) -> None:
+        with (
+            mock.patch.object(Oracle, "moved_unseen", lambda self, key: None),
+            pytest.raises(Violation, match="marks"),
+        ):
+            played(*self.STEPS, setup=self.SETUP)
+
+    def test_no_sweep_deletes_it(self) -> None:
+        result = played(*self.STEPS, setup=self.SETUP)
+        assert (result.deleted, result.losses) == (0, 0)

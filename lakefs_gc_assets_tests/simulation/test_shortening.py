@@ -1,0 +1,27 @@
+import pytest
+
+from lakefs_gc_assets_tests.simulation.bugs import BUGS
+from lakefs_gc_assets_tests.simulation.histories import generate
+from lakefs_gc_assets_tests.simulation.shortening import failure, shortened, told
+
+NAME = "receipts written before the delete"
+
+
+def test_few_steps_are_left_and_fail_alike() -> None:
+    bug = BUGS[NAME]
+    history = generate(0)
+    fewer = shortened(history, bug)
+    assert len(fewer.steps) < len(history.steps) / 4
+    assert "which was not deleted" in str(failure(fewer, bug))
+    assert [step for step in history.steps if step in fewer.steps][: len(fewer.steps)] == list(fewer.steps)
+
+
+def test_what_is_told_names_seed_steps_and_end() -> None:
+    text = told(shortened(generate(0), BUGS[NAME]), BUGS[NAME])
+    assert text.startswith("seed 0, ")
+    assert "=> run " in text
+
+
+def test_a_history_that_passes_cannot_be_shortened() -> None:
+    with pytest.raises(ValueError, match="does not fail"):
+        shortened(generate(0))
