@@ -109,25 +109,33 @@ class Recording:
     """
 
     def __init__(self, folder: Path, now: datetime) -> None:
+        self._read_answers(folder)
+        archived = "namespace.tar.gz" in self._names
+        if not archived and not any(name.startswith("namespace/") for name in self._names):
+            raise ValueError(f"{folder} has neither namespace/ nor namespace.tar.gz: there are no objects to serve")
+        self._namespace: Files = (
+            ArchiveFiles(self._files.read("namespace.tar.gz")) if archived else FilesBelow(self._files, "namespace")
+        )
+        self.objects = dict(self._listed(now))
+
+    def _read_answers(self, folder: Path) -> None:
+        """Everything but the objects."""
         self.folder = folder
         self._files: Files = ArchiveFiles(folder.read_bytes()) if folder.is_file() else FolderFiles(folder)
         self._names = set(self._files.names())
         if "api.jsonl" not in self._names:
             raise ValueError(f"{folder} has no api.jsonl: there is nothing to replay")
-        archived = "namespace.tar.gz" in self._names
-        if not archived and not any(name.startswith("namespace/") for name in self._names):
-            raise ValueError(f"{folder} has neither namespace/ nor namespace.tar.gz: there are no objects to serve")
         raw = [json.loads(line) for line in self._files.read("api.jsonl").splitlines()]
         self.recorded_at = datetime.fromtimestamp(max(row["at"] for row in raw), UTC)
         self.rows = [_row(row) for row in raw if _is_replayed(row)]
-        self.repository, namespace = _identity(self.rows)
-        self.storage_namespace = _served_as(namespace)
-        if self.storage_namespace != namespace:
-            self.rows = [_relocated(row, namespace, self.storage_namespace) for row in self.rows]
-        self._namespace: Files = (
-            ArchiveFiles(self._files.read("namespace.tar.gz")) if archived else FilesBelow(self._files, "namespace")
-        )
-        self.objects = dict(self._listed(now))
+        self.repository, self.storage_namespace = _identity(self.rows)
+        self.relocate(_served_as(self.storage_namespace))
+
+    def relocate(self, storage_namespace: str) -> None:
+        """Spells the storage namespace in another way, in every answer."""
+        if storage_namespace != self.storage_namespace:
+            self.rows = [_relocated(row, self.storage_namespace, storage_namespace) for row in self.rows]
+            self.storage_namespace = storage_namespace
 
     def read(self, key: str) -> bytes:
         """The content of an object, by its key relative to the storage namespace."""

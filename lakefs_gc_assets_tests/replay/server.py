@@ -105,7 +105,7 @@ class ReplayServer:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | Recording,
         *,
         now: datetime | Callable[[], datetime] | None = None,
         variant: int | None = None,
@@ -113,7 +113,7 @@ class ReplayServer:
         continues: "ReplayServer | None" = None,
     ) -> None:
         self._now = _clock(now)
-        recording = Recording(folder, self._now())
+        recording = folder if isinstance(folder, Recording) else Recording(folder, self._now())
         self.repository = recording.repository
         self.storage_namespace = recording.storage_namespace
         self.recorded_at = recording.recorded_at

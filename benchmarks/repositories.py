@@ -1,0 +1,186 @@
+"""Makes repositories of a shape on an embedded server: real range files of lakeFS's block size, one file per object.
+
+They are kept in `.benchmarks/` and made once. A sweep deletes garbage: `restore` puts it back and forgets earlier runs.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+import time
+from base64 import b32hexencode
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import groupby, pairwise
+from pathlib import Path
+
+from benchmarks.shapes import Shape
+from lakefs_gc_assets.embedded import branches, commits, entries, repositories, staging
+from lakefs_gc_assets.embedded.committed import TableFile, _table_file
+from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.embedded.entries import Entry
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.tables import table
+from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
+
+ROOT = Path(".benchmarks")
+REPOSITORY = "bench"
+_NAMES_IN_SLICE = 10_000
+_YEAR_4000 = 64_060_588_800
+_AGE = timedelta(days=20)
+_VERSION = 1
+_GARBAGE = "garbage.txt"
+
+
+def made(shape: Shape, root: Path = ROOT) -> Path:
+    """The folder of a repository of this shape, ready to be collected: made now, or made before and restored."""
+    folder = root / f"{shape.name}-{_VERSION}"
+    if (folder / "complete").exists():
+        restore(folder)
+        return folder
+    print(f"making a repository of {shape.objects:,} objects in {folder}", file=sys.stderr, flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with EmbeddedServer(folder / "lakefs") as server:
+        _fill(server.core, shape, folder)
+    (folder / "complete").touch()
+    return folder
+
+
+def _written() -> float:
+    return time.time() - _AGE.total_seconds() / 2
+
+
+def objects_folder(folder: Path) -> Path:
+    """Where the objects of the repository lie."""
+    return folder / "lakefs" / "objects" / REPOSITORY
+
+
+def restore(folder: Path) -> None:
+    """Puts garbage back that a sweep deleted, and forgets all runs."""
+    root = objects_folder(folder)
+    lines = (folder / _GARBAGE).read_text().split()
+    make_files(root, [line for line in lines if not (root / line).exists()], _written())
+    shutil.rmtree(root / "_lakefs" / "retention", ignore_errors=True)
+
+
+def addresses(count: int, born: datetime) -> Iterator[str]:
+    """Addresses as lakeFS makes them, in slices that began one hour after the other."""
+    machine = hashlib.sha256(b"benchmark").digest()[:5]
+    for number in range(count):
+        if number % _NAMES_IN_SLICE == 0:
+            seconds = int(born.timestamp()) + number // _NAMES_IN_SLICE * 3600
+            created = (_YEAR_4000 - seconds) & 0xFFFF_FFFF
+            slice_name = _xid(created.to_bytes(4), machine, number)
+        issued = seconds + number % _NAMES_IN_SLICE // 4
+        yield f"{DATA_PREFIX}{slice_name}/{_xid((issued & 0xFFFF_FFFF).to_bytes(4), machine, number)}"
+
+
+def _xid(start: bytes, machine: bytes, number: int) -> str:
+    return b32hexencode(start + machine + (number & 0xFF_FFFF).to_bytes(3)).decode().lower()[:20]
+
+
+def _fill(core: Core, shape: Shape, folder: Path) -> None:
+    repository = repositories.create(
+        core, REPOSITORY, f"{core.blockstore.scheme}{REPOSITORY}", "main", read_only=False, bare=False
+    )
+    root = objects_folder(folder)
+    # The slices of very large repositories begin earlier, so that the newest is old enough as well.
+    hours = shape.objects // _NAMES_IN_SLICE
+    names = list(addresses(shape.objects, datetime.now(UTC) - _AGE - timedelta(hours=hours)))
+    make_files(root, names, _written())
+    # Each kind is spread over all slices.
+    garbage = set(range(0, shape.objects, max(1, shape.objects // max(1, shape.garbage))))
+    garbage = set(sorted(garbage)[: shape.garbage])
+    live = [name for number, name in enumerate(names) if number not in garbage]
+    (folder / _GARBAGE).write_text("\n".join(names[number] for number in sorted(garbage)))
+    stride = max(1, len(live) // max(1, shape.uncommitted))
+    staged = set(range(0, len(live), stride)) if shape.uncommitted else set()
+    staged = set(sorted(staged)[: shape.uncommitted])
+    committed = [name for number, name in enumerate(live) if number not in staged]
+    heads = _commit(core, repository, shape, root, committed)
+    _branch(core, repository, shape, heads)
+    _stage(core, repository, shape, [live[number] for number in sorted(staged)])
+
+
+def make_files(root: Path, names: list[str], moment: float) -> None:
+    """Makes empty files, last modified at a moment; neighbours among the names share a folder."""
+    for parent, group in groupby(names, key=lambda name: name.rpartition("/")[0]):
+        directory = root / parent
+        directory.mkdir(parents=True, exist_ok=True)
+        opened = os.open(directory, os.O_RDONLY)
+        try:
+            for name in group:
+                base = name.rpartition("/")[2]
+                os.mknod(base, stat.S_IFREG | 0o644, dir_fd=opened)
+                os.utime(base, (moment, moment), dir_fd=opened)
+        finally:
+            os.close(opened)
+
+
+def entry(address: str, number: int) -> Entry:
+    """An entry whose size and ETag no other object of the repository has."""
+    etag = hashlib.md5(address.encode()).hexdigest()
+    return Entry(address, AddressType.RELATIVE, 1000 + number, etag, 1_700_000_000 + number)
+
+
+def _range(names: list[str], first: int) -> tuple[TableFile, bytes, bytes, int]:
+    rows = []
+    for number, address in enumerate(names, start=first):
+        path = f"tables/t{first:09d}/dt=2026-{number % 12 + 1:02d}-01/part-{number:012d}.parquet".encode()
+        described = entry(address, number)
+        rows.append((path, described.identity, described.encode()))
+    rows.sort()
+    size = sum(len(path) + len(identity) + len(data) for path, identity, data in rows)
+    file = _table_file("ranges", rows, size, {})
+    return file, rows[0][0], rows[-1][0], size
+
+
+def _write_range(root: Path, names: list[str], first: int) -> tuple[bytes, str, bytes]:
+    file, lowest, highest, size = _range(names, first)
+    (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
+    return highest, file.id, entries.range_data(lowest, highest, size, len(names))
+
+
+def _commit(core: Core, repository: repositories.Repository, shape: Shape, root: Path, names: list[str]) -> list[str]:
+    """Commits that each add some ranges to what was there; returns their ids."""
+    if not shape.ranges:
+        return []
+    bounds = [len(names) * number // shape.ranges for number in range(shape.ranges + 1)]
+    parts = [names[start:end] for start, end in pairwise(bounds)]
+    with ProcessPoolExecutor() as pool:
+        written = list(pool.map(_write_range, [root] * len(parts), parts, bounds[:-1], chunksize=4))
+    born = int((datetime.now(UTC) - _AGE).timestamp())
+    parents: tuple[str, ...] = tuple(commit.id for commit in commits.every(core, repository))
+    made_commits: list[str] = []
+    with core.database.transaction():
+        for number in range(1, shape.commits):
+            held = written[: max(1, shape.ranges * number // max(1, shape.commits - 1))]
+            rows = [(highest, range_id.encode(), data) for highest, range_id, data in held]
+            metarange = _table_file("metaranges", rows, sum(len(row[0]) + len(row[2]) for row in rows), {})
+            (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
+            draft = commits.Draft("bench", f"commit {number}", metarange.id, parents, number + 1, {}, born + number)
+            parents = (commits.add(core, repository, draft).id,)
+            made_commits += parents
+    return made_commits
+
+
+def _branch(core: Core, repository: repositories.Repository, shape: Shape, made_commits: list[str]) -> None:
+    if not made_commits:
+        return
+    with core.database.transaction() as database:
+        database.execute("UPDATE branches SET commit_id = ? WHERE id = 'main'", (made_commits[-1],))
+        for number in range(1, shape.branches):
+            head = made_commits[-1 - number % len(made_commits)]
+            branches.insert(database, repository, f"branch-{number:05d}", head, hidden=False)
+
+
+def _stage(core: Core, repository: repositories.Repository, shape: Shape, names: list[str]) -> None:
+    tokens = [branch.staging_token for branch in branches.every(core, repository, hidden=True)]
+    with core.database.transaction() as database:
+        for number, address in enumerate(names):
+            path = f"staged/{number:09d}.parquet"
+            staging.put(database, tokens[number % len(tokens)], path, entry(address, 10_000_000 + number))

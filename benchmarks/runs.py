@@ -1,0 +1,168 @@
+"""Making a run in processes of its own and measuring it: seconds, rows, memory, calls and bytes of each step."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import counting, processes
+from benchmarks.counting import Counts
+
+_STORED = re.compile(r"^  (\w+): (\w+): ([\d,]+) rows in ")
+_SECRETS = {
+    ("lakefs", "secret_access_key"): "BENCHMARK_LAKEFS_SECRET",
+    ("store", "secret_access_key"): "BENCHMARK_STORE_SECRET",
+}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One step: wall-clock seconds since the step before ended, rows of its frame, peak of the tree's memory."""
+
+    name: str
+    seconds: float
+    rows: int | None
+    peak_bytes: int
+    api_calls: int
+    store_calls: int
+    bytes_read: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A whole run, from the start of its process to its end; `told` is what the command line says of it.
+
+    Attributes:
+        cpu_seconds: of all its processes together.
+        load: how many processes wanted to run on the machine in the minute before it.
+    """
+
+    phases: tuple[Phase, ...]
+    seconds: float
+    peak_bytes: int
+    cpu_seconds: float
+    load: float
+    told: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def counts(self) -> Counts:
+        """Calls and bytes of all steps."""
+        return Counts(*(sum(getattr(phase, name) for phase in self.phases) for name in vars(Counts())))
+
+    def rows(self, phase: str) -> int:
+        """Rows of a step's frame."""
+        return next(found.rows or 0 for found in self.phases if found.name == phase)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for `--json`."""
+        return asdict(self)
+
+
+class RunFailed(Exception):
+    """A run did not come to its end."""
+
+
+@contextmanager
+def served(*command: str) -> Iterator[dict[str, Any]]:
+    """Starts a server process that prints its settings; yields them, and ends it by closing its standard input."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise RunFailed(f"{' '.join(command)} did not start")
+        yield json.loads(line)
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+@contextmanager
+def configured(settings: dict[str, Any]) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Writes a configuration file; yields it and the environment with its secrets."""
+    content = json.loads(json.dumps(settings))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])}
+    environment.pop("DAGSTER_HOME", None)
+    for (section, name), variable in _SECRETS.items():
+        if secret := content.get(section, {}).pop(name, None):
+            content[section][name] = {"env": variable}
+            environment[variable] = secret
+    with tempfile.TemporaryDirectory(prefix="lakefs-gc-bench-") as folder:
+        counts = Path(folder, "counts")
+        counts.mkdir()
+        environment[counting.FOLDER_VARIABLE] = str(counts)
+        file = Path(folder, "lakefs-gc.yaml")
+        file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        yield file, environment
+
+
+def run(settings: dict[str, Any], *options: str, show: bool = False) -> Run:
+    """Makes a run by `benchmarks.collecting`. Raises RunFailed."""
+    with configured(settings) as (file, environment):
+        command = [sys.executable, "-m", "benchmarks.collecting", str(file), *options]
+        load, began = os.getloadavg()[0], time.time()
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stderr is not None
+        events: list[dict[str, Any]] = []
+        with processes.sampled(process.pid) as memory:
+            for line in process.stdout:
+                events.append(json.loads(line))
+                if show and "line" in events[-1]:
+                    print(f"{events[-1]['at'] - began:8.1f} {events[-1]['line']}", file=sys.stderr, flush=True)
+            said = process.stderr.read()
+            process.wait()
+            ended = time.time()
+    if process.returncode != 0 or not events or not events[-1].get("succeeded"):
+        raise RunFailed(f"the run ended with status {process.returncode}: {said.strip()[-2000:]}")
+    told, steps = events[-1]["told"], events[:-1]
+    return Run(
+        _phases(began, steps, memory),
+        ended - began,
+        memory.peak(),
+        sum(memory.processor_seconds.values()),
+        load,
+        tuple(told),
+        tuple(step["line"] for step in steps),
+    )
+
+
+def run_command_line(settings: dict[str, Any], *options: str) -> float:
+    """Makes a run by the command line itself; returns its seconds. Raises RunFailed."""
+    with configured(settings) as (file, environment):
+        command = [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()", "run", "--config", str(file)]
+        began = time.time()
+        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RunFailed(f"the command line ended with status {done.returncode}: {done.stderr.strip()[-2000:]}")
+        return time.time() - began
+
+
+def _phases(began: float, steps: Sequence[dict[str, Any]], memory: processes.Memory) -> tuple[Phase, ...]:
+    """The end of a step is the line that says that its frame is stored; its checks belong to the next step."""
+    marks: list[tuple[str, int | None, dict[str, Any]]] = []
+    for step in steps:
+        stored = _STORED.match(step["line"])
+        if not marks and "cutoff" in step["line"]:
+            marks.append(("start", None, step))
+        elif stored and stored[1] == stored[2]:
+            marks.append((stored[1], int(stored[3].replace(",", "")), step))
+    marks.append(("report", None, steps[-1]))
+    phases, since, before = [], began, Counts()
+    for name, rows, step in marks:
+        counts = Counts(step["api_calls"], step["store_calls"], step["bytes_read"])
+        phases.append(Phase(name, step["at"] - since, rows, memory.peak(since, step["at"]), **vars(counts - before)))
+        since, before = step["at"], counts
+    return tuple(phases)

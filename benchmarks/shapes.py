@@ -1,0 +1,46 @@
+"""Repositories to measure on: how many of what they hold."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a generated repository holds; everything is old enough to be collected.
+
+    Attributes:
+        committed: objects in commits, in so many ranges; each commit but the first adds its share of them.
+        uncommitted: objects staged, spread over the branches.
+        garbage: objects that nothing references.
+    """
+
+    name: str
+    committed: int
+    ranges: int
+    commits: int
+    branches: int
+    uncommitted: int
+    garbage: int
+
+    @property
+    def objects(self) -> int:
+        """Objects in the store."""
+        return self.committed + self.uncommitted + self.garbage
+
+    def times(self, factor: int) -> "Shape":
+        """The same, so many times larger."""
+        return Shape(
+            f"{self.name}-x{factor}",
+            self.committed * factor,
+            self.ranges * factor,
+            self.commits * factor,
+            self.branches,
+            self.uncommitted * factor,
+            self.garbage * factor,
+        )
+
+
+EMPTY = Shape("empty", 0, 0, 1, 1, 0, 0)
+SMALL = Shape("small", 200_000, 70, 30, 5, 20_000, 20_000)
+LARGE = Shape("large", 2_000_000, 500, 300, 20, 200_000, 100_000)
+LABORATORY = Shape("laboratory", 90_000, 250, 250, 100, 0, 10_000)
+STEP = Shape("step", 100_000, 35, 15, 5, 10_000, 10_000)
