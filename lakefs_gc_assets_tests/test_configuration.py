@@ -176,7 +176,14 @@ class TestTheEnvironment:
         assert default_file() == Path(DEFAULT_FILE)
 
 
-SECRETS = [("lakefs", "secret_access_key"), ("store", "secret_access_key"), ("store", "session_token")]
+SECRETS = [
+    ("lakefs", "secret_access_key"),
+    ("store", "secret_access_key"),
+    ("store", "session_token"),
+    ("store", "account_key"),
+    ("store", "sas_token"),
+    ("store", "client_secret"),
+]
 
 
 @pytest.mark.parametrize(("section", "name"), SECRETS)
@@ -218,6 +225,6 @@ def test_every_secret_is_known() -> None:
         (section, name)
         for section, field in Configuration.model_fields.items()
         for name in getattr(field.annotation, "model_fields", {})
-        if "secret" in name or "token" in name or "password" in name
+        if any(word in name for word in ("secret", "token", "password", "account_key"))
     }
     assert found == set(SECRETS)

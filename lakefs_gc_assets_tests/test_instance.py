@@ -1,9 +1,18 @@
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
+from dagster._core.storage.compute_log_manager import ComputeIOType
+
+from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.stores import bucket, s3_server
+
+__all__ = ["bucket", "s3_server"]
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -34,3 +43,31 @@ def test_no_run_is_started_again_by_itself(instance: dg.DagsterInstance) -> None
 def test_nothing_is_sent_home(instance: dg.DagsterInstance) -> None:
     assert not instance.telemetry_enabled
     assert not instance.nux_enabled
+
+
+def test_what_steps_print_can_be_kept_on_s3(
+    tmp_path: Path, s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines that dagster.yaml shows, uncommented."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    text = (PROJECT / "dagster.yaml").read_text()
+    commented = re.search(r"^# compute_logs:\n(?:# .*\n)+", text, re.MULTILINE)
+    assert commented is not None
+    shown = yaml.safe_load(re.sub(r"^# ", "", commented[0], flags=re.MULTILINE))
+    shown["compute_logs"]["config"] |= {
+        "bucket": bucket,
+        "endpoint_url": s3_server.url,
+        "local_dir": str(tmp_path / "logs"),
+    }
+    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(shown))
+    key = ["run", "compute_logs", "step"]
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        manager = instance.compute_log_manager
+        stream: Any
+        with manager.open_log_stream(key, ComputeIOType.STDOUT) as stream:
+            stream.write("printed by a step")
+    listed = s3_server.client().list_objects_v2(Bucket=bucket, Prefix="lakefs-gc/")["Contents"]
+    [found] = [each["Key"] for each in listed if each["Key"].endswith(".out")]
+    body = s3_server.client().get_object(Bucket=bucket, Key=found)["Body"].read()
+    assert body == b"printed by a step"
