@@ -7,10 +7,10 @@ import pytest
 
 from lakefs_gc_assets.collection import carry as carries
 from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
@@ -124,12 +124,8 @@ def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
 
 def test_a_changed_frame_ends_the_run_that_builds_on_it(runs: GraphRuns) -> None:
     clean = collected(runs, Flow.CLEAN)
-    runs.repository.store.put(
-        run_folder.manifest(clean.run_id, "open"),
-        runs.repository.store.get(run_folder.manifest(clean.run_id, "open")).replace(
-            b'"inputs": {}', b'"inputs": {"a": "b"}'
-        ),
-    )
+    store = runs.repository.store
+    manifests.write(store, dataclasses.replace(manifests.read(store, clean.run_id, "open"), figures={"other": 1}))
     runs.clock.moment += DAY
     opened = runs.open(Flow.OPTIMIZED)
     result = runs.make(opened)
