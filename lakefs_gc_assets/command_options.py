@@ -16,9 +16,9 @@ from lakefs_gc_assets.configuration import (
     Configuration,
     Loaded,
     default_file,
-    load,
 )
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.repositories import load_all, named
 
 CONFIG = click.option(
     "--config",
@@ -26,7 +26,9 @@ CONFIG = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help=f"Configuration file; by default the one named by {CONFIGURATION_VARIABLE}, else {DEFAULT_FILE}.",
 )
-REPOSITORY = click.option("--repository", help="Name of the lakeFS repository, in place of the file's.")
+REPOSITORY = click.option(
+    "--repository", help="Name of the lakeFS repository: in place of the file's, or out of its list."
+)
 
 
 def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
@@ -39,8 +41,9 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
         raise ConfigurationError(
             f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
         )
-    loaded = load(chosen)
-    if repository:
+    found = load_all(chosen)
+    loaded = found[0] if len(found) == 1 else named(found, repository)
+    if repository and len(found) == 1:
         content = {**loaded.configuration.model_dump(), "repository": repository}
         loaded = replace(loaded, configuration=Configuration.model_validate(content))
     if not loaded.configuration.repository:

@@ -1,12 +1,13 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with `repository` and the sections `lakefs`, `store`, `collection` and `spark`. Where a value differs
-between machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and
-are read when they are needed.
+A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark` and `automation`; with a list
+`repositories` it is about several (`repositories.py`). Where a value differs between machines, write `{env: NAME}` to
+take it from that environment variable; secrets may only be given that way, and are read when they are needed.
 """
 
 import os
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -319,7 +320,19 @@ def load(file: Path) -> Loaded:
 
     Raises ConfigurationError naming the file, the setting and what is wrong with it.
     """
-    content = _read(file)
+    return loaded_from(read(file), str(file))
+
+
+def loaded_from(content: dict[str, Any], source: str) -> Loaded:
+    """The configuration of one repository out of its content.
+
+    Args:
+        content: sections as a file has them.
+        source: what messages call it, such as the name of the file.
+    Raises:
+        ConfigurationError: naming the source, the setting and what is wrong with it.
+    """
+    content = deepcopy(content)
     secrets: dict[tuple[str, str], str] = {}
     for section, name in _secret_fields():
         values = content.get(section)
@@ -328,11 +341,11 @@ def load(file: Path) -> Loaded:
         variable = _reference(values.pop(name))
         if variable is None:
             raise ConfigurationError(
-                f"{file}: {section}.{name} is a secret: put it into an environment variable and write "
+                f"{source}: {section}.{name} is a secret: put it into an environment variable and write "
                 f"`{name}: {{env: NAME}}` here"
             )
         secrets[section, name] = variable
-    return Loaded(_validated(_resolved(content, ()), file), secrets)
+    return Loaded(_validated(_resolved(content, ()), source), secrets)
 
 
 def _secret_fields() -> Iterator[tuple[str, str]]:
@@ -343,7 +356,8 @@ def _secret_fields() -> Iterator[tuple[str, str]]:
                     yield section, name
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read(file: Path) -> dict[str, Any]:
+    """The content of a configuration file. Raises ConfigurationError where it cannot be read."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -381,14 +395,14 @@ def _environment(variable: str, setting: str) -> str:
     return os.environ[variable]
 
 
-def _validated(content: Any, file: Path) -> Configuration:
+def _validated(content: Any, source: str) -> Configuration:
     try:
         return Configuration.model_validate(content)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}" for problem in error.errors()
         )
-        raise ConfigurationError(f"{file}: {problems}") from None
+        raise ConfigurationError(f"{source}: {problems}") from None
 
 
 def default_file() -> Path | None:

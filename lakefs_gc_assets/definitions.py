@@ -1,6 +1,6 @@
 """The wiring, and nothing else: what Dagster loads."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
@@ -9,22 +9,41 @@ from lakefs_gc_assets.assets import candidates, committed_df, deleted_report, st
 from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.automation import expiring, following, jobs, schedules
 from lakefs_gc_assets.collection.clock import Clock, SystemClock
-from lakefs_gc_assets.configuration import Configuration, Loaded, default_file, load
+from lakefs_gc_assets.configuration import Configuration, Loaded, default_file
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.frames.io_manager import FrameIOManager
 from lakefs_gc_assets.naming import Names
+from lakefs_gc_assets.repositories import load_all
 from lakefs_gc_assets.resources import resources
 
 
 def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
-    """The definitions of one repository; `loggers` in place of Dagster's own console."""
-    return _one(loaded, Names(loaded.configuration.label), clock, loggers)
+    """The definitions of one repository by plain names; `loggers` in place of Dagster's own console."""
+    alone = dg.Definitions(executor=dg.in_process_executor, loggers=loggers)
+    return dg.Definitions.merge(_one(loaded, Names(loaded.configuration.label), clock), alone)
 
 
-def _one(
-    loaded: Loaded, names: Names, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None
-) -> dg.Definitions:
-    graph = Graph(names)
-    settings = loaded.configuration.automation
+def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
+    """The definitions of all repositories of a code location, without an executor for the rest of it.
+
+    Several keep their names apart; a single one has plain names, unless the configuration gives it a `name`.
+
+    Raises ConfigurationError where two of them would have one name.
+    """
+    names = [
+        Names(loaded.configuration.label, apart=len(repositories) > 1 or bool(loaded.configuration.name))
+        for loaded in repositories
+    ]
+    identifiers = [name.identifier for name in names]
+    if twice := next((name for name in names if identifiers.count(name.identifier) > 1), None):
+        raise ConfigurationError(
+            f"two repositories would be called {twice.identifier} in Dagster: give one of them another `name`"
+        )
+    return dg.Definitions.merge(*(_one(loaded, name, clock) for loaded, name in zip(repositories, names, strict=True)))
+
+
+def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
+    graph, settings = Graph(names), loaded.configuration.automation
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
     expire = expiring.expire_runs_job(names, settings)
     given = resources(loaded, clock)
@@ -40,13 +59,13 @@ def _one(
             following.follow_deleted_report(names, settings, collecting),
         ],
         resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),
-        executor=dg.in_process_executor,
-        loggers=loggers,
     )
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The repository of the configuration file; without a file, the graph can be looked at and not run."""
+    """The repositories of the configuration file; without a file, the graph can be looked at and not run."""
     file = default_file()
-    return build(load(file) if file else Loaded(Configuration(), {}), SystemClock())
+    repositories = load_all(file) if file else (Loaded(Configuration(), {}),)
+    executor = dg.Definitions(executor=dg.in_process_executor)
+    return dg.Definitions.merge(build_all(repositories, SystemClock()), executor)

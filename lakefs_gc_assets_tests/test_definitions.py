@@ -6,8 +6,10 @@ import pytest
 from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, Configuration, Loaded
-from lakefs_gc_assets.definitions import build, defs
+from lakefs_gc_assets.definitions import build, build_all, defs
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.frames.spark import SCHEMAS
+from lakefs_gc_assets.partitions import RunPartitions
 
 SECRET = "do-not-show-me"
 
@@ -102,20 +104,68 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     assert collect.executor_def.name == "in_process"
 
 
-def test_repositories_do_not_share_partitions() -> None:
-    names = {
-        definition.name
-        for repository in ("one", "two")
-        for dimension in (
-            build(Loaded(Configuration(repository=repository), {}), SystemClock())
-            .resolve_asset_graph()
-            .get(dg.AssetKey("store_df"))
-            .partitions_def.partitions_defs  # type: ignore[union-attr]
-        )
-        if isinstance(definition := dimension.partitions_def, dg.DynamicPartitionsDefinition)
+def configured(repository: str, name: str = "") -> Loaded:
+    return Loaded(Configuration(repository=repository, name=name), {})
+
+
+def all_names(definitions: dg.Definitions) -> set[str]:
+    """Every name that a code location may have only once."""
+    repository = definitions.get_repository_def()
+    return {
+        *(key.to_user_string() for key in definitions.resolve_asset_graph().get_all_asset_keys()),
+        *(job.name for job in repository.get_all_jobs() if not job.name.startswith("__")),
+        *(sensor.name for sensor in repository.sensor_defs),
+        *(schedule.name for schedule in repository.schedule_defs),
+        *repository.get_top_level_resources(),
     }
 
-    assert names == {"gc_runs_one", "gc_slice_windows_one", "gc_runs_two", "gc_slice_windows_two"}
+
+def test_several_repositories_share_nothing() -> None:
+    both = build_all([configured("one"), configured("my-data")], SystemClock())
+    dg.Definitions.validate_loadable(both)
+    graph = both.resolve_asset_graph()
+
+    assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "my_data"}
+    assert len(graph.get_all_asset_keys()) == 2 * len(ORDER)
+    assert len(graph.asset_check_keys) == 2 * 8
+    for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
+        own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
+        assert {node.group_name for node in own} == {f"garbage_collection_{identifier}"}
+        assert {parent.path[0] for node in own for parent in node.parent_keys} == {identifier}
+        assert {node.partitions_def for node in own} == {RunPartitions(partitions).definition}
+        collect = both.resolve_job_def(f"collect_{identifier}")
+        assert {pool for node in collect.graph.nodes for pool in node.definition.pools} == {f"lakefs_gc_{identifier}"}
+        assert {key.path[0] for key in collect.asset_layer.executable_asset_keys} == {identifier}
+    resources = both.get_repository_def().get_top_level_resources()
+    assert all(name.endswith(("_one", "_my_data")) for name in resources)
+
+
+def test_a_single_repository_has_plain_names_unless_it_is_given_one() -> None:
+    plain = all_names(build(configured("my-data"), SystemClock()))
+
+    assert {*ORDER, "collect", "open_run", "follow_deleted_report", "clean_runs", "spark"} <= plain
+    assert all_names(build_all([configured("my-data")], SystemClock())) == plain
+    assert "eu/store_df" in all_names(build_all([configured("my-data", "eu")], SystemClock()))
+
+
+def test_repositories_that_would_have_one_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="two repositories would be called my_data in Dagster"):
+        build_all([configured("my-data"), configured("one"), configured("other", "my_data")], SystemClock())
+
+    dg.Definitions.validate_loadable(
+        build_all([configured("my-data"), configured("my-data", "elsewhere")], SystemClock())
+    )
+
+
+def test_each_repository_starts_by_itself() -> None:
+    """Sensors, schedules and jobs of one name no other repository's jobs."""
+    both = build_all([configured("one"), configured("two")], SystemClock()).get_repository_def()
+
+    targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}
+    targets |= {schedule.name: {schedule.job_name} for schedule in both.schedule_defs}
+    assert len(targets) == 2 * 5
+    for name, jobs in targets.items():
+        assert {job.rpartition("_")[-1] for job in jobs} == {name.rpartition("_")[-1]}, name
 
 
 def test_the_configuration_file_is_used_and_its_secrets_are_not_shown(
@@ -147,3 +197,14 @@ def test_a_broken_configuration_file_says_so(tmp_path: Path, monkeypatch: pytest
 
     with pytest.raises(Exception, match="repositry"):
         defs()
+
+
+def test_a_list_of_repositories_in_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "gc.yaml"
+    file.write_text("repositories: [{repository: one}, {repository: two}]\n")
+    monkeypatch.setenv(CONFIGURATION_VARIABLE, str(file))
+
+    loaded = defs()
+
+    assert {"collect_one", "collect_two", "one/store_df", "two/store_df"} <= all_names(loaded)
+    assert loaded.executor is dg.in_process_executor

@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.instance.config import PoolGranularity
 from dagster._core.storage.compute_log_manager import ComputeIOType
 
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
@@ -25,13 +26,12 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 def test_one_run_for_each_repository_at_a_time(instance: dg.DagsterInstance) -> None:
-    queue = instance.get_concurrency_config().run_queue_config
+    found = instance.get_concurrency_config()
 
-    assert queue is not None
-    assert queue.max_concurrent_runs > 1
-    assert queue.tag_concurrency_limits == [
-        {"key": "lakefs/repository", "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
-    ]
+    assert found.run_queue_config is not None
+    assert found.run_queue_config.max_concurrent_runs > 1
+    assert found.pool_config.pool_granularity is PoolGranularity.RUN
+    assert found.pool_config.default_pool_limit == 1
 
 
 def test_no_run_is_started_again_by_itself(instance: dg.DagsterInstance) -> None:

@@ -1,0 +1,103 @@
+"""The component for projects of one's own: repositories to collect, as attributes in YAML.
+
+    type: lakefs_gc_assets.component.GarbageCollection
+    attributes:
+      lakefs:
+        endpoint: https://lakefs.example.com
+        access_key_id: {env: LAKEFS_ACCESS_KEY_ID}
+        secret_access_key: {env: LAKEFS_SECRET_ACCESS_KEY}
+      repositories:
+        - repository: measurements
+        - repository: images
+
+Attributes are those of a configuration file (`configuration.py`, `repositories.py`).
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import dagster as dg
+from dagster.components.component_scaffolding import scaffold_component
+from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
+from pydantic import BaseModel, Field, create_model
+
+from lakefs_gc_assets.collection.clock import SystemClock
+from lakefs_gc_assets.configuration import Configuration, Loaded, Settings
+from lakefs_gc_assets.definitions import build_all
+from lakefs_gc_assets.repositories import all_from
+
+
+class FromEnvironment(Settings):
+    """A value that comes from an environment variable."""
+
+    env: str = Field(description="Name of the environment variable.")
+
+
+def _writable(settings: type[Settings], **more: Any) -> type[BaseModel]:
+    """The settings as they may be written: each value, or the variable that it comes from."""
+    fields: dict[str, Any] = dict(more)
+    for name, field in settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            fields[name] = (
+                _writable(field.annotation) | None,
+                Field(default=None, description=field.annotation.__doc__),
+            )
+            continue
+        written = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        default = field.get_default(call_default_factory=True)
+        fields[name] = (written | FromEnvironment, Field(default=default, description=field.description))
+    return create_model(settings.__name__, __base__=Settings, __doc__=settings.__doc__, **fields)
+
+
+_Entry = _writable(Configuration)
+_Attributes = _writable(
+    Configuration,
+    repositories=(
+        list[_Entry] | None,  # type: ignore[valid-type]
+        Field(default=None, description="Several repositories, each with what differs from the sections beside it."),
+    ),
+)
+
+
+class _Example(Scaffolder[Any]):
+    def scaffold(self, request: ScaffoldRequest[Any]) -> None:
+        """Writes attributes that show what there is to fill in."""
+        scaffold_component(
+            request,
+            {
+                "lakefs": {
+                    "endpoint": "https://lakefs.example.com",
+                    "access_key_id": {"env": "LAKEFS_ACCESS_KEY_ID"},
+                    "secret_access_key": {"env": "LAKEFS_SECRET_ACCESS_KEY"},
+                },
+                "repositories": [{"repository": "my-repository"}],
+            },
+        )
+
+
+@scaffold_with(_Example)
+class GarbageCollection(dg.Component):
+    """Collects the garbage of lakeFS repositories: objects in the store that nothing references any more.
+
+    Each repository gets five assets, jobs, a sensor and schedules; several keep theirs apart by their names. Nothing is
+    deleted until `collection.sweep` is true, and nothing starts by itself until it is turned on in the UI.
+    """
+
+    def __init__(self, repositories: Sequence[Loaded]) -> None:
+        self.repositories = tuple(repositories)
+
+    @classmethod
+    def get_model_cls(cls) -> type[BaseModel]:
+        """What may be written under `attributes`."""
+        return _Attributes
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> "GarbageCollection":
+        """The component out of its attributes. Raises ConfigurationError."""
+        written = attributes.model_dump(mode="json", exclude_unset=True) if attributes else {}
+        content = context.resolution_context.at_path("attributes").resolve_value(written, as_type=dict[str, Any])
+        return cls(all_from(content, str(context.path)))
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions of all repositories."""
+        return build_all(self.repositories, SystemClock())
