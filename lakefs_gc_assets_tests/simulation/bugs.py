@@ -5,7 +5,7 @@ they replace functions, or steps of the simulated collector.
 """
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -145,7 +145,7 @@ class AttemptsMixed(Run):
         name: str,
         rows: Sequence[Row],
         inputs: tuple[Frame, ...] = (),
-        figures: dict[str, object] | None = None,
+        figures: Mapping[str, object] | None = None,
         started_at: datetime | None = None,
     ) -> Frame:
         inputs = tuple(replace(given, span=replace(given.span, attempt=self.plan.attempt)) for given in inputs)
@@ -214,7 +214,7 @@ class EarliestClock(Run):
 _UNCHECKED = (uncommitted, "missing_samples", lambda *arguments: ())
 
 
-def _last_location_only() -> AbstractContextManager[None]:
+def _last_location_only() -> AbstractContextManager[object]:
     pages: list[UncommittedPage] = []
     ask, written = uncommitted._believable_page, uncommitted._written
 

@@ -4,7 +4,7 @@ What `assets/` does around its work (lock, plan, failure report) and what it doe
 is the product's code. A run goes step by step, each of which can be the last for a while, or for ever.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -19,6 +19,7 @@ from lakefs_gc_assets.collection import (
     failing,
     guards,
     hidden,
+    neighbours,
     order,
     ownership,
     planning,
@@ -165,7 +166,7 @@ class Run:
         name: str,
         rows: Sequence[Row],
         inputs: tuple[Frame, ...] = (),
-        figures: dict[str, object] | None = None,
+        figures: Mapping[str, object] | None = None,
         started_at: datetime | None = None,
     ) -> Frame:
         """Stores a frame of this run. Raises OrderViolation where an input is of another attempt."""
@@ -184,6 +185,8 @@ class Run:
 
     def make_store_df(self) -> None:
         store, plan = self.repository.store, self.plan
+        repository, others = self.repository, self.repository.settings.also_live
+        around = neighbours.neighbours(repository.api, repository.facts.id, repository.namespace, others)
         self.began_listing(self.run_id)
         listing = universe.listing(store, plan.cutoff)
         rows: list[Row] = []
@@ -194,6 +197,7 @@ class Run:
             "slices_listed": len(listing.slices),
             "slices_skipped": len(listing.skipped_slices),
             "last_read_slice": min(listing.slices, default=""),
+            "nested_namespaces": around.nested,
         }
         self.store("store_df", rows, figures=figures)
 
@@ -357,6 +361,7 @@ class Run:
             candidate_bytes=candidates.object_bytes,
             kept=dict(candidates.figures["kept"]),
             branches=len(committed.figures["heads"]),
+            nested=tuple(listed.figures["nested_namespaces"]),
         )
 
     def make_deleted_report(self) -> None:

@@ -111,7 +111,7 @@ class _Maker:
         self.episodes: Sequence[tuple[Callable[[str], None], int]] = (
             (self.long_upload, 3),
             (self.late_link, 3),
-            (self.renamed, 2),
+            (self.renamed, 3),
             (self.young_commit, 3),
             (self.killed, 5),
             (self.overtaken, 3),
@@ -242,10 +242,10 @@ class _Maker:
         """While the server writes its uncommitted data, page by page, staged objects change their places."""
         self.steps.append(Step("servers", "page_rows", (1,)))
         self.start(name)
-        self.steps.append(Step(name, "until", (1, 1)))
         for _ in range(self.chance.randint(2, 5)):
-            self.steps.append(Step(name, "go_on", (self.chance.randint(1, 4),)))
-            self.do(self.chance.choice(("move", "move", "copy", "delete", "delete_branch")))
+            self.steps.append(Step(name, "until", (1, self.chance.randint(1, 4))))
+            self.do(self.chance.choice(("move", "move", "move", "copy", "delete", "delete_branch")))
+            self.do("move")
         self.finish(name)
 
     def young_commit(self, name: str) -> None:

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.embedded import entries as messages
 from lakefs_gc_assets.embedded.tables import table, varint
+from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.facts import Branch, Commit
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 
-_ENTRIES_OF_A_RANGE = 4
+_ENTRIES_OF_A_RANGE = 6
 Record = tuple[bytes, bytes, bytes]
 """Key, identity, data."""
 
@@ -97,15 +98,9 @@ def _put_metarange(bucket: Bucket, parts: Sequence[TableFile], entity: str = "")
 def _record(path: str, entry: Entry) -> Record:
     identity = hashlib.sha256(repr(entry.identity).encode()).digest()
     metadata = {"m": str(entry.metadata)} if entry.metadata else {}
-    data = messages.Entry(
-        entry.address,
-        entry.address_type,
-        entry.size,
-        entry.etag,
-        1_700_000_000,
-        metadata=metadata,  # type: ignore[arg-type]
-    ).encode()
-    return path.encode(), identity, data
+    address_type = AddressType(entry.address_type)
+    stored = messages.Entry(entry.address, address_type, entry.size, entry.etag, 1_700_000_000, metadata=metadata)
+    return path.encode(), identity, stored.encode()
 
 
 def put_commit_objects(bucket: Bucket, entries: Mapping[str, Entry]) -> str:

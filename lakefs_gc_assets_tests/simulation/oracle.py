@@ -117,13 +117,13 @@ class Oracle:
                 soft[key] = at
         for branch in self.repository.branches.values():
             for entry in branch.staged().values():
-                key = None if entry is None else self.key_of(entry)
-                if key is None or entry is None:
+                staged = None if entry is None else self.key_of(entry)
+                if staged is None or entry is None:
                     continue
                 if entry.soft_at is None:
-                    firm.add(key)
+                    firm.add(staged)
                 else:
-                    soft[key] = min(entry.soft_at, soft.get(key, entry.soft_at))
+                    soft[staged] = min(entry.soft_at, soft.get(staged, entry.soft_at))
         firm.update(address for address, _ in self.repository.copies)
         now = self.time.now
         self.firm_since = {key: self.firm_since.get(key, now) for key in firm}

@@ -1,5 +1,6 @@
 """Plays a history: a setup and a list of steps, which are plain data, in one world with up to two collectors."""
 
+import os
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +9,6 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from lakefs_gc_assets.collection import hidden, uncommitted
-from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.collector import Run
@@ -85,7 +85,7 @@ def deterministic(seed: int) -> Iterator[None]:
     with ExitStack() as patches:
         made = patches.enter_context(mock.patch.object(uuid, "uuid4"))
         made.side_effect = lambda: uuid.UUID(int=chance.getrandbits(128), version=4)
-        patches.enter_context(mock.patch.object(xids.os, "urandom", chance.randbytes))
+        patches.enter_context(mock.patch.object(os, "urandom", chance.randbytes))
         for module in (hidden, uncommitted):
             patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", _OneByOne))
         yield

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import cast
 
 from lakefs_gc_assets.collection import lock, run_folder
 from lakefs_gc_assets.collection.repository import OpenRepository
@@ -12,6 +13,7 @@ from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.facts import LakeFSApi
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collector import STEPS, Killed, Run
@@ -183,7 +185,8 @@ class Process:
             repository = OpenRepository(
                 facts=facts,
                 namespace=namespace,
-                api=api,
+                # What only runs by retention rules ask is not there.
+                api=cast(LakeFSApi, api),
                 store=view,
                 opener=opener,  # type: ignore[arg-type]
                 settings=options,

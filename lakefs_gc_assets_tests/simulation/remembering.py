@@ -5,6 +5,7 @@ Every call to the store is still made; only what is made of the same bytes is ta
 
 import copy
 import functools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -17,10 +18,13 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.collection import live_files, uncommitted
 from lakefs_gc_assets.collection.commits import fetch
 from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.lakefs import names, ranges
+from lakefs_gc_assets.collection.tables import TIME
+from lakefs_gc_assets.lakefs import commit_columns, names, ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.lakefs.names import Names
 from lakefs_gc_assets.storage.interface import ObjectStore
 
+_dumps = json.dumps
 _read_parquet = pq.ParquetFile.read
 
 
@@ -47,13 +51,20 @@ def remembering() -> Iterator[None]:
             patch(LiveFiles, name, _of_file(memory, name, getattr(LiveFiles, name)))
         patch(ranges, "read_metarange", _of_bytes(memory, ranges.read_metarange))
         patch(ranges, "read_range", _of_bytes(memory, ranges.read_range))
+        patch(commit_columns, "read_commits", _of_bytes(memory, commit_columns.read_commits))
+        patch(refs, "read_branches", _of_bytes(memory, refs.read_branches))
+        patch(refs, "read_tags", _of_bytes(memory, refs.read_tags))
         read_addresses = _addresses(memory, uncommitted.read_addresses)
         patch(uncommitted, "read_addresses", read_addresses)
         patch(live_files, "read_addresses", read_addresses)
-        patch(names, "read", _of_names(memory, names.read))
+        patch(names, "read", _of_names(names.read))
         patch(pq.ParquetFile, "read", functools.partialmethod(_read_parquet, use_threads=False))
+        # Indented JSON is made in Python, the plain one in C.
+        patch(json, "dumps", lambda value, *, indent=None, **options: _dumps(value, **options))
         # Times are immutable: `asdict` need not copy them.
-        patches.enter_context(mock.patch.dict(copy._deepcopy_dispatch, {datetime: lambda moment, memo: moment}))
+        patches.enter_context(
+            mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {datetime: lambda moment, memo: moment})
+        )
         patch(pq, "read_table", lambda source: pq.ParquetFile(source).read())
         yield
 
@@ -72,7 +83,7 @@ def _of_file(memory: dict[Any, Any], name: str, read: Callable[..., pa.Table]) -
 
 def _of_bytes(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[..., Any]:
     def remembered(data: bytes, file: str, **options: Any) -> Any:
-        key = (read.__name__, data, repr(options))
+        key = (read, data, repr(options))
         if key not in memory:
             memory[key] = read(data, file, **options)
         return memory[key]
@@ -90,11 +101,20 @@ def _addresses(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[...
     return remembered
 
 
-def _of_names(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[..., Any]:
-    def remembered(addresses: pa.StringArray, window_size: str) -> Any:
-        key = ("names", tuple(addresses.to_pylist()), window_size)
-        if key not in memory:
-            memory[key] = read(addresses, window_size)
-        return memory[key]
+def _of_names(read: Callable[..., Names]) -> Callable[..., Names]:
+    """Each address is read once; the columns are put together from what is known of each."""
+    known: dict[tuple[str, str], tuple[Any, ...]] = {}
+
+    def remembered(addresses: pa.StringArray, window_size: str) -> Names:
+        wanted = addresses.to_pylist()
+        new = [address for address in wanted if (address, window_size) not in known]
+        if new:
+            found = read(pa.array(new, pa.string()), window_size)
+            columns = (found.layouts, found.slices, found.windows, found.issued_at.cast(pa.int64()))
+            for address, *facts in zip(new, *(column.to_pylist() for column in columns), strict=True):
+                known[address, window_size] = tuple(facts)
+        rows = [known[address, window_size] for address in wanted]
+        layouts, slices, windows = (pa.array([row[at] for row in rows], pa.string()) for at in range(3))
+        return Names(layouts, slices, windows, pa.array([row[3] for row in rows], pa.int64()).cast(TIME))
 
     return remembered

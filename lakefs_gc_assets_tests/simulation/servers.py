@@ -114,7 +114,7 @@ class Servers:
     misbehaviour: Misbehaviour = field(default_factory=Misbehaviour)
     dumps: list[_Dump] = field(default_factory=list)
 
-    def prepare(self, server: Server, token: str | None, step: Callable[[], None]) -> UncommittedPage:
+    def prepare(self, server: Server, token: str | None, step: Callable[[], object]) -> UncommittedPage:
         """One page of prepare_uncommited; `step` lets the world go on between two branches."""
         start = json.loads(base64.b64decode(token)) if token else None
         run_id = start["run_id"] if start else server.descending()
@@ -263,6 +263,9 @@ class CollectorsApi:
         self._ask("repository")
         return RepositoryFacts("repo", self._servers.repository.uri, "main", False)
 
+    def repositories(self) -> tuple[RepositoryFacts, ...]:
+        return (self.repository(),)
+
     def storage_configuration(self, storage_id: str) -> StorageConfiguration:
         self._ask("config")
         return StorageConfiguration("s3")
@@ -275,9 +278,7 @@ class CollectorsApi:
         if continuation_token is None:
             self._prepares()
         server = self._ask("prepare_uncommitted")
-        return self._servers.prepare(
-            server, continuation_token, lambda: self._point("prepare_uncommitted goes on") and None
-        )
+        return self._servers.prepare(server, continuation_token, lambda: self._point("prepare_uncommitted goes on"))
 
     def branches(self) -> tuple[Branch, ...]:
         self._ask("branches")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lakefs_gc_assets_tests.simulation.bugs import Bug
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import History, play
+from lakefs_gc_assets_tests.simulation.playing import History, Step, play
 
 _NAMES = re.compile(r"\S*[0-9a-v]{20}\S*|\d+")
 
@@ -28,7 +28,7 @@ def shortened(history: History, bug: Bug = Bug()) -> History:  # noqa: B008
         raise ValueError("the history does not fail")
     wanted = _kind(first)
 
-    def fails(steps: list[object]) -> bool:
+    def fails(steps: list[Step]) -> bool:
         found = failure(replace(history, steps=tuple(steps)), bug)
         return found is not None and _kind(found) == wanted
 
@@ -39,7 +39,7 @@ def _kind(violation: Violation) -> str:
     return type(violation).__name__ + _NAMES.sub("", str(violation))
 
 
-def _without(steps: list[object], fails: Callable[[list[object]], bool]) -> list[object]:
+def _without(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
     """Leaves out halves, then quarters, down to single steps."""
     size = len(steps) // 2
     while size:

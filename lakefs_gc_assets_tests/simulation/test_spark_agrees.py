@@ -7,6 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.sources import subtraction
 from lakefs_gc_assets_tests.simulation import plain
@@ -43,7 +44,7 @@ def _marks() -> list[Seen]:
             sighted: set[str] = set()
 
             class Noting(Watching):
-                def kept_because(self, row: Row, known: Collection[str]) -> plain.Kept | None:
+                def kept_because(self, row: Row, known: Collection[str]) -> Kept | None:
                     reason = super().kept_because(row, known)
                     kept[row["address"]] = reason.value if reason else None
                     sighted.update(known)
