@@ -12,6 +12,7 @@ from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 
@@ -157,6 +158,11 @@ def test_the_report_is_written_once_with_carry_and_success_together(
 ) -> None:
     written: list[Report] = []
     write = reports.write
-    monkeypatch.setattr(reports, "write", lambda store, found: (written.append(found), write(store, found))[1])
+
+    def noted(store: ObjectStore, found: Report) -> None:
+        written.append(found)
+        write(store, found)
+
+    monkeypatch.setattr(reports, "write", noted)
     clean = collected(runs, Flow.CLEAN)
     assert [(found.success, found.carry == clean.carry) for found in written] == [(True, True)]
