@@ -1,0 +1,131 @@
+"""Sweeps by retention rules, and references from another repository, on the embedded server through its API."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets import demo, running
+from lakefs_gc_assets.collection import report
+from lakefs_gc_assets.collection.clock import SystemClock
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.report import Report
+from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.embedded.core import Settings
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded import clients
+
+DAYS = timedelta(days=1)
+
+
+def collected(server: EmbeddedServer, repository: str, flow: Flow, **changes: Any) -> Report:
+    """The report of a sweeping run."""
+    given = demo.configuration(server, repository)
+    changes = {"sweep": True, "max_candidate_share": 1.0, **changes}
+    collection = given.collection.model_copy(update=changes)
+    loaded = Loaded(given.model_copy(update={"collection": collection}), {})
+    with running.instance() as home:
+        succeeded, run_id, error = running.execute(loaded, None, lambda line: None, SystemClock(), home, flow)
+        assert succeeded, error
+        found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
+    assert found is not None and found.success
+    return found
+
+
+def status_of(server: EmbeddedServer, reference: str, path: str, repository: str = "repo") -> int:
+    """The status of reading an object."""
+    return clients.call(server, "GET", f"/repositories/{repository}/refs/{reference}/objects", path=path)[0]
+
+
+def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(spark: SparkSession, tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, settings=Settings()) as server:
+        now = datetime.now(UTC)
+        with server.clock.at(now - 30 * DAYS):
+            repository = clients.repository(server)
+            for name in ("replaced", "removed", "tagged", "lasting"):
+                clients.upload(server, name, name.encode())
+            old = clients.commit(server, "old")["id"]
+        with server.clock.at(now - 20 * DAYS):
+            clients.upload(server, "replaced", b"anew")
+            path = f"/repositories/{repository}/branches/main/objects"
+            assert clients.call(server, "DELETE", path, path="removed")[0] == 204
+            clients.upload(server, "between", b"between")
+            between = clients.commit(server, "between")["id"]
+        with server.clock.at(now - 10 * DAYS):
+            assert clients.call(server, "DELETE", path, path="between")[0] == 204
+            new = clients.commit(server, "new")["id"]
+            clients.upload(server, "staged", b"staged")
+        rules = {"default_retention_days": 12, "branches": []}
+        assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
+
+        assert collected(server, repository, Flow.CLEAN).counts["deleted"] == 0
+        found = collected(server, repository, Flow.COMMITTED)
+
+        # `between` was replaced 10 days ago, within 12; `old` 20 days ago.
+        assert found.counts["deleted"] == found.counts["candidates"] == 2
+        expired = {"replaced": 410, "removed": 410}
+        for name in ("replaced", "removed", "tagged", "lasting"):
+            assert status_of(server, old, name) == expired.get(name, 200), name
+        for reference, names in ((between, ("replaced", "between", "lasting")), (new, ("replaced", "tagged"))):
+            assert [status_of(server, reference, name) for name in names] == [200] * len(names)
+        assert status_of(server, "main", "staged") == 200
+        listed = clients.call(server, "GET", f"/repositories/{repository}/refs/main/commits")[1]["results"]
+        assert [old, between, new] == [each["id"] for each in listed if each["id"] in (old, between, new)][::-1]
+
+        assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
+        assert collected(server, repository, Flow.UNIFIED).counts["deleted"] == 0
+
+
+def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(spark: SparkSession, tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, settings=Settings()) as server:
+        now = datetime.now(UTC)
+        with server.clock.at(now - 30 * DAYS):
+            repository = clients.repository(server)
+            clients.upload(server, "replaced", b"old")
+            old = clients.commit(server, "old")["id"]
+        with server.clock.at(now - 20 * DAYS):
+            clients.upload(server, "replaced", b"anew")
+            clients.commit(server, "new")
+        rules = {"default_retention_days": 12, "branches": []}
+        assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
+        given = demo.configuration(server, repository)
+        collection = given.collection.model_copy(update={"sweep": True, "max_candidate_share": 1.0})
+        loaded = Loaded(given.model_copy(update={"collection": collection}), {})
+
+        def branching(line: str) -> None:
+            if "candidates: candidates:" in line:
+                branch = {"name": "rescued", "source": old}
+                assert clients.call(server, "POST", f"/repositories/{repository}/branches", branch)[0] == 201
+
+        with running.instance() as home:
+            succeeded, run_id, error = running.execute(loaded, None, branching, SystemClock(), home, Flow.COMMITTED)
+            assert succeeded, error
+            found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
+        assert found is not None
+        assert (found.counts["candidates"], found.counts["kept_live"], found.counts["deleted"]) == (1, 1, 0)
+        assert status_of(server, "rescued", "replaced") == 200
+
+
+def test_references_of_repositories_that_are_named_count(spark: SparkSession, tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, settings=Settings()) as server:
+        with server.clock.at(datetime.now(UTC) - 30 * DAYS):
+            repository = clients.repository(server)
+            clients.upload(server, "lasting", b"lasting")
+            clients.commit(server, "first")
+            lent = clients.upload(server, "lent", b"lent")
+            path = f"/repositories/{repository}/branches/main/objects"
+            assert clients.call(server, "DELETE", path, path="lent")[0] == 204
+            other = clients.repository(server, "other")
+            physical = f"{server.core.blockstore.scheme}{repository}/{lent}"
+            stage = {"physical_address": physical, "checksum": "0" * 32, "size_bytes": 4}
+            staged = clients.call(server, "PUT", f"/repositories/{other}/branches/main/objects", stage, path="borrowed")
+            assert staged[0] == 201, staged
+            clients.commit(server, "borrowed", name=other)
+
+        with_other = collected(server, repository, Flow.CLEAN, also_live=["other"])
+        assert (with_other.counts["candidates"], with_other.counts["deleted"]) == (0, 0)
+        assert status_of(server, "main", "borrowed", other) == 200
+        alone = collected(server, repository, Flow.CLEAN)
+        assert alone.counts["deleted"] == 1
+        assert status_of(server, "main", "borrowed", other) == 410
