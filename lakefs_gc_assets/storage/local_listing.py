@@ -44,11 +44,13 @@ def _batches(root: bytes, prefix: bytes, hidden: bytes) -> Iterator[pa.RecordBat
         with _scan(root, folder, hidden) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False):
-                    with suppress(FileNotFoundError):
+                    try:
                         facts = entry.stat(follow_symlinks=False)
-                        keys.append(folder + entry.name)
-                        sizes.append(facts.st_size)
-                        times.append(facts.st_mtime_ns)
+                    except FileNotFoundError:
+                        continue
+                    keys.append(folder + entry.name)
+                    sizes.append(facts.st_size)
+                    times.append(facts.st_mtime_ns)
                     if len(keys) == BATCH_ROWS:
                         yield _batch(keys, sizes, times)
                         keys, sizes, times = [], [], []
