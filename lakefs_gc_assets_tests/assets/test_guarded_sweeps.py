@@ -8,6 +8,8 @@ from pyspark.sql import DataFrame
 from lakefs_gc_assets.assets import deleted_report
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import approval
+from lakefs_gc_assets.collection import plan as plans
+from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
@@ -57,15 +59,13 @@ def test_an_approval_of_another_run_counts_for_nothing(runs: GraphRuns) -> None:
     assert runs.report(opened.run_id).dry_run
 
 
-def test_candidates_that_were_marked_again_need_a_new_approval(runs: GraphRuns) -> None:
+def test_candidates_that_were_made_again_need_a_new_approval(runs: GraphRuns) -> None:
     opened = runs.open()
-    assert runs.make(opened, assets=("store_df", "uncommitted_df", "committed_df", "candidates")).success
-    runs.settings["approve_run"] = opened.run_id
-    runs.server.undeletable = truth_classes("chain/1")[GARBAGE]
-    assert runs.make(opened, assets=("deleted_report",)).success
-    runs.settings["approve_run"] = ""
-    runs.server.undeletable = set()
     assert runs.make(opened).success
+    plan = plans.read(runs.repository.store, opened.run_id)
+    given = Approval(plan.run_id, plan.attempt, "0" * 64, runs.clock.now())
+    approval.write(runs.repository.store, given)
+    assert runs.make(opened, assets=("deleted_report",)).success
     assert runs.server.deleted == set()
     assert runs.report(opened.run_id).dry_run
 
