@@ -31,6 +31,8 @@ REPOSITORY = "bench"
 _NAMES_IN_SLICE = 10_000
 _YEAR_4000 = 64_060_588_800
 _AGE = timedelta(days=20)
+BORN = datetime.now(UTC) - _AGE
+"""When the oldest slice of a repository began that is made now."""
 _VERSION = 1
 _GARBAGE = "garbage.txt"
 
@@ -67,6 +69,12 @@ def restore(folder: Path) -> None:
     shutil.rmtree(root / "_lakefs" / "retention", ignore_errors=True)
 
 
+def garbage_left(folder: Path) -> int:
+    """How many objects of garbage are still there."""
+    root = objects_folder(folder)
+    return sum((root / line).exists() for line in (folder / _GARBAGE).read_text().split())
+
+
 def addresses(count: int, born: datetime) -> Iterator[str]:
     """Addresses as lakeFS makes them, in slices that began one hour after the other."""
     machine = hashlib.sha256(b"benchmark").digest()[:5]
@@ -90,7 +98,7 @@ def _fill(core: Core, shape: Shape, folder: Path) -> None:
     root = objects_folder(folder)
     # The slices of very large repositories begin earlier, so that the newest is old enough as well.
     hours = shape.objects // _NAMES_IN_SLICE
-    names = list(addresses(shape.objects, datetime.now(UTC) - _AGE - timedelta(hours=hours)))
+    names = list(addresses(shape.objects, BORN - timedelta(hours=hours)))
     make_files(root, names, _written())
     # Each kind is spread over all slices.
     garbage = set(range(0, shape.objects, max(1, shape.objects // max(1, shape.garbage))))
@@ -127,7 +135,8 @@ def entry(address: str, number: int) -> Entry:
     return Entry(address, AddressType.RELATIVE, 1000 + number, etag, 1_700_000_000 + number)
 
 
-def _range(names: list[str], first: int) -> tuple[TableFile, bytes, bytes, int]:
+def range_file(names: list[str], first: int) -> tuple[TableFile, bytes, bytes, int]:
+    """A range about to be written, its first and last path, and its size as lakeFS estimates it."""
     rows = []
     for number, address in enumerate(names, start=first):
         path = f"tables/t{first:09d}/dt=2026-{number % 12 + 1:02d}-01/part-{number:012d}.parquet".encode()
@@ -140,7 +149,7 @@ def _range(names: list[str], first: int) -> tuple[TableFile, bytes, bytes, int]:
 
 
 def _write_range(root: Path, names: list[str], first: int) -> tuple[bytes, str, bytes]:
-    file, lowest, highest, size = _range(names, first)
+    file, lowest, highest, size = range_file(names, first)
     (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
     return highest, file.id, entries.range_data(lowest, highest, size, len(names))
 
@@ -153,7 +162,7 @@ def _commit(core: Core, repository: repositories.Repository, shape: Shape, root:
     parts = [names[start:end] for start, end in pairwise(bounds)]
     with ProcessPoolExecutor() as pool:
         written = list(pool.map(_write_range, [root] * len(parts), parts, bounds[:-1], chunksize=4))
-    born = int((datetime.now(UTC) - _AGE).timestamp())
+    born = int(BORN.timestamp())
     parents: tuple[str, ...] = tuple(commit.id for commit in commits.every(core, repository))
     made_commits: list[str] = []
     with core.database.transaction():

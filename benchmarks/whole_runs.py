@@ -1,0 +1,120 @@
+"""Whole runs of generated repositories: a clean run with sweep, then an optimized one that finds nothing new."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import repositories, tables
+from benchmarks.marks import Measure, at_most, figure
+from benchmarks.runs import Run, RunFailed, run, run_command_line, served
+from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SMALL, STEP, Shape
+
+_GIGABYTE = 1e9
+_RANGES_READ = re.compile(r"([\d,]+) ranges to read")
+_LINEAR = 1.25
+"""An object of a larger repository may cost so many times one of a smaller repository."""
+
+Show = Callable[[str, Run], None]
+
+
+def empty(show: Show) -> list[Measure]:
+    """An empty repository, by the command line itself."""
+    with served("benchmarks.serving", str(repositories.made(EMPTY))) as settings:
+        return [at_most("empty repository, command line", run_command_line(settings), "s", 15)]
+
+
+def small(show: Show) -> list[Measure]:
+    """200,000 committed objects."""
+    return _clean_then_optimized(SMALL, 30, show)
+
+
+def laboratory(show: Show) -> list[Measure]:
+    """100,000 objects on 100 branches: the case that lakeFS's own standalone collector was measured with."""
+    return _clean_then_optimized(LABORATORY, 30, show)
+
+
+def large(show: Show) -> list[Measure]:
+    """2 million committed objects."""
+    return _clean_then_optimized(LARGE, 75, show, peak=4 * _GIGABYTE)
+
+
+def linear(show: Show) -> list[Measure]:
+    """One shape in three sizes: what one more object costs must not grow."""
+    factors = (1, 4, 16)
+    seconds = {}
+    for factor in factors:
+        shape = STEP.times(factor)
+        with served("benchmarks.serving", str(repositories.made(shape))) as settings:
+            made = run(settings, "--sweep")
+        show(f"{shape.name}, clean", made)
+        seconds[factor] = made.seconds
+    first, second = ((seconds[b] - seconds[a]) / (b - a) for a, b in ((1, 4), (4, 16)))
+    return [
+        *(
+            figure(f"{STEP.times(factor).objects:,} objects, clean with sweep", seconds[factor], "s")
+            for factor in factors
+        ),
+        at_most("cost of an object from 4x to 16x, by that from 1x to 4x", second / first, "times", _LINEAR),
+    ]
+
+
+def warm_up() -> None:
+    """One run that nobody measures: compiles what is not compiled yet, and fills caches."""
+    with served("benchmarks.serving", str(repositories.made(EMPTY))) as settings:
+        run(settings)
+
+
+def _clean_then_optimized(shape: Shape, seconds: float, show: Show, peak: float | None = None) -> list[Measure]:
+    folder = repositories.made(shape)
+    with served("benchmarks.serving", str(folder)) as settings:
+        clean = run(settings, "--sweep")
+        show(f"{shape.name}: {shape.objects:,} objects, clean with sweep", clean)
+        _require(clean, shape, folder)
+        again = run(settings, "--sweep", "--flow", "optimized")
+        show(f"{shape.name}, optimized, nothing new", again)
+    measures = [at_most(f"{shape.name}: clean run with sweep", clean.seconds, "s", seconds)]
+    if peak is not None:
+        measures.append(at_most(f"{shape.name}: peak memory", clean.peak_bytes / _GIGABYTE, "GB", peak / _GIGABYTE))
+    return [
+        *measures,
+        at_most(f"{shape.name}: optimized run, nothing new", again.seconds, "s", 20),
+        at_most(f"{shape.name}: ranges read by the optimized run", ranges_read(again), "ranges", 0),
+    ]
+
+
+def ranges_read(made: Run) -> int:
+    """How many ranges a run said that it would read."""
+    found = [int(match[1].replace(",", "")) for line in made.lines if (match := _RANGES_READ.search(line))]
+    if not found:
+        raise RunFailed("the run did not say how many ranges it would read")
+    return found[0]
+
+
+def _require(made: Run, shape: Shape, folder: Path) -> None:
+    """A fast run that found something else counts for nothing."""
+    expected = {
+        "store_df": shape.objects,
+        "uncommitted_df": shape.uncommitted,
+        "committed_df": shape.committed,
+        "candidates": shape.garbage,
+    }
+    found = {name: made.rows(name) for name in expected}
+    left = repositories.garbage_left(folder)
+    if found != expected or left:
+        raise RunFailed(f"found {found}, there are {expected}; {left:,} objects of garbage are left")
+
+
+SUITES: dict[str, Callable[[Show], list[Measure]]] = {
+    "empty": empty,
+    "small": small,
+    "laboratory": laboratory,
+    "large": large,
+    "linear": linear,
+}
+
+
+def show_table(title: str, made: Run) -> None:
+    """Prints a run's table to standard error."""
+    for line in tables.of_run(title, made):
+        print(line, file=sys.stderr, flush=True)
