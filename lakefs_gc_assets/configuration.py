@@ -216,8 +216,8 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when the recheck lacks a larger share of the uncommitted addresses of the mark, "
-        "and nobody committed them meanwhile.",
+        description="A sweep is refused when the recheck lacks a larger share of the uncommitted addresses of the "
+        "mark, and nobody committed them meanwhile.",
     )
     max_mark_age_hours: float = Field(
         default=168, gt=0, description="A sweep is refused when its listing is older than this: open a new run."
@@ -227,8 +227,8 @@ class CollectionSettings(Settings):
     )
     also_live: list[str] = Field(
         default_factory=list,
-        description="Other repositories of the same lakeFS server whose references into this one count as live, such as "
-        "repositories that import from it.",
+        description="Other repositories of the same lakeFS server whose references into this one count as live, such "
+        "as repositories that import from it. What they have staged is asked for path by path.",
     )
     approve_run: str = Field(
         default="",

@@ -8,7 +8,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.step import Step
-from lakefs_gc_assets.collection import commits, retention, uncommitted
+from lakefs_gc_assets.collection import borrowed, commits, retention, uncommitted
 from lakefs_gc_assets.collection.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collection.retention import LiveDefinition
@@ -56,6 +56,10 @@ class Uncommitted:
         addresses = [
             run.references(each).uncommitted(found.files) for each, found in zip(repositories, prepared, strict=True)
         ]
+        if run.repository.others:
+            apis = [each.api for each in run.repository.others]
+            elsewhere = borrowed.staged_elsewhere(apis, run.repository.namespace, run.plan.slice_window)
+            addresses.append(run.spark.createDataFrame(elsewhere, addresses[0].schema))
         return cls(prepared, reduce(DataFrame.unionAll, addresses))
 
 

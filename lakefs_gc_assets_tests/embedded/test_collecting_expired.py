@@ -121,8 +121,10 @@ def test_references_of_repositories_that_are_named_count(spark: SparkSession, tm
             stage = {"physical_address": physical, "checksum": "0" * 32, "size_bytes": 4}
             staged = clients.call(server, "PUT", f"/repositories/{other}/branches/main/objects", stage, path="borrowed")
             assert staged[0] == 201, staged
-            clients.commit(server, "borrowed", name=other)
 
+        with_staged = collected(server, repository, Flow.CLEAN, also_live=["other"])
+        assert with_staged.counts["candidates"] == 0
+        clients.commit(server, "borrowed", name=other)
         with_other = collected(server, repository, Flow.CLEAN, also_live=["other"])
         assert (with_other.counts["candidates"], with_other.counts["deleted"]) == (0, 0)
         assert status_of(server, "main", "borrowed", other) == 200
