@@ -260,7 +260,8 @@ def azure_blob_storage() -> AzureServer:
     program = str(azurite())
 
     def command(port: int) -> list[str]:
-        listening = ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
+        # It closes connections after 5 idle seconds, also when a request is on its way: ours stay open.
+        listening = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--blobKeepAliveTimeout", "3600"]
         return [program, *listening, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
 
     return AzureServer(_started(command)[1])

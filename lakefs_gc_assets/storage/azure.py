@@ -28,6 +28,7 @@ from lakefs_gc_assets.storage.interface import (
     DeleteOutcome,
     Level,
     ObjectFacts,
+    below,
     checked_key,
     checked_prefix,
 )
@@ -75,18 +76,24 @@ class AzureStore:
         return obstore_listing.batches(self._listable, self._root, checked_prefix(prefix))
 
     def _pages(self, prefix: str, behind: str) -> Iterator[pa.RecordBatch]:
-        for page in self._xml_pages(f"list below {prefix!r}", prefix=prefix):
-            yield _as_batch([_facts(_name(blob), blob) for blob in _blobs(page)])
+        action = f"list below {prefix!r}"
+        for page in self._xml_pages(action, prefix=prefix):
+            with self._errors.reading(action):
+                batch = _as_batch([_facts(_name(blob), blob) for blob in _blobs(page)])
+            yield batch
 
     def list_level(self, prefix: str) -> Level:
         """See ObjectStore.list_level."""
         full = self._root + checked_prefix(prefix)
-        start = len(self._root)
+        action = f"list directly below {full!r}"
         prefixes: list[str] = []
         objects: list[ObjectFacts] = []
-        for page in self._xml_pages(f"list directly below {full!r}", prefix=full, delimiter="/"):
-            prefixes += (_name(found)[start:] for found in page.iterfind("Blobs/BlobPrefix"))
-            objects += (_facts(_name(blob)[start:], blob) for blob in _blobs(page) if _name(blob) != full)
+        for page in self._xml_pages(action, prefix=full, delimiter="/"):
+            with self._errors.reading(action):
+                prefixes += (below(full, _name(found), self._root) for found in page.iterfind("Blobs/BlobPrefix"))
+                objects += (
+                    _facts(below(full, _name(blob), self._root), blob) for blob in _blobs(page) if _name(blob) != full
+                )
         return Level(
             tuple(sorted(set(prefixes), key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
         )
@@ -99,10 +106,8 @@ class AzureStore:
             answer = self._ask(action, "GET", f"{self._url}?{target}")
             if answer.status != 200:
                 raise self._refused_container(action, answer)
-            try:
-                page = xml.fromstring(answer.body)
-            except xml.ParseError:
-                raise StorageError(f"cannot {action} in {self._errors.place}: the answer is no XML") from None
+            with self._errors.reading(action):
+                page = _listing_page(answer.body)
             yield page
             marker = page.findtext("NextMarker") or ""
             if not marker:
@@ -129,8 +134,9 @@ class AzureStore:
         answer = self._ask(action, "HEAD", self._blob(full))
         if answer.status != 200:
             raise self._refused(action, answer)
-        modified = parsedate_to_datetime(answer.headers["last-modified"]).astimezone(UTC)
-        return ObjectFacts(key, int(answer.headers["content-length"]), modified, answer.headers["etag"].strip('"'))
+        with self._errors.reading(action):
+            modified = parsedate_to_datetime(answer.headers["last-modified"]).astimezone(UTC)
+            return ObjectFacts(key, int(answer.headers["content-length"]), modified, answer.headers["etag"].strip('"'))
 
     def put(self, key: str, data: bytes) -> str:
         """See ObjectStore.put."""
@@ -161,7 +167,8 @@ class AzureStore:
             raise self._errors.already_exists(action)
         if answer.status != 201:
             raise self._refused(action, answer)
-        return answer.headers["etag"].strip('"')
+        with self._errors.reading(action):
+            return answer.headers["etag"].strip('"')
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         """See ObjectStore.delete. A key that the answer does not mention has failed, and so has one with snapshots."""
@@ -241,6 +248,13 @@ def _target(url: str) -> str:
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
+def _listing_page(body: bytes) -> xml.Element:
+    page = xml.fromstring(body)
+    if page.tag != "EnumerationResults" or page.find("Blobs") is None or page.find("NextMarker") is None:
+        raise ValueError("no page of a listing, or one that does not say whether there is more")
+    return page
+
+
 def _blobs(page: xml.Element) -> Iterator[xml.Element]:
     """Blobs of a page; folders of a hierarchical namespace are none."""
     for blob in page.iterfind("Blobs/Blob"):
@@ -251,14 +265,14 @@ def _blobs(page: xml.Element) -> Iterator[xml.Element]:
 def _name(found: xml.Element) -> str:
     name = found.find("Name")
     if name is None or name.text is None:
-        raise StorageError("Azure listed something without a name: the listing cannot be trusted")
+        raise ValueError("something without a name")
     return unquote(name.text) if name.get("Encoded") == "true" else name.text
 
 
 def _facts(key: str, blob: xml.Element) -> ObjectFacts:
     size, modified = blob.findtext("Properties/Content-Length"), blob.findtext("Properties/Last-Modified")
     if size is None or modified is None:
-        raise StorageError(f"Azure listed {key!r} without size or time: the listing cannot be trusted")
+        raise ValueError(f"{key!r} without size or time")
     etag = (blob.findtext("Properties/Etag") or "").strip('"')
     return ObjectFacts(key, int(size), parsedate_to_datetime(modified).astimezone(UTC), etag or None)
 

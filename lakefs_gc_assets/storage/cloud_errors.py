@@ -5,6 +5,8 @@ Only the service's code and message are quoted: the rest of an answer may hold p
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from obstore.exceptions import BaseError
@@ -75,6 +77,17 @@ class CloudErrors:
         return self._failed(
             action, "there is no such bucket or container", "see to the storage namespace and the endpoint"
         )
+
+    @contextmanager
+    def reading(self, action: str) -> Iterator[None]:
+        """Around the reading of an answer: what is missing or malformed becomes a StorageError."""
+        # XML that is none is a SyntaxError.
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
+            raise self._failed(
+                action, f"the answer cannot be read ({error!r})", "see to the service and what lies between"
+            ) from None
 
     def already_exists(self, action: str) -> AlreadyExists:
         """The error where a put found an object that was not to be there."""

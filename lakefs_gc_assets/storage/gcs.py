@@ -28,6 +28,7 @@ from lakefs_gc_assets.storage.interface import (
     DeleteOutcome,
     Level,
     ObjectFacts,
+    below,
     checked_key,
     checked_prefix,
 )
@@ -58,21 +59,26 @@ class GCSStore:
         return obstore_listing.batches(self._listable, self._root, checked_prefix(prefix))
 
     def _pages(self, prefix: str, behind: str) -> Iterator[pa.RecordBatch]:
-        for page in self._json_pages(f"list below {prefix!r}", prefix=prefix, startOffset=behind):
-            yield _as_batch(page.get("items", []))
+        action = f"list below {prefix!r}"
+        for page in self._json_pages(action, prefix=prefix, startOffset=behind):
+            with self._errors.reading(action):
+                batch = _as_batch(page.get("items", []))
+            yield batch
 
     def list_level(self, prefix: str) -> Level:
         """See ObjectStore.list_level."""
         full = self._root + checked_prefix(prefix)
         prefixes: list[str] = []
         objects: list[ObjectFacts] = []
-        for page in self._json_pages(f"list directly below {full!r}", prefix=full, delimiter="/"):
-            prefixes += (found[len(self._root) :] for found in page.get("prefixes", []))
-            objects += (
-                _facts(found["name"][len(self._root) :], found)
-                for found in page.get("items", [])
-                if found["name"] != full
-            )
+        action = f"list directly below {full!r}"
+        for page in self._json_pages(action, prefix=full, delimiter="/"):
+            with self._errors.reading(action):
+                prefixes += (below(full, found, self._root) for found in page.get("prefixes", []))
+                objects += (
+                    _facts(below(full, found["name"], self._root), found)
+                    for found in page.get("items", [])
+                    if found["name"] != full
+                )
         return Level(
             tuple(sorted(set(prefixes), key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
         )
@@ -111,7 +117,8 @@ class GCSStore:
         full = self._full(key)
         action = f"look at {full!r}"
         answer = self._ask(action, "GET", f"{self._path(full)}?{urlencode({'fields': _FIELDS})}")
-        return _facts(key, self._json(action, answer))
+        with self._errors.reading(action):
+            return _facts(key, self._json(action, answer))
 
     def put(self, key: str, data: bytes) -> str:
         """See ObjectStore.put."""
@@ -147,7 +154,8 @@ class GCSStore:
         )
         if answer.status == 404:
             raise self._errors.no_container(action)
-        return str(self._json(action, answer)["generation"])
+        with self._errors.reading(action):
+            return str(int(self._json(action, answer)["generation"]))
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         """See ObjectStore.delete. A key that the answer does not mention has failed."""
@@ -178,8 +186,9 @@ class GCSStore:
         if answer.status == 404:
             raise self._errors.no_container(action)
         facts = self._json(action, answer)
-        seconds = int(facts.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-        return seconds > 0 or bool(facts.get("versioning", {}).get("enabled"))
+        with self._errors.reading(action):
+            seconds = int(facts.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
+            return seconds > 0 or bool(facts.get("versioning", {}).get("enabled"))
 
     def _ask(
         self, action: str, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
@@ -235,7 +244,7 @@ class GCSStore:
 
 
 def _facts(key: str, found: dict[str, Any]) -> ObjectFacts:
-    return ObjectFacts(key, int(found.get("size", 0)), _time(found["updated"]), str(found["generation"]))
+    return ObjectFacts(key, int(found["size"]), _time(found["updated"]), str(int(found["generation"])))
 
 
 def _time(text: str) -> datetime:
@@ -245,7 +254,7 @@ def _time(text: str) -> datetime:
 def _as_batch(found: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     columns = [
         [facts["name"] for facts in found],
-        [int(facts.get("size", 0)) for facts in found],
+        [int(facts["size"]) for facts in found],
         [_time(facts["updated"]) for facts in found],
         [base64.b64decode(facts["md5Hash"]).hex() if "md5Hash" in facts else None for facts in found],
     ]

@@ -50,6 +50,13 @@ def checked_prefix(prefix: str) -> str:
     return prefix
 
 
+def below(prefix: str, full_key: str, root: str) -> str:
+    """A key that was listed below a prefix, relative to the root. Raises ValueError where it lies elsewhere."""
+    if not full_key.startswith(prefix):
+        raise ValueError(f"{full_key!r} was listed below {prefix!r}")
+    return full_key[len(root) :]
+
+
 def checked_key(key: str) -> str:
     """The key itself. Raises StorageError where it is empty or no Unicode text."""
     try:

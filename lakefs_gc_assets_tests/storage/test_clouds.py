@@ -387,3 +387,42 @@ def test_refusals_are_explained_and_tell_no_secret(cloud: Cloud, status: int, me
             text = str(caught.value)
             assert cloud.server.url in text
             assert not any(secret in text for secret in ("hush", TOKEN, ACCOUNT_KEY))
+
+
+NONSENSE = [
+    b"",
+    b"<html>hello</html>",
+    b"[]",
+    b'{"items": [{}]}',
+    b'{"items": [{"name": "elsewhere", "size": "1", "updated": "2026-11-21T00:00:00Z", "generation": "1"}]}',
+    b'{"prefixes": ["elsewhere/"], "generation": "many"}',
+    b'{"items": [{"name": 7, "size": "1", "updated": "yesterday", "generation": "1"}]}',
+    b"<EnumerationResults><Blobs><Blob/></Blobs><NextMarker/></EnumerationResults>",
+    b"<EnumerationResults><Blobs><BlobPrefix><Name>elsewhere/</Name></BlobPrefix></Blobs><NextMarker/></EnumerationResults>",
+    b"<EnumerationResults><Blobs/></EnumerationResults>",
+    b"<EnumerationResults><Blobs><Blob><Name>elsewhere</Name><Properties><Content-Length>1</Content-Length>"
+    b"<Last-Modified>Sat, 21 Nov 2026 00:00:00 GMT</Last-Modified></Properties></Blob></Blobs><NextMarker/>"
+    b"</EnumerationResults>",
+]
+
+
+@pytest.mark.parametrize("body", NONSENSE)
+def test_an_answer_that_makes_no_sense_is_an_error(cloud: Cloud, body: bytes) -> None:
+    store = cloud.store()
+    calls: list[Callable[[], object]] = [lambda: store.list_level("")]
+    if b"refix" not in body:
+        calls.append(lambda: keys(store, "odd//"))
+    with cloud.server.failing(lambda request: Response(200, {}, body)):
+        for call in calls:
+            with pytest.raises(StorageError):
+                call()
+    for status in (200, 201):
+        with cloud.server.failing(lambda request, status=status: Response(status, {}, body)):  # type: ignore[misc]
+            writes: list[Callable[[], object]] = [
+                lambda: store.head("key"),
+                lambda: store.put("key", b""),
+                lambda: store.put_if_absent("key", b""),
+            ]
+            for call in writes:
+                with pytest.raises(StorageError):
+                    call()
