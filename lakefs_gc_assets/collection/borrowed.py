@@ -1,7 +1,7 @@
 """What other repositories have staged of this one's objects.
 
-A server's uncommitted data leaves out what lies outside of the repository's own namespace, so staged references from one
-repository into another one are found by asking each branch for its changes.
+A server's uncommitted data leaves out what lies outside of the repository's own namespace, so staged references from
+one repository into another one are found by asking each branch for its changes.
 """
 
 from collections.abc import Iterable, Iterator
