@@ -1,14 +1,31 @@
 """The component as a project of one's own uses it, its YAML included."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from pydantic import ValidationError
 
+from lakefs_gc_assets import running
+from lakefs_gc_assets.collection import report, run_folder
+from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.component import GarbageCollection
-from lakefs_gc_assets.configuration import Configuration
+from lakefs_gc_assets.configuration import Configuration, Loaded
+from lakefs_gc_assets.demo import configuration
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.partitions import RunPartitions
+
+PROJECT = Path(__file__).resolve().parents[1]
+TYPE = "lakefs_gc_assets.component.GarbageCollection"
+SECRET_VARIABLE = "TEST_LAKEFS_SECRET"
 
 
 def component(**attributes: Any) -> GarbageCollection:
@@ -78,3 +95,62 @@ def test_it_leaves_the_rest_of_a_project_alone() -> None:
     assert (built.executor, built.loggers) == (None, {})
     assert built.resources is not None
     assert all(name.endswith("_gc") for name in built.resources)
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
+    ended = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=280
+    )
+    assert ended.returncode == 0, f"{command}\n{ended.stdout[-3000:]}\n{ended.stderr[-5000:]}"
+    return ended.stdout
+
+
+@pytest.mark.timeout(600)
+def test_a_fresh_project_collects(tmp_path: Path) -> None:
+    """From nothing: a project, the component, its YAML, a run."""
+    programs = Path(sys.executable).parent
+    if not (programs / "create-dagster").exists():
+        pytest.skip("create-dagster is not installed: run `make setup`")
+    home, project = tmp_path / "home", tmp_path / "ours"
+    home.mkdir()
+    with EmbeddedServer(tmp_path / "lakefs") as server:
+        for repository in ("first", "second"):
+            make_sample_repository(server, objects=40, repository=repository)
+        environment = {
+            "DAGSTER_HOME": str(home),
+            "PYTHONPATH": f"{PROJECT}:{project / 'src'}",
+            SECRET_VARIABLE: server.secret_access_key,
+        }
+        run([str(programs / "create-dagster"), "project", str(project), "--no-uv-sync"], tmp_path, environment)
+        dg_program = [str(programs / "dg")]
+        run([*dg_program, "scaffold", "defs", TYPE, "garbage"], project, environment)
+        file = project / "src" / "ours" / "defs" / "garbage" / "defs.yaml"
+        scaffolded = yaml.safe_load(file.read_text())
+        assert scaffolded["type"] == TYPE
+        assert scaffolded["attributes"]["repositories"] == [{"repository": "my-repository"}]
+
+        attributes = configuration(server, "").model_dump(exclude_defaults=True)
+        attributes["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+        attributes["repositories"] = [{"repository": "first"}, {"repository": "second", "collection": {"sweep": True}}]
+        file.write_text(yaml.safe_dump({"type": TYPE, "attributes": attributes}))
+        run([*dg_program, "check", "yaml"], project, environment)
+        listed = json.loads(run([*dg_program, "list", "defs", "--json"], project, environment))
+        assert {"first/store_df", "second/deleted_report"} <= {asset["asset_key"] for asset in listed["assets"]}
+
+        execute = [sys.executable, "-m", "dagster", "job", "execute", "-m", "ours.definitions", "-j"]
+        run([*execute, "open_run_second"], project, environment)
+        with dg.DagsterInstance.from_config(str(home)) as instance:
+            (run_id,) = instance.get_dynamic_partitions("gc_runs_second")
+            windows = instance.get_dynamic_partitions("gc_slice_windows_second")
+            assert instance.get_dynamic_partitions("gc_runs_first") == []
+        tags = RunPartitions("second").tags(run_id, windows, "clean")
+        run([*execute, "collect_second", "--tags", json.dumps(tags)], project, environment)
+
+        store = {
+            name: running.opened(Loaded(configuration(server, name), {}), SystemClock()).open().store
+            for name in ("first", "second")
+        }
+        found = report.read(store["second"], run_id)
+        assert found is not None
+        assert (found.success, found.dry_run, found.counts["deleted"] > 0) == (True, False, True)
+        assert list(run_folder.newest_runs(store["first"])) == []

@@ -194,7 +194,7 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest) -> None:
     for cell in context.partition_keys:
         assert isinstance(cell, dg.MultiPartitionKey)
         count = rows.get(cell.keys_by_dimension["slice"], 0)
-        context.add_asset_metadata({"dagster/partition_row_count": count}, manifest.span.frame, cell)
+        context.add_asset_metadata({"dagster/partition_row_count": count}, context.asset_key, cell)
 
 
 def steps_to_come(context: dg.AssetExecutionContext) -> bool:
