@@ -1,7 +1,7 @@
 """Seeded bugs: what a hurried collector does wrong, each of which the simulation must notice.
 
-Each takes one rule out, together with what would only end the run for want of it. None is a setting of the product:
-they replace functions, or steps of the simulated collector.
+Each takes one rule out, together with what would end the run, or make up for it by chance. None is a setting of the
+product: they replace functions, or steps of the simulated collector.
 """
 
 import uuid
@@ -290,7 +290,7 @@ def _claim_first(self: Sweep, batch: pa.Table) -> pa.Table:
 BUGS: dict[str, Bug] = {
     "committed read before uncommitted": Bug(run=CommittedFirst),
     "listing after prepare": Bug(_replaced((order, "require_safe_order", lambda *spans: None)), run=ListingLate),
-    "copies read first": Bug(_replaced((Servers, "prepare", _copies_first(Servers.prepare)))),
+    "copies read first": Bug(_replaced((Servers, "prepare", _copies_first(Servers.prepare)), _UNCHECKED)),
     "the last page's location only": Bug(_last_location_only),
     "an empty page taken for the end": Bug(
         _replaced((uncommitted, "_believable_page", _end_at_empty_page), _UNCHECKED)

@@ -110,7 +110,7 @@ class _Maker:
         self.steps: list[Step] = []
         self.episodes: Sequence[tuple[Callable[[str], None], int]] = (
             (self.long_upload, 3),
-            (self.late_link, 3),
+            (self.late_link, 4),
             (self.renamed, 3),
             (self.young_commit, 3),
             (self.killed, 5),
@@ -123,7 +123,7 @@ class _Maker:
     def setup(self, seed: int) -> Setup:
         """What the world is like."""
         chance = self.chance
-        skews = tuple(chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE, 60.0)) for _ in range(chance.randint(1, 3)))
+        skews = tuple(chance.choice((0.0, 60.0, -14 * MINUTE, 14 * MINUTE)) for _ in range(chance.randint(1, 3)))
         return Setup(
             seed=seed,
             start=START + chance.randrange(0, int(30 * DAY)),
@@ -133,8 +133,8 @@ class _Maker:
             uri=chance.choice(("s3://bucket/repo/", "s3://bucket/deep/er/repo/")),
             server_skews=skews,
             seen_servers=chance.choice((1, len(skews))),
-            store_skew=chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
-            collector_skew=chance.choice((0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
+            store_skew=chance.choice((0.0, 0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
+            collector_skew=chance.choice((0.0, 0.0, 0.0, -14 * MINUTE, 14 * MINUTE)),
             listing_page=chance.choice((2, 1000, 1000)),
             delete_limit=chance.choice((1, 2, 4, 1000)),
             page_rows=chance.choice((1, 1, 3, 1000)),
@@ -232,7 +232,7 @@ class _Maker:
         server = self.chance.randrange(3)
         self.steps.append(Step("w9", "link", (self.chance.randrange(5), 1, 2, server, self.chance.randrange(12))))
         self.steps.append(Step("w9", "go_on", (0,)))
-        self.steps.append(Step("time", "near", (-1, self.chance.randrange(-int(30 * MINUTE), int(15 * MINUTE)))))
+        self.steps.append(Step("time", "near", (-1, self.chance.randrange(-int(25 * MINUTE), int(5 * MINUTE)))))
         self.start(name)
         self.going_on(name, self.chance.randint(1, 3))
         self.steps.append(Step("w9", "go_on", (0,)))

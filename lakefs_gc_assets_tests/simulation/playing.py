@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from lakefs_gc_assets.collection import hidden, uncommitted
+from lakefs_gc_assets_tests.simulation import versioning, writers
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.collector import Run
@@ -18,8 +19,8 @@ from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.repository import Refused
 from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, Setup, World
-from lakefs_gc_assets_tests.simulation.writers import OPERATIONS
 
+OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS
 MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
 WINDOWS = ("month", "day", "slice")
 _QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR

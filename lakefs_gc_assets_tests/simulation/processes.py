@@ -16,11 +16,12 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.facts import LakeFSApi
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
-from lakefs_gc_assets_tests.simulation.collector import STEPS, Killed, Run
+from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
 from lakefs_gc_assets_tests.simulation.frames import Shelf
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.stepping import STEPS, Killed
 from lakefs_gc_assets_tests.simulation.world import World
 
 CALLS = tuple(
@@ -104,6 +105,7 @@ class Process:
     coroutine: Coroutine | None = None
     run: Run | None = None
     view: BucketView | None = None
+    api: CollectorsApi | None = None
     recheck: Recheck = field(init=False)
     budget: int | None = None
     stop_before: tuple[re.Pattern[str], int] | None = None
@@ -172,7 +174,7 @@ class Process:
             page=setup.listing_page,
             delete_limit=setup.delete_limit,
         )
-        api = CollectorsApi(world.servers, self._api_point, self.recheck.begins, machine, setup.seen_servers)
+        self.api = api = CollectorsApi(world.servers, self._api_point, self.recheck.begins, machine, setup.seen_servers)
         clock = CollectorClock(machine, self._wait)
         options = self.options
         assert options is not None
@@ -325,7 +327,8 @@ class Process:
         setup, run = self.world.setup, self.run
         assert run is not None
         began = run.started_at.timestamp() - setup.collector_skew
-        ahead = max(0.0, max(setup.server_skews[: setup.seen_servers]) - setup.collector_skew)
+        seen = [skew for answered, skew in self.api.answered if answered <= began] if self.api else []
+        ahead = max([0.0, *(skew - setup.collector_skew for skew in seen)])
         age = began + ahead - self.world.oracle.runs[run.run_id].listing_began
         if age > MARK_VALID + 3 * MINUTE:
             raise Violation(f"{self.name} sweeps by a mark that is {age / HOUR:.1f} hours old")

@@ -27,6 +27,7 @@ from lakefs_gc_assets.lakefs.facts import Repository as RepositoryFacts
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.repository import Branch as BranchState
 from lakefs_gc_assets_tests.simulation.repository import Repository
 
 LINK_SECONDS = DAY
@@ -79,7 +80,7 @@ class Misbehaviour:
     Attributes:
         page_rows: rows of one page of uncommitted data.
         stuck_pages: so many times a page says nothing and names the same token.
-        lost_branches: so many branches' staging cannot be read, which goes unnoticed.
+        lost_branches: so many branches' staging cannot be read, which the server does not notice.
         failed_dumps: so many dumps end with an error.
         missing_commits: dumps lack young commits that their own branches, tags or commits name.
         refuse_dumps: dumping is not allowed.
@@ -138,7 +139,7 @@ class Servers:
                 # The server loses count of the rows; a page that counts none is not uploaded.
                 counted = 0
                 continue
-            if wrong.lost_branches and branch.staged():
+            if wrong.lost_branches and self._can_be_missed(branch):
                 wrong.lost_branches -= 1
                 continue
             for path, entry in self.repository.changes(branch):
@@ -163,6 +164,15 @@ class Servers:
             location = self.repository.uri + folder
         next_token = base64.b64encode(json.dumps(following).encode()).decode() if following else None
         return UncommittedPage(run_id, location, next_token)
+
+    def _can_be_missed(self, branch: BranchState) -> bool:
+        """Whether the lack of a branch shows: none of its addresses is written for another reason."""
+        own = {entry.address for entry in branch.staged().values() if entry}
+        elsewhere = {address for address, _ in self.repository.copies}
+        for other in self.repository.branches.values():
+            if other is not branch:
+                elsewhere.update(entry.address for entry in other.staged().values() if entry)
+        return bool(own) and own.isdisjoint(elsewhere)
 
     def _relative(self, entry: Entry | None) -> str | None:
         if entry is None:
@@ -227,7 +237,11 @@ class Servers:
 
 
 class CollectorsApi:
-    """`LakeFSApi` for one collector: each call is a point where the world may go on, fail it or end the collector."""
+    """`LakeFSApi` for one collector: each call is a point where the world may go on, fail it or end the collector.
+
+    Attributes:
+        answered: true time of each answer, and by how much the clock of its server is ahead.
+    """
 
     def __init__(
         self,
@@ -247,12 +261,14 @@ class CollectorsApi:
         self._sees = sees
         self._calls = 0
         self.server_clocks = ServerClocks()
+        self.answered: list[tuple[float, float]] = []
 
     def _ask(self, call: str) -> Server:
         self._calls += 1
         if self._point(call):
             raise LakeFSError(f"{call}: 503 after 4 retries")
         server = self._servers.servers[self._calls % self._sees]
+        self.answered.append((self._now(), server.clock.skew))
         self.server_clocks.saw(moment(float(int(server.clock.seconds()))), moment(self._own.seconds()))
         return server
 

@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets_tests.simulation import writers
+from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
 from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, play
@@ -64,7 +64,7 @@ class TestLongCommits:
 
     def test_one_that_takes_longer_can_lose_what_is_staged_anew_meanwhile(self) -> None:
         with (
-            mock.patch.object(writers, "COMMIT_SECONDS", 2 * HOUR),
+            mock.patch.object(versioning, "COMMIT_SECONDS", 2 * HOUR),
             pytest.raises(Violation, match="a commit under way"),
         ):
             played(*self.STEPS)

@@ -11,11 +11,12 @@ from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.sources import subtraction
 from lakefs_gc_assets_tests.simulation import plain
-from lakefs_gc_assets_tests.simulation.collector import STEPS, Run
+from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.frames import Frame
 from lakefs_gc_assets_tests.simulation.histories import generate
 from lakefs_gc_assets_tests.simulation.plain import Row
 from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.stepping import STEPS
 
 _HISTORIES = 12
 _MARKS = 8

@@ -1,0 +1,239 @@
+"""Marking in the simulated collector: the product's own functions in the order of the first four assets.
+
+What those assets do in Spark is done on plain rows, all else is the product's code.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collection import (
+    commits,
+    digests,
+    guards,
+    hidden,
+    neighbours,
+    order,
+    ranges_read,
+    run_folder,
+    uncommitted,
+    universe,
+)
+from lakefs_gc_assets.collection.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collection.eligibility import Kept
+from lakefs_gc_assets.collection.hidden import Question
+from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets_tests.simulation import plain
+from lakefs_gc_assets_tests.simulation.plain import Row
+from lakefs_gc_assets_tests.simulation.stepping import STEPS, Stepping
+
+_SIGHTING_RUNS = 20
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What of the live commits was not read before."""
+
+    source: CommitSource
+    metarange_ids: tuple[str, ...]
+    records: tuple[RangeRecord, ...]
+    files: tuple[str, ...]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset([*self.metarange_ids, *self.files, *(record.id for record in self.records)])
+
+    @property
+    def promised(self) -> int | None:
+        if self.source is CommitSource.METADATA_FOLDER:
+            return None
+        return sum(record.count for record in self.records)
+
+
+@dataclass
+class Marking(Stepping):
+    """The first four steps."""
+
+    def make_store_df(self) -> None:
+        store, plan = self.repository.store, self.plan
+        repository, others = self.repository, self.repository.settings.also_live
+        around = neighbours.neighbours(repository.api, repository.facts.id, repository.namespace, others)
+        self.began_listing(self.run_id)
+        listing = universe.listing(store, plan.cutoff)
+        rows: list[Row] = []
+        for part in listing.parts:
+            for batch in universe.list_part(store, part, plan.slice_window):
+                rows += batch.to_pylist()
+        figures = {
+            "slices_listed": len(listing.slices),
+            "slices_skipped": len(listing.skipped_slices),
+            "last_read_slice": min(listing.slices, default=""),
+            "nested_namespaces": around.nested,
+        }
+        self.store("store_df", rows, figures=figures)
+
+    def make_uncommitted_df(self) -> None:
+        prepared = self.prepare()
+        rows = [{"address": address} for address in sorted(self.staged(prepared.files))]
+        figures = {"server_run_ids": prepared.server_run_ids}
+        self.store("uncommitted_df", rows, (self.stored("store_df"),), figures, prepared.started_at)
+
+    def prepare(self) -> uncommitted.Prepared:
+        repository = self.repository
+        return uncommitted.prepare_checked(
+            api=repository.api,
+            store=repository.store,
+            namespace=repository.namespace,
+            settings=repository.settings,
+            clock=repository.clock,
+            cutoff=self.plan.cutoff,
+        )
+
+    def staged(self, files: Sequence[str]) -> set[str]:
+        """The addresses in files of uncommitted data."""
+        reader = self.live_files()
+        return {address for file in files for address in reader.uncommitted(file).column("address").to_pylist()}
+
+    def make_committed_df(self) -> None:
+        previous = self.stored("uncommitted_df")
+        live = self.live_commits(previous.span.ended_at)
+        unread = self.unread(live, frozenset())
+        figures = {
+            "commit_source": live.source.value,
+            "commits": live.commits,
+            "ranges_read": len(unread.records) or len(unread.files),
+            "entries_promised": unread.promised,
+            "heads": live.heads,
+        }
+        rows = [{"address": address} for address in sorted(self.committed(unread))]
+        self.store("committed_df", rows, (previous,), figures, live.started_at)
+        ranges_read.write(self.repository.store, self.run_id, self.plan.attempt, unread.ids)
+
+    def live_commits(self, prepared_until: datetime) -> LiveCommits:
+        repository = self.repository
+        return commits.live_commits(
+            api=repository.api,
+            store=repository.store,
+            settings=repository.settings,
+            clock=repository.clock,
+            prepared_until=prepared_until,
+        )
+
+    def unread(self, live: LiveCommits, known: frozenset[str]) -> Unread:
+        """Reads the metaranges that are not known, as `assets.committed_df.Unread`."""
+        reader = self.live_files()
+        metarange_ids = tuple(name for name in live.metarange_ids if name not in known)
+        records: dict[RangeRecord, None] = {}
+        for metarange_id in metarange_ids:
+            for row in reader.metarange(metarange_id).to_pylist():
+                records[RangeRecord(**row)] = None
+        return Unread(
+            live.source,
+            metarange_ids,
+            tuple(record for record in records if record.id not in known),
+            tuple(name for name in live.files if name not in known),
+        )
+
+    def committed(self, unread: Unread) -> set[str]:
+        """The addresses of what was not read before."""
+        reader = self.live_files()
+        if unread.source is CommitSource.METADATA_FOLDER:
+            tables = [reader.metadata_file(name) for name in unread.files]
+        else:
+            tables = [reader.range(record) for record in unread.records]
+        return {address for table in tables for address in table.column("address").to_pylist()}
+
+    def make_candidates(self) -> None:
+        listed, staged, committed = (self.stored(name) for name in STEPS[:3])
+        order.require_safe_order(listed.span, staged.span, committed.span)
+        first = self.earlier_sightings(listed.span.started_at)
+        sighted = plain.old_enough(first, listed.span.started_at)
+        unreferenced = plain.without(listed.rows, staged.addresses, committed.addresses)
+        kept: dict[str, int] = {}
+        eligible: list[Row] = []
+        for row in unreferenced:
+            reason = self.kept_because(row, sighted)
+            if reason is None:
+                eligible.append(row)
+            else:
+                kept[reason.value] = kept.get(reason.value, 0) + 1
+        cleared = self.without_hidden(eligible, committed.figures["heads"], kept) if eligible else eligible
+        seen = [
+            {"address": row["address"], "first_listed_at": first.get(row["address"], listed.span.ended_at)}
+            for row in unreferenced
+            if plain.is_multipart(row)
+        ]
+        self.store("sightings", seen)
+        stored = self.store("candidates", cleared, (listed, staged, committed), {"kept": kept})
+        guards.require_live_set(self.mark())
+        self.marked(self.run_id, [row["address"] for row in stored.rows])
+
+    def kept_because(self, row: Row, sighted: Collection[str]) -> Kept | None:
+        """Why an unreferenced object stays all the same."""
+        return plain.kept_because(row, self.plan.cutoff, self.plan.windows, sighted)
+
+    def earlier_sightings(self, before: datetime) -> dict[str, datetime]:
+        """When objects uploaded in parts were listed first, as `assets.sightings.earlier`."""
+        found = []
+        for run_id in islice(run_folder.newest_runs(self.repository.store), _SIGHTING_RUNS):
+            frame = self.shelf.get((run_id, "sightings"))
+            if frame is not None and frame.span.ended_at <= before and run_id != self.run_id:
+                found.append(frame.rows)
+        return plain.first_sightings(found)
+
+    def without_hidden(self, eligible: list[Row], heads: dict[str, str], kept: dict[str, int]) -> list[Row]:
+        """Leaves out candidates staged with the content of a committed object: `sources.hidden_staged.clear`."""
+        repository = self.repository
+        branches = hidden.branches_by_range(repository.store, heads)
+        sizes = pa.array(sorted({row["size"] for row in eligible}), pa.int64())
+        reader = self.live_files()
+        entries = [row for range_id in sorted(branches) for row in reader.head_entries(range_id, sizes).to_pylist()]
+        contents = self.known_contents(eligible, {entry["size"] for entry in entries})
+        alike = plain.same_content(entries, contents)
+        questions = [Question(*pair) for pair in dict.fromkeys((row["range_id"], row["path"]) for row in alike)]
+        limit = repository.settings.hidden_suspect_limit
+        answers = hidden.ask(repository.api, repository.namespace, questions[:limit], branches, limit)
+        staged = [row for row in eligible if row["address"] in answers.live]
+        uncertain: set[str] = set()
+        if answers.unasked or len(questions) > limit:
+            asked = {(each.range_id, each.path) for each in set(questions[:limit]) - set(answers.unasked)}
+            unknown = [entry for entry in entries if (entry["range_id"], entry["path"]) not in asked]
+            open_ = [row for row in contents if row["address"] not in answers.live]
+            uncertain = {row["address"] for row in plain.same_content(open_, unknown)}
+        for reason, count in ((Kept.HIDDEN_STAGED, len(staged)), (Kept.UNCERTAIN, len(uncertain))):
+            if count:
+                kept[reason.value] = count
+        return [row for row in eligible if row["address"] not in answers.live and row["address"] not in uncertain]
+
+    def known_contents(self, eligible: list[Row], sizes: set[int]) -> list[Row]:
+        """Candidates with ETags that are the MD5 of the content, or None: `sources.hidden_staged.known_contents`."""
+        store = self.repository.store
+        sample = [(row["address"], row["etag"]) for row in eligible if plain.plain_etag(row)][:16]
+        trusted = digests.etags_are_digests(store, sample)
+        contents = []
+        for row in eligible:
+            etag = row["etag"] if trusted else None
+            if etag is None and row["size"] in sizes and row["size"]:
+                etag = digests.content_digest(store, row["address"])
+            contents.append({**row, "etag": etag})
+        return contents
+
+    def mark(self) -> guards.Mark:
+        """The figures of the mark, as `assets.candidates.mark_of`."""
+        listed, staged, committed, candidates = (self.stored(name) for name in STEPS[:4])
+        return guards.Mark(
+            listed=len(listed.rows),
+            stored=len(listed.rows),
+            listed_bytes=listed.object_bytes,
+            uncommitted=len(staged.rows),
+            committed=len(committed.rows),
+            entries_promised=committed.figures["entries_promised"],
+            candidates=len(candidates.rows),
+            candidate_bytes=candidates.object_bytes,
+            kept=dict(candidates.figures["kept"]),
+            branches=len(committed.figures["heads"]),
+            nested=tuple(listed.figures["nested_namespaces"]),
+        )

@@ -1,0 +1,135 @@
+"""What all steps of the simulated collector have in common: plan, lock, frames, and how a failure ends a run.
+
+What `assets.step` does around the work of an asset, on plain rows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from lakefs_gc_assets.collection import (
+    failing,
+    planning,
+    universe,
+)
+from lakefs_gc_assets.collection import plan as plans
+from lakefs_gc_assets.collection.live_files import LiveFiles
+from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.collection.order import Span
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets_tests.simulation.frames import Frame, Shelf
+from lakefs_gc_assets_tests.simulation.plain import Row
+
+STEPS = ("store_df", "uncommitted_df", "committed_df", "candidates", "deleted_report")
+
+
+class Killed(BaseException):
+    """The process of a collector ends at once, without a chance to clean up."""
+
+
+@dataclass
+class Stepping:
+    """One run of one collector process; a resumed run is another object with the same run id and owner.
+
+    Attributes:
+        shelf: frames stored so far, of all runs.
+        began_listing, marked, rechecked: tell the oracle.
+        lock: held by the step under way.
+    """
+
+    repository: OpenRepository
+    run_id: str
+    owner: str
+    shelf: Shelf
+    began_listing: Callable[[str], None]
+    marked: Callable[[str, Sequence[str]], None]
+    rechecked: Callable[[], None]
+    lock: Lock | None = None
+    started_at: datetime = field(init=False)
+    plan: Plan = field(init=False)
+
+    def collect(self, done: Sequence[str] = ()) -> None:
+        """All steps but those that are done already."""
+        for name in STEPS:
+            if name not in done:
+                with self.step(name):
+                    getattr(self, f"make_{name}")()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """What `assets.step.step` does around the work of an asset."""
+        repository = self.repository
+        plan: Plan | None = None
+        lock: Lock | None = None
+        try:
+            if name != STEPS[0]:
+                plan = plans.read(repository.store, self.run_id)
+                self.owner = plan.owner
+            lock = Lock.acquire(
+                repository.store,
+                run_id=self.run_id,
+                owner=self.owner,
+                now=latest_clock(repository),
+                expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
+            )
+            if plan is None:
+                windows = universe.windows_of(
+                    universe.folders(repository.store).slices, repository.settings.slice_window
+                )
+                plan = planning.begin(
+                    repository=repository, run_id=self.run_id, windows=windows, owner=self.owner, lock=lock
+                )
+            self.plan, self.lock = plan, lock
+            self.started_at = repository.clock.now()
+            yield
+            self.lock = None
+            if name == STEPS[-1]:
+                lock.release()
+        except Killed:
+            raise
+        except BaseException as error:
+            self.lock = None
+            if plan is not None:
+                with suppress(CollectionError):
+                    failing.store_report(repository.store, plan, repository.clock.now(), str(error))
+            if lock is not None:
+                with suppress(CollectionError):
+                    lock.release()
+            raise
+
+    def stored(self, name: str) -> Frame:
+        """A frame of this run. Raises OrderViolation where it was not made."""
+        if (self.run_id, name) not in self.shelf:
+            raise OrderViolation(f"{name} of run {self.run_id} does not exist: materialize it first")
+        return self.shelf[self.run_id, name]
+
+    def store(
+        self,
+        name: str,
+        rows: Sequence[Row],
+        inputs: tuple[Frame, ...] = (),
+        figures: Mapping[str, object] | None = None,
+        started_at: datetime | None = None,
+    ) -> Frame:
+        """Stores a frame of this run. Raises OrderViolation where an input is of another attempt."""
+        for given in inputs:
+            if given.span.attempt != self.plan.attempt:
+                raise OrderViolation(f"{given.span.frame} is of another attempt")
+        span = Span(name, self.run_id, self.plan.attempt, started_at or self.started_at, self.repository.clock.now())
+        frame = Frame(span, tuple(rows), inputs, figures or {})
+        self.shelf[self.run_id, name] = frame
+        return frame
+
+    def live_files(self) -> LiveFiles:
+        return LiveFiles(
+            store=self.repository.store, namespace=self.repository.namespace, window_size=self.plan.slice_window
+        )
+
+
+def latest_clock(repository: OpenRepository) -> datetime:
+    """As `assets.step.latest_clock`: others' locks have expired by the clock that is ahead."""
+    own = repository.clock.now()
+    return max(own, own + (repository.api.server_clocks.latest or timedelta()))

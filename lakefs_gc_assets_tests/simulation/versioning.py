@@ -1,0 +1,194 @@
+"""What users do to commits, branches and tags: one function for each operation, each a job of one or more steps."""
+
+import hashlib
+from urllib.parse import quote
+
+from lakefs_gc_assets_tests.simulation.bucket import md5
+from lakefs_gc_assets_tests.simulation.choosing import Operation, branch_at, commit_id_at, registering
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.repository import Branch, Refused, applied, merged
+from lakefs_gc_assets_tests.simulation.world import BRANCHES, TAGS, Job, World
+
+COMMIT_SECONDS = 9 * MINUTE
+"""A commit ends, well or badly, within this time after sealing."""
+LAG_SECONDS = 20
+"""A commit shows up in a scan of all commits within this time."""
+
+OPERATIONS: dict[str, Operation] = {}
+operation = registering(OPERATIONS)
+
+
+@operation
+def commit(world: World, branch: int, date: int, lag: int) -> Job:
+    """Seals what is staged, writes ranges, moves the branch; fails where the branch changed meanwhile."""
+    repository = world.repository
+    found = branch_at(world, branch)
+    head = found.commit_id
+    sealed = repository.seal(found)
+    changes = found.sealed()
+    if not changes:
+        raise Refused("nothing to commit")
+    promised = [entry for entry in changes.values() if entry and entry.soft_at is None]
+    keys = frozenset(key for entry in promised if (key := world.oracle.key_of(entry)))
+    token = id(changes)
+    world.oracle.committing[token] = keys
+    try:
+        yield COMMIT_SECONDS
+        current = repository.branches.get(found.name)
+        if current is not found or found.commit_id != head or tuple(map(id, found.tokens[1:])) != sealed:
+            raise Refused("the branch changed")
+        entries = applied(repository.head(found), changes)
+        odd = (0.0, 0.0, -800 * DAY, 800 * DAY, -HOUR)[date % 5]
+        found.commit_id = world.commit(entries, (head,), float(lag % LAG_SECONDS), odd)
+        found.tokens = found.tokens[:1]
+    finally:
+        del world.oracle.committing[token]
+
+
+@operation
+def commit_now(world: World, branch: int, date: int, lag: int) -> Job:
+    """The same at once."""
+    for _ in commit(world, branch, date, lag):
+        pass
+    yield from ()
+
+
+def _require_clean(world: World, branch: Branch) -> None:
+    if branch.hidden or any(token for token in branch.tokens):
+        raise Refused("dirty branch")
+
+
+def _move(world: World, branch: Branch, entries: dict[str, Entry], parents: tuple[str, ...], lag: int) -> Job:
+    """Moves a clean branch to a new commit: its staging is sealed first, others may write to the new one meanwhile."""
+    _require_clean(world, branch)
+    head = branch.commit_id
+    world.repository.seal(branch)
+    yield COMMIT_SECONDS
+    if world.repository.branches.get(branch.name) is not branch or branch.commit_id != head:
+        raise Refused("the branch changed")
+    branch.commit_id = world.commit(entries, parents, float(lag % LAG_SECONDS))
+    branch.tokens = branch.tokens[:1]
+
+
+@operation
+def merge(world: World, source: int, destination: int, lag: int) -> Job:
+    theirs, ours = branch_at(world, source), branch_at(world, destination)
+    if theirs is ours or theirs.commit_id == ours.commit_id:
+        raise Refused("no changes")
+    repository = world.repository
+    ancestors = {ours.commit_id}
+    open_ = [ours.commit_id]
+    while open_:
+        for parent in repository.commits[open_.pop()].facts.parents:
+            if parent not in ancestors:
+                ancestors.add(parent)
+                open_.append(parent)
+    base = theirs.commit_id
+    while base not in ancestors:
+        base = repository.commits[base].facts.parents[0]
+    entries = merged(repository.commits[base].entries, repository.head(theirs), repository.head(ours))
+    return _move(world, ours, entries, (ours.commit_id, theirs.commit_id), lag)
+
+
+@operation
+def revert(world: World, branch: int, number: int, lag: int) -> Job:
+    return _on_top(world, branch, number, lag, undo=True)
+
+
+@operation
+def cherry_pick(world: World, branch: int, number: int, lag: int) -> Job:
+    return _on_top(world, branch, number, lag, undo=False)
+
+
+def _on_top(world: World, branch: int, number: int, lag: int, *, undo: bool) -> Job:
+    found = branch_at(world, branch)
+    record = world.repository.commits[commit_id_at(world, number)]
+    if not record.facts.parents:
+        raise Refused("the first commit")
+    before = world.repository.commits[record.facts.parents[0]].entries
+    old, new = (record.entries, before) if undo else (before, record.entries)
+    entries = merged(old, new, world.repository.head(found))
+    return _move(world, found, entries, (found.commit_id,), lag)
+
+
+@operation
+def hard_reset(world: World, branch: int, number: int, force: int) -> Job:
+    """Moves a branch to any commit; by force also a dirty one, whose staging goes but for what comes meanwhile."""
+    found = branch_at(world, branch)
+    if found.hidden:
+        raise Refused("hidden")
+    if force % 2 == 0:
+        _require_clean(world, found)
+    target = commit_id_at(world, number)
+    world.repository.seal(found)
+    yield MINUTE
+    if world.repository.branches.get(found.name) is not found:
+        raise Refused("the branch is gone")
+    found.commit_id = target
+    found.tokens = found.tokens[:1]
+
+
+@operation
+def create_branch(world: World, name: int, source: int) -> Job:
+    """From any branch or commit."""
+    wanted = BRANCHES[name % len(BRANCHES)]
+    if wanted in world.repository.branches:
+        raise Refused("exists")
+    commit_id = commit_id_at(world, source // 2) if source % 2 else branch_at(world, source // 2).commit_id
+    world.repository.branches[wanted] = Branch(wanted, commit_id)
+    yield from ()
+
+
+@operation
+def delete_branch(world: World, branch: int) -> Job:
+    found = branch_at(world, branch)
+    if found.name == "main" or found.hidden:
+        raise Refused("default branch")
+    del world.repository.branches[found.name]
+    yield from ()
+
+
+@operation
+def create_tag(world: World, name: int, branch: int) -> Job:
+    world.repository.tags.setdefault(TAGS[name % len(TAGS)], branch_at(world, branch).commit_id)
+    yield from ()
+
+
+@operation
+def delete_tag(world: World, name: int) -> Job:
+    world.repository.tags.pop(TAGS[name % len(TAGS)], None)
+    yield from ()
+
+
+def _spelled(world: World, key: str, spelling: int) -> str:
+    uri = world.repository.uri
+    other = uri.replace("s3://", "s3a://")
+    escaped = uri + quote(key)
+    return (uri + key, uri + "/" + key, other + key, uri + key + "/", escaped)[spelling % 5]
+
+
+@operation
+def import_objects(world: World, branch: int, number: int, spelling: int) -> Job:
+    """A commit on a hidden branch of its own, then merged: objects outside, and one of the repository's in full."""
+    found = branch_at(world, branch)
+    if found.hidden:
+        raise Refused("hidden")
+    world.imports += 1
+    hidden = f"_import-{world.imports}"
+    head = found.commit_id
+    world.repository.branches[hidden] = Branch(hidden, head, hidden=True)
+    yield 10 * MINUTE
+    entries = dict(world.repository.commits[head].entries)
+    digest = hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()
+    entries["in/1"] = Entry(f"s3://elsewhere/{number}", 2, number % 9, digest)
+    reached = sorted(key for key in world.oracle.firm_since if key in world.bucket.objects)
+    if reached:
+        key = reached[number % len(reached)]
+        stored = world.bucket.objects[key]
+        entries["in/2"] = Entry(_spelled(world, key, spelling), 2, len(stored.data), md5(stored.data))
+    world.repository.branches[hidden].commit_id = made = world.commit(entries, (head,), 0.0)
+    yield 10 * MINUTE
+    if world.repository.branches.get(found.name) is found and found.commit_id == head and not any(found.tokens):
+        found.commit_id = made
+    del world.repository.branches[hidden]
