@@ -8,8 +8,10 @@ from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import ranges_read, report
+from lakefs_gc_assets.collection import planning, ranges_read, report
 from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.predecessor import NoPredecessor
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.universe import Folders
@@ -59,6 +61,21 @@ class Inherited:
                 frame.uri, "digest", f"{name} is not the frame that the report of run {self.run_id} names"
             )
         return frame
+
+
+def late_arrivals(run: Step, candidates: StoredFrame) -> int:
+    """How many candidates of a clean run came into a slice after an earlier run had settled it.
+
+    An optimized run would not have found them. Where no earlier run can be compared with there are none.
+    """
+    if run.plan.flow is not Flow.CLEAN or not candidates.manifest.rows:
+        return 0
+    try:
+        found = planning.find_predecessor(run.repository, run.plan.run_id)
+    except NoPredecessor:
+        return 0
+    rows = carrying.of_settled(candidates.dataframe(run.spark), found.settled)
+    return subtraction.without_exactly(rows, Inherited(run, found.run_id).open_objects()).count()
 
 
 def inherited(run: Step) -> Inherited | None:

@@ -3,6 +3,7 @@
 import pyspark.sql.functions as F
 
 from lakefs_gc_assets.assets.candidates import mark_of
+from lakefs_gc_assets.assets.carrying import late_arrivals
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import guards
 from lakefs_gc_assets.collection.carry import Carry
@@ -52,6 +53,7 @@ def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
             "ranges_read": committed.manifest.figures["ranges_read"],
             **committed.manifest.figures.get("retention", {}),
             "candidates": mark.candidates,
+            "late_arrivals": late_arrivals(run, candidates),
             "deleted": objects[Outcome.ACCEPTED],
             "failed": failed,
             "kept_live": objects[Outcome.KEPT_LIVE],

@@ -104,6 +104,7 @@ def test_a_new_slice_is_listed_and_an_old_one_is_not(runs: GraphRuns) -> None:
     # What came into a settled slice late waits for a clean run.
     clean = collected(runs, Flow.CLEAN)
     assert runs.addresses(clean.run_id, "candidates") == [late]
+    assert (again.counts["late_arrivals"], clean.counts["late_arrivals"]) == (0, 1)
 
 
 def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
