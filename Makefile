@@ -5,9 +5,12 @@ PORT ?= 3000
 OBJECTS ?= 500
 RULES ?= oss
 HISTORIES ?= 2000
+CASES ?= 1000000
 SEED ?= 0
 # Handed to uv by `make lock`: LOCK_FLAGS=--upgrade takes the newest versions that pyproject.toml allows.
 LOCK_FLAGS ?=
+SUITES ?=
+JSON ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -17,7 +20,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test soak demo ui clean
+.PHONY: help setup lock lint test soak fuzz demo bench ui clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -47,12 +50,18 @@ test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some; HYPOTHESIS_P
 soak: $(INSTALLED) ## Plays simulated histories on all cores, then looks for every seeded bug (HISTORIES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
 
+fuzz: $(INSTALLED) ## Reads hostile files, answers and names, a million of each kind (CASES=n SEED=n)
+	@$(BIN)/python -m lakefs_gc_assets_tests.fuzzing $(CASES) $(SEED)
+
 demo: $(INSTALLED) ## Collects a sample repository, dry run to proof (OBJECTS=n, RULES=seed; FOLDER=… for a recording)
 ifdef FOLDER
 	@$(BIN)/python -m lakefs_gc_assets_tests.replay.demo "$(FOLDER)"
 else
 	@$(BIN)/lakefs-gc demo --objects $(OBJECTS) --rules $(RULES)
 endif
+
+bench: $(INSTALLED) ## Measures the collector against its marks (SUITES="decode small" chooses some; JSON=1)
+	@$(BIN)/python -m benchmarks $(SUITES) $(if $(JSON),--json)
 
 ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0.0.1:3000 (PORT=3001 for another port)
 	@mkdir -p .dagster

@@ -91,14 +91,17 @@ def _prepared(
 def read(data: bytes, file: str) -> ServerCommits:
     """Reads a list. Raises CorruptFile."""
     try:
+        data.decode()
         table = csv.read_csv(
             pa.BufferReader(data),
             convert_options=csv.ConvertOptions(
                 column_types=dict.fromkeys((_ID, _EXPIRED, _METARANGE), pa.string()), strings_can_be_null=False
             ),
         )
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise CorruptFile(file, "commits", f"cannot be read as CSV: {error}") from None
+    if len(set(table.column_names)) != table.num_columns:
+        raise CorruptFile(file, "commits", f"its columns are {', '.join(table.column_names)}: one is there twice")
     if not {_ID, _EXPIRED} <= set(table.column_names):
         raise CorruptFile(file, "commits", f"its columns are {', '.join(table.column_names)}")
     if pc.any(pc.invert(pc.is_in(table[_EXPIRED], value_set=pa.array(_FLAGS)))).as_py():

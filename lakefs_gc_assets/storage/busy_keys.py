@@ -15,10 +15,10 @@ def insisting(
     keys: Sequence[str],
     was_busy: Callable[[DeleteOutcome], bool],
 ) -> dict[str, DeleteOutcome]:
-    """The last outcome of each key. Raises what `delete` raises."""
+    """The last outcome of each key; what is said of others is ignored. Raises what `delete` raises."""
     said = delete(keys) if keys else {}
     for pause in PAUSES:
-        busy = [key for key, outcome in said.items() if was_busy(outcome)]
+        busy = [key for key in keys if was_busy(said[key])]
         if not busy:
             break
         time.sleep(pause * random.uniform(0.5, 1))

@@ -25,7 +25,7 @@ from lakefs_gc_assets.storage.interface import (
     checked_prefix,
 )
 from lakefs_gc_assets.storage.s3_connection import connect
-from lakefs_gc_assets.storage.s3_errors import BUSY, CONFLICT, code_of
+from lakefs_gc_assets.storage.s3_errors import BUSY, CONFLICT, FAILURES, code_of
 
 CONFLICT_ATTEMPTS = 5
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
@@ -58,17 +58,14 @@ class S3Store:
         full = self._root + checked_prefix(prefix)
         prefixes: list[str] = []
         objects: list[ObjectFacts] = []
-        paginator = self._client.get_paginator("list_objects_v2")
-        try:
-            for page in paginator.paginate(Bucket=self._bucket, Prefix=full, Delimiter="/"):
-                prefixes += (self._relative(found["Prefix"]) for found in page.get("CommonPrefixes", []))
-                objects += (
-                    _facts(self._relative(found["Key"]), found["Size"], found["LastModified"], found.get("ETag"))
-                    for found in page.get("Contents", [])
-                    if found["Key"] != full
-                )
-        except (ClientError, BotoCoreError) as error:
-            raise self._errors.explain(f"list directly below {full!r}", error) from None
+        action = f"list directly below {full!r}"
+        for page in s3_listing.whole_pages(self._connection, action, full, Delimiter="/"):
+            prefixes += (self._relative(found["Prefix"]) for found in page.get("CommonPrefixes", []))
+            objects += (
+                _facts(self._relative(found["Key"]), found["Size"], found["LastModified"], found.get("ETag"))
+                for found in page.get("Contents", [])
+                if found["Key"] != full
+            )
         return Level(tuple(prefixes), tuple(objects))
 
     def get(self, key: str) -> bytes:
@@ -186,7 +183,7 @@ class S3Store:
         )
         try:
             return attempts(call)
-        except (ClientError, BotoCoreError) as error:
+        except FAILURES as error:
             raise self._errors.explain(action, error) from None
 
     def _full(self, key: str) -> str:

@@ -14,6 +14,7 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.parsers import ResponseParserError
 from obstore.exceptions import BaseError
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
@@ -34,6 +35,8 @@ _CREDENTIALS = frozenset(
 _REGION = frozenset({"301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
 """Codes of a service that could not answer now, and may be asked again."""
+FAILURES = (ClientError, BotoCoreError, ResponseParserError, ValueError, LookupError, OverflowError, RuntimeError)
+"""What boto3 raises, from the third on where an answer cannot be read."""
 CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
 """Codes of a write that collided with another one, and may be repeated."""
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
@@ -92,6 +95,12 @@ class S3Errors:
                 action, f"the service kept failing or throttling ({said})", "run again, or with less load"
             )
         return self._said(action, f"the service answered {said}", "see to the settings of `store`")
+
+    def nonsense(self, action: str, what: str) -> StorageError:
+        """The error where an answer cannot be what the service means."""
+        return self._said(
+            action, f"the service's answer makes no sense: {what}", "see to the service and what lies between"
+        )
 
     def not_found(self, action: str) -> ObjectNotFound:
         """The error where there is no such object."""

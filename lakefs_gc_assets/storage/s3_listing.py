@@ -1,14 +1,14 @@
-"""A bucket of S3 for a listing: pages by boto3 where obstore cannot go on."""
+"""Pages of a bucket's listing by boto3, which does not check what the service leaves out: that is done here."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from botocore.exceptions import BotoCoreError, ClientError
 
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 from lakefs_gc_assets.storage.obstore_listing import Listable
 from lakefs_gc_assets.storage.s3_connection import Connection
+from lakefs_gc_assets.storage.s3_errors import FAILURES
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
@@ -18,14 +18,35 @@ def listable(connection: Connection) -> Listable:
     """The bucket of a connection; S3 lists in the order of UTF-8 bytes."""
 
     def pages(prefix: str, behind: str) -> Iterator[pa.RecordBatch]:
-        paginator = connection.client.get_paginator("list_objects_v2")
-        try:
-            for page in paginator.paginate(Bucket=connection.bucket, Prefix=prefix, StartAfter=behind):
-                yield _as_batch(page)
-        except (ClientError, BotoCoreError) as error:
-            raise connection.errors.explain(f"list below {prefix!r}", error) from None
+        return map(_as_batch, whole_pages(connection, f"list below {prefix!r}", prefix, StartAfter=behind))
 
     return Listable(f"s3://{connection.bucket}", connection.files, pages, connection.errors.explain)
+
+
+def whole_pages(
+    connection: Connection, action: str, prefix: str, **arguments: Any
+) -> "Iterator[ListObjectsV2OutputTypeDef]":
+    """All pages of what lies below a prefix; `action` names the listing in errors.
+
+    Raises StorageError, also where there is more but no place to go on (boto3 would end there), and where something is
+    listed that lies elsewhere or lacks its key, size or time.
+    """
+    paginator = connection.client.get_paginator("list_objects_v2")
+    try:
+        for page in paginator.paginate(Bucket=connection.bucket, Prefix=prefix, **arguments):
+            if page.get("IsTruncated") and not page.get("NextContinuationToken"):
+                raise connection.errors.nonsense(action, "there is more to list, but not where to go on")
+            for facts in page.get("Contents", []):
+                if not {"Key", "Size", "LastModified"} <= facts.keys() or not facts["Key"].startswith(prefix):
+                    raise connection.errors.nonsense(action, "it lists an object elsewhere, or without size or time")
+            for found in page.get("CommonPrefixes", []):
+                if not found.get("Prefix", "").startswith(prefix) or not found["Prefix"].endswith("/"):
+                    raise connection.errors.nonsense(
+                        action, "it lists a prefix elsewhere, or without a slash at its end"
+                    )
+            yield page
+    except FAILURES as error:
+        raise connection.errors.explain(action, error) from None
 
 
 def _as_batch(page: "ListObjectsV2OutputTypeDef") -> pa.RecordBatch:

@@ -100,6 +100,8 @@ class TestLists:
             (b"commit,expired,metarange_id\na,false,m\n", "its columns are commit, expired, metarange_id"),
             (b"commit_id,metarange_id\na,m\n", "its columns are"),
             (b"a,false,m\n", "its columns are"),
+            (b"commit_id,expired\xff,metarange_id\na,false,m\n", "cannot be read as CSV"),
+            (b"commit_id,expired,expired\na,false,false\n", "is there twice"),
             (b"<html></html>", "cannot be read as CSV"),
         ],
     )

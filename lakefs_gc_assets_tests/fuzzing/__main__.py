@@ -1,0 +1,44 @@
+"""`python -m lakefs_gc_assets_tests.fuzzing CASES SEED [TARGET[:FIRST] …]` fuzzes all targets, or those named.
+
+The process may take little memory more than it has when its targets are loaded: a decompression bomb ends in an error.
+"""
+
+import logging
+import resource
+import sys
+from pathlib import Path
+
+from lakefs_gc_assets_tests.fuzzing.running import run
+from lakefs_gc_assets_tests.fuzzing.targets import TARGETS
+
+_WARM_UP = 60
+_MORE_MEMORY = 2 << 30  # Arrow reserves address space by the gigabyte
+_PAGE = resource.getpagesize()
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the targets one after the other and prints figures of each."""
+    cases, seed = int(arguments[0]), int(arguments[1])
+    logging.disable(logging.CRITICAL)
+    for name in arguments[2:] or TARGETS:
+        target, _, first = name.partition(":")
+        _limit_memory(None)
+        run(TARGETS[target], min(cases, _WARM_UP), seed)
+        _limit_memory(_MORE_MEMORY)
+        figures = run(TARGETS[target], cases, seed, int(first or 0))
+        missing = TARGETS[target].outcomes - figures.outcomes.keys()
+        print(f"{target}: {figures}", flush=True)
+        if missing and cases > _WARM_UP:
+            sys.exit(f"{target}: no case came out as {', '.join(sorted(missing))}")
+
+
+def _limit_memory(more: int | None) -> None:
+    """Lets this process take so much address space more than it has, where the system says how much that is."""
+    statistics = Path("/proc/self/statm")
+    if statistics.exists():
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        has = int(statistics.read_text().split()[0]) * _PAGE
+        resource.setrlimit(resource.RLIMIT_AS, (hard if more is None else has + more, hard))
+
+
+main(sys.argv[1:])

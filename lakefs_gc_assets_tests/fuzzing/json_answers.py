@@ -1,0 +1,204 @@
+"""Answers of the lakeFS API: documents that lie about types, numbers and texts; and refusals with secrets in them."""
+
+import base64
+import json
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+from lakefs_gc_assets.lakefs import answers
+from lakefs_gc_assets.lakefs.answers import Fields
+from lakefs_gc_assets.lakefs.facts import (
+    Branch,
+    Commit,
+    DiffEntry,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    Repository,
+    RetentionRules,
+    StorageConfiguration,
+    UncommittedPage,
+)
+from lakefs_gc_assets.lakefs.refusals import Answer, Call, is_transient, refusal
+from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated, mutated_json
+from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome, require_clear
+
+_CALL = Call("GET", "/repositories/repo", "fs:Read")
+
+Content = dict[str, Any]
+_READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], Any]]] = {
+    "repository": (
+        answers.repository,
+        {
+            "id": "repo",
+            "storage_namespace": "s3://bucket/repo",
+            "default_branch": "main",
+            "creation_date": 1,
+            "read_only": False,
+            "storage_id": "",
+        },
+        lambda c: Repository(
+            c["id"],
+            c["storage_namespace"],
+            c["default_branch"],
+            c.get("read_only") or False,
+            c.get("storage_id") or "",
+            c["creation_date"],
+        ),
+    ),
+    "storage": (
+        lambda fields: answers.storage_configuration(fields, "second"),
+        {
+            "storage_config": {"blockstore_type": "s3"},
+            "storage_config_list": [
+                {"blockstore_type": "gs", "blockstore_id": "first"},
+                {"blockstore_type": "azure", "blockstore_id": "second"},
+            ],
+        },
+        lambda c: StorageConfiguration(
+            next(each for each in c["storage_config_list"] if each["blockstore_id"] == "second")["blockstore_type"]
+            if len(c.get("storage_config_list") or []) > 1
+            else c["storage_config"]["blockstore_type"]
+        ),
+    ),
+    "grace period": (
+        answers.grace_period,
+        {"grace_period": 86400},
+        lambda c: timedelta(seconds=c["grace_period"]),
+    ),
+    "page": (
+        answers.uncommitted_page,
+        {"run_id": "r", "gc_uncommitted_location": "s3://b/x", "continuation_token": "t"},
+        lambda c: UncommittedPage(
+            c["run_id"],
+            c["gc_uncommitted_location"],
+            token if (token := c.get("continuation_token")) and token.strip() else None,
+        ),
+    ),
+    "branch": (answers.branch, {"id": "main", "commit_id": "c"}, lambda c: Branch(c["id"], c["commit_id"])),
+    "change": (answers.change, {"path": "p", "type": "added"}, lambda c: DiffEntry(c["path"], c["type"])),
+    "stats": (
+        answers.stats,
+        {"path": "p", "physical_address": "s3://bucket/repo/data/x", "size_bytes": 3},
+        lambda c: ObjectStats(c["path"], c["physical_address"], c.get("size_bytes")),
+    ),
+    "dump": (
+        answers.refs_dump,
+        {
+            "done": True,
+            "error": "e",
+            "refs": {"commits_meta_range_id": "a", "branches_meta_range_id": "b", "tags_meta_range_id": "c"},
+        },
+        lambda c: RefsDump(
+            c["done"],
+            c.get("error"),
+            *(
+                (c.get("refs") or {}).get(name) or ""
+                for name in ("commits_meta_range_id", "branches_meta_range_id", "tags_meta_range_id")
+            ),
+        ),
+    ),
+    "commit": (
+        answers.commit,
+        {"id": "c", "meta_range_id": "m", "parents": ["p"], "creation_date": 1, "version": 1, "generation": 2},
+        lambda c: Commit(
+            c["id"],
+            c["meta_range_id"],
+            tuple(c["parents"] or ()),
+            c["creation_date"],
+            c["version"],
+            c["generation"],
+        ),
+    ),
+    "rules": (
+        answers.retention_rules,
+        {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 7}]},
+        lambda c: RetentionRules(
+            c["default_retention_days"], {r["branch_id"]: r["retention_days"] for r in c.get("branches") or []}
+        ),
+    ),
+    "task": (
+        answers.prepare_commits_task,
+        {"completed": True, "result": {"run_id": "r", "gc_commits_location": "s3://b/c.csv"}},
+        lambda c: (
+            PrepareCommitsTask(True, result=PreparedCommits(*c["result"].values()))
+            if c["completed"] and c.get("error") is None
+            else PrepareCommitsTask(c["completed"], c.get("error") and (c["error"].get("message") or "no reason given"))
+        ),
+    ),
+}
+
+
+def _body(rng: random.Random, content: Any) -> str:
+    match rng.randrange(10):
+        case 0:
+            changed = mutated(rng, json.dumps(content).encode(), b'{"":[]}\\u0000\\ud800')
+            return changed.decode("utf-8", "replace")
+        case 1 if rng.random() < 0.05:
+            return rng.choice(("[", '{"a":', "9")) * rng.choice((500, 5_000, 50_000))
+        case _:
+            return json.dumps(mutated_json(rng, content))
+
+
+def _answer_case(rng: random.Random) -> Case:
+    """A document that was changed; what is read is exactly what a plain reading of the document gives."""
+    read, content, plainly = _READERS[rng.choice(list(_READERS))]
+    body = _body(rng, content)
+
+    def right(found: Any) -> None:
+        assert found == plainly(json.loads(body))
+        _require_storable(found)
+
+    return Case(len(body), lambda: outcome(lambda: read(Fields.read(_CALL, body)), right))
+
+
+def _require_storable(found: Any) -> None:
+    """Texts can be written, numbers fit 64 bits, and true is no number."""
+    for name in found.__slots__ if hasattr(found, "__slots__") else ():
+        value = getattr(found, name)
+        for each in value if isinstance(value, tuple) else [value]:
+            if isinstance(each, str):
+                each.encode()
+            if isinstance(each, int) and not isinstance(each, bool):
+                assert -(1 << 63) <= each < 1 << 63, f"{name} is {each}"
+
+
+KEY_ID, SECRET = "AKIAFUZZEDKEYID", "s3cr3t/of+fuzzing=="
+BASIC = base64.b64encode(f"{KEY_ID}:{SECRET}".encode()).decode()
+_SPELLINGS = (
+    SECRET,
+    KEY_ID,
+    quote(SECRET),
+    quote(SECRET, safe=""),
+    BASIC,
+)
+_PART = 6
+"""So many characters of a secret in a row are a leak."""
+
+
+def _refusal_case(rng: random.Random) -> Case:
+    """A refusal whose words repeat what was sent to the server, secrets included, at any place."""
+    words = hostile_text(rng, "authenticating request: ") + "x" * rng.choice((0, 0, rng.randrange(280, 310)))
+    words += rng.choice(_SPELLINGS) + hostile_text(rng)
+    body = json.dumps({"message": words}) if rng.random() < 0.7 else _body(rng, {"message": "no"})
+    answer = Answer(rng.choice((*range(200, 600, 7), 401, 403, 404, 429, 500, 501, 503, 999)), {}, body)
+
+    def run() -> str:
+        error = refusal(_CALL, answer, "http://server", (SECRET, KEY_ID, BASIC))
+        require_clear(error)
+        text = str(error)
+        for secret in _SPELLINGS:
+            assert all(secret[at : at + _PART] not in text for at in range(len(secret) - _PART + 1)), text
+        return "transient" if is_transient(answer) else "final"
+
+    return Case(len(body), run)
+
+
+TARGETS = (
+    Target("answers", _answer_case),
+    Target("refusals", _refusal_case, frozenset({"transient", "final"})),
+)
