@@ -23,6 +23,8 @@ _BUILDING = "LAKEFS_GC_BUILDING_CLASS_ARCHIVE"
 _OBJECTS = 100
 _JVM_EXIT_SECONDS = 300
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+# By default every JVM moves the archive to another place, which makes it copy what it could share with the file.
+_IN_PLACE = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 
 
 def file(java_home: Path) -> Path:
@@ -38,7 +40,7 @@ def options(java_home: Path) -> list[str]:
     if building := os.environ.get(_BUILDING):
         return [f'"-XX:ArchiveClassesAtExit={building}"', *_QUIET]
     archive = file(java_home)
-    return [f'"-XX:SharedArchiveFile={archive}"', *_QUIET] if archive.is_file() else []
+    return [f'"-XX:SharedArchiveFile={archive}"', *_IN_PLACE, *_QUIET] if archive.is_file() else []
 
 
 def make() -> str:
