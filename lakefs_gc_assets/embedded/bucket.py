@@ -14,7 +14,7 @@ from lakefs_gc_assets.storage.opening import open_store
 
 GRACE = timedelta(seconds=5)
 """How long an issued address may be linked: objects in a bucket cannot be made to look old, so old comes soon."""
-SKEW = timedelta(seconds=6)
+SKEW = timedelta(seconds=12)
 """What is allowed for clocks that differ, for the same reason; they must agree within half of it."""
 AGING = GRACE + SKEW + timedelta(seconds=2)
 """After this time an object may be collected."""

@@ -53,7 +53,7 @@ def test_the_sample_lies_in_the_bucket_and_reads_back(
         assert (config["blockstore_type"], config["blockstore_namespace_ValidityRegex"]) == ("s3", f"^{url}/")
         assert clients.call(server, "GET", "/config/garbage-collection")[1] == {"grace_period": 5}
         collector = demo.configuration(server, sample.repository, environment)
-        assert (collector.collection.min_age_hours, collector.collection.clock_skew_minutes) == (0, 0.1)
+        assert (collector.collection.min_age_hours, collector.collection.clock_skew_minutes) == (0, 0.2)
         assert collector.store == environment
     keys = {
         key
