@@ -18,6 +18,8 @@ _opening = threading.Lock()
 
 def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
     """The store bound to a namespace. Raises ConfigurationError where its kind is not supported or a setting lacks."""
+    if "@" in settings.endpoint_url:
+        raise ConfigurationError("store.endpoint_url holds a user or password: credentials have settings of their own")
     match namespace.location.kind:
         case "s3":
             return S3Store(settings, namespace.location)

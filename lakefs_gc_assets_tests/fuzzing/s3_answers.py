@@ -36,6 +36,15 @@ _WORDS = (
 )
 
 
+_SETTINGS = StoreSettings(
+    endpoint_url="http://127.0.0.1:9",
+    region="us-east-1",
+    access_key_id="key",
+    secret_access_key="secret",
+    path_style=True,
+)
+
+
 class _Body:
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -47,15 +56,9 @@ class _Body:
 class Service:
     """A store whose requests never leave the process; every one gets the same answer."""
 
-    def __init__(self) -> None:
-        settings = StoreSettings(
-            endpoint_url="http://127.0.0.1:9",
-            region="us-east-1",
-            access_key_id="key",
-            secret_access_key="secret",
-            path_style=True,
-        )
+    def __init__(self, settings: StoreSettings = _SETTINGS) -> None:
         self.store = S3Store(settings, Location("s3", "bucket", _ROOT))
+        self.status = 200
         self.answer = b""
         self.bodies: list[bytes] = []
         self.store._client.meta.events.register("before-send.s3", self._answered)  # type: ignore[arg-type]
@@ -64,7 +67,7 @@ class Service:
         body = request.body
         self.bodies.append(body if isinstance(body, bytes) else str(body or "").encode())
         headers = HTTPHeaders.from_pairs([("Content-Type", "application/xml")])
-        return AWSResponse(str(request.url), 200, headers, _Body(self.answer))
+        return AWSResponse(str(request.url), self.status, headers, _Body(self.answer))
 
 
 @cache

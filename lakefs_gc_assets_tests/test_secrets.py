@@ -1,0 +1,198 @@
+"""Planted secrets show nowhere: not in error texts, logs, representations, or in what the domain stores."""
+
+import base64
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from unittest import mock
+from urllib.parse import quote
+
+import pytest
+
+from lakefs_gc_assets.collection import plan as plans
+from lakefs_gc_assets.collection import receipts
+from lakefs_gc_assets.collection import report as reports
+from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.configuration import Configuration, LakeFSSettings, StoreSettings, loaded_from
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.lakefs.addresses import Location, Namespace
+from lakefs_gc_assets.lakefs.api import LakeFSClient
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.s3 import S3Store
+from lakefs_gc_assets_tests.collection.scripted import NOW
+from lakefs_gc_assets_tests.collection.test_plan import PLAN
+from lakefs_gc_assets_tests.collection.test_receipts import candidates
+from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
+from lakefs_gc_assets_tests.lakefs.good_answers import GOOD
+from lakefs_gc_assets_tests.lakefs.scripted_server import Scripted, refused, said, scripted
+from lakefs_gc_assets_tests.lakefs.talking import FixedClock
+from lakefs_gc_assets_tests.stores import local_store
+
+__all__ = ["local_store"]
+
+LAKEFS_KEY, LAKEFS_SECRET = "AKIAplantedlakefskey", "planted/lakefs+secret=="
+STORE_KEY, STORE_SECRET, TOKEN = "AKIAplantedstorekey", "planted/store+secret==", "planted//session+token=="
+PASSWORD = "planted-password"
+_BASIC = base64.b64encode(f"{LAKEFS_KEY}:{LAKEFS_SECRET}".encode()).decode()
+PLANTED = (LAKEFS_SECRET, STORE_SECRET, TOKEN, PASSWORD, _BASIC)
+SPELT = {spelling for secret in PLANTED for spelling in (secret, quote(secret), quote(secret, safe=""))}
+
+
+def settings(endpoint: str) -> LakeFSSettings:
+    return LakeFSSettings(
+        endpoint=endpoint, access_key_id=LAKEFS_KEY, secret_access_key=LAKEFS_SECRET, retries=1, read_timeout_seconds=2
+    )
+
+
+STORE = StoreSettings(
+    endpoint_url="http://127.0.0.1:9",
+    region="us-east-1",
+    path_style=True,
+    access_key_id=STORE_KEY,
+    secret_access_key=STORE_SECRET,
+    session_token=TOKEN,
+)
+
+
+def require_none(text: str) -> None:
+    """Fails where a secret, or a good part of one, is in a text."""
+    for secret in SPELT:
+        assert secret not in text, f"{secret} is in {text[:2000]}"
+        assert secret[:10] not in text, f"a part of {secret} is in {text[:2000]}"
+
+
+@pytest.fixture(autouse=True)
+def logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """All that is logged, by us in every detail, by libraries as far as people turn it on to see what happens."""
+    caplog.set_level(logging.INFO)
+    logging.getLogger("lakefs_gc_assets").setLevel(logging.DEBUG)
+    yield
+    require_none(caplog.text)
+
+
+def told(action: Callable[[], object]) -> str:
+    """The text of the error that an action ends with, and of what led to it, as a log would show it."""
+    with mock.patch("time.sleep"), pytest.raises(CollectionError) as caught:
+        action()
+    return str(caught.value) + "".join(traceback.format_exception(caught.value))
+
+
+ECHO = f"cannot verify {LAKEFS_KEY} {LAKEFS_SECRET} sent as Basic {_BASIC}"
+REPEATED = [
+    refused(401, ECHO),
+    refused(403, "x" * 290 + ECHO),
+    refused(500, ECHO),
+    refused(404, quote(ECHO)),
+    Scripted(502, f"<html>{ECHO}</html>".encode()),
+    Scripted(301, b"", {"Location": f"http://{LAKEFS_KEY}:{PASSWORD}@elsewhere/"}),
+    Scripted(200, ECHO.encode()),
+    Scripted(breaks=True),
+    Scripted(truncated=True),
+]
+
+
+@pytest.mark.parametrize("answer", REPEATED, ids=lambda answer: f"{answer.status} {answer.body[:20]!r}")
+def test_a_server_that_repeats_what_it_was_sent(answer: Scripted) -> None:
+    with scripted(answer) as server:
+        client = LakeFSClient(settings(server.url), "repo", FixedClock(), lambda seconds: None)
+        for action in (client.repository, client.branches, client.start_refs_dump):
+            require_none(told(action))
+        require_none(repr(client) + repr(vars(client)))
+
+
+def test_no_server_at_all() -> None:
+    client = LakeFSClient(settings("http://127.0.0.1:9"), "repo", FixedClock(), lambda seconds: None)
+    require_none(told(client.repository))
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("AccessDenied", "Access Denied"),
+        ("SignatureDoesNotMatch", "The request signature we calculated does not match"),
+        ("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."),
+        ("SlowDown", "Reduce your request rate"),
+    ],
+)
+def test_a_store_that_refuses(code: str, message: str) -> None:
+    service = Service(STORE)
+    service.status = 403
+    details = f"<StringToSign>{TOKEN} {STORE_SECRET}</StringToSign><AWSAccessKeyId>{STORE_KEY}</AWSAccessKeyId>"
+    service.answer = f"<Error><Code>{code}</Code><Message>{message}</Message>{details}</Error>".encode()
+    store = service.store
+    for action in (
+        lambda: store.list_level(""),
+        lambda: store.put("a", b""),
+        lambda: store.head("a"),
+        lambda: store.delete(["a"]),
+    ):
+        require_none(told(action))
+    require_none(repr(store) + repr(vars(store)))
+
+
+def test_no_store_at_all() -> None:
+    store = S3Store(STORE, Location("s3", "bucket", "repo/"))
+    require_none(told(lambda: store.put("a", b"")))
+
+
+def test_endpoints_with_passwords_are_refused_without_repeating_them() -> None:
+    url = f"https://user:{PASSWORD}@host"
+    require_none(told(lambda: LakeFSClient(settings(url), "repo", FixedClock())))
+    for uri in ("s3://bucket/repo", "gs://bucket/repo", "https://account.blob.core.windows.net/container/repo"):
+        opening = StoreSettings(endpoint_url=url, region="us-east-1", access_key_id="k", secret_access_key=STORE_SECRET)
+        text = told(lambda opening=opening, uri=uri: open_store(opening, Namespace.parse(uri)))  # type: ignore[misc]
+        assert "store.endpoint_url" in text
+        require_none(text)
+
+
+def test_settings_do_not_show_them() -> None:
+    configuration = Configuration(repository="repo", lakefs=settings("http://server"), store=STORE)
+    require_none(repr(configuration) + str(configuration))
+
+
+@pytest.mark.parametrize("section", ["lakefs", "store"])
+@pytest.mark.parametrize("value", [LAKEFS_SECRET, [LAKEFS_SECRET], {"value": LAKEFS_SECRET}, {"env": [LAKEFS_SECRET]}])
+def test_a_secret_that_is_written_into_the_file_is_refused_without_repeating_it(section: str, value: object) -> None:
+    content = {"repository": "repo", section: {"secret_access_key": value}}
+    with pytest.raises(ConfigurationError) as caught:
+        loaded_from(content, "lakefs-gc.yaml")
+    require_none("".join(traceback.format_exception(caught.value)))
+
+
+def test_what_the_domain_stores(local_store: ObjectStore) -> None:
+    """Plan, lock, receipts and report of a run whose server and store fail and repeat what they were sent."""
+    with scripted(said(GOOD["repository"] | {"id": "other"}), refused(500, ECHO)) as server:
+        client = LakeFSClient(settings(server.url), "repo", FixedClock(), lambda seconds: None)
+        error = told(client.branches)
+    plans.write_first(local_store, PLAN)
+    held = Lock.acquire(
+        local_store, run_id=PLAN.run_id, owner=PLAN.owner, now=FixedClock().now(), expiry=timedelta(hours=1)
+    )
+    reports.write(local_store, reports.failed(PLAN, NOW, error))
+
+    service = Service(STORE)
+    rows = "".join(f"<Error><Key>repo/{key}</Key><Code>AccessDenied</Code></Error>" for key in ("data/x", "data/y"))
+    service.answer = f"<DeleteResult>{rows}</DeleteResult>".encode()
+    outcomes = service.store.delete(["data/x", "data/y"])
+    told_of = receipts.table(
+        candidates("data/x", "data/y"), [receipts.Outcome.FAILED] * 2, [each.error for each in outcomes], NOW
+    )
+    receipts.write(local_store, PLAN.run_id, "batch", told_of)
+    held.release()
+
+    stored = [key for batch in local_store.list("") for key in batch.column("key").to_pylist()]
+    assert len(stored) >= 4
+    for key in stored:
+        require_none(local_store.get(key).decode("latin-1"))
+    assert receipts.read(local_store, PLAN.run_id).num_rows == 2
+
+
+def test_the_search_finds_what_it_is_made_for() -> None:
+    for secret in PLANTED:
+        with pytest.raises(AssertionError):
+            require_none(json.dumps({"x": f"a{secret}b"}))
+        with pytest.raises(AssertionError):
+            require_none(quote(secret))
