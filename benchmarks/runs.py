@@ -117,14 +117,17 @@ def run(settings: dict[str, Any], *options: str, show: bool = False) -> Run:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None and process.stderr is not None
         events: list[dict[str, Any]] = []
-        with processes.sampled(process.pid) as memory:
-            for line in process.stdout:
-                events.append(json.loads(line))
-                if show and "line" in events[-1]:
-                    print(f"{events[-1]['at'] - began:8.1f} {events[-1]['line']}", file=sys.stderr, flush=True)
-            said = process.stderr.read()
-            process.wait()
-            ended = time.time()
+        try:
+            with processes.sampled(process.pid) as memory:
+                for line in process.stdout:
+                    events.append(json.loads(line))
+                    if show and "line" in events[-1]:
+                        print(f"{events[-1]['at'] - began:8.1f} {events[-1]['line']}", file=sys.stderr, flush=True)
+                said = process.stderr.read()
+                process.wait()
+                ended = time.time()
+        finally:
+            process.kill()
     if process.returncode != 0 or not events or not events[-1].get("succeeded"):
         raise RunFailed(f"the run ended with status {process.returncode}: {said.strip()[-2000:]}")
     told, steps = events[-1]["told"], events[:-1]

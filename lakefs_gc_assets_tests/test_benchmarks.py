@@ -1,0 +1,95 @@
+import json
+import lzma
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from benchmarks import counting, recorded, repositories
+from benchmarks.counting import Counts
+from benchmarks.marks import at_least, at_most, figure, summary
+from benchmarks.shapes import Shape
+from lakefs_gc_assets.lakefs import layout, ranges
+from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.storage.local import LocalStore
+
+TINY = Shape("tiny", committed=600, ranges=3, commits=4, branches=3, uncommitted=20, garbage=30)
+
+
+def test_a_mark_is_reached_from_its_own_side() -> None:
+    measures = [at_most("a", 1, "s", 1), at_most("b", 2, "s", 1), at_least("c", 2, "x", 1), figure("d", 9, "s")]
+
+    assert [measure.reached for measure in measures] == [True, False, True, None]
+    assert summary(measures) == "2 marks reached, 1 missed"
+    assert "MISSED" in str(measures[1])
+    assert json.loads(json.dumps(measures[0].as_json()))["reached"] is True
+
+
+def test_ages_and_moments_are_read() -> None:
+    assert [recorded.age(text) for text in ("24", "36h", "2d", "90m", "0")] == [
+        timedelta(hours=24),
+        timedelta(hours=36),
+        timedelta(days=2),
+        timedelta(minutes=90),
+        timedelta(),
+    ]
+    assert recorded.moment("2026-11-21T10:00:00") == datetime(2026, 11, 21, 10, tzinfo=UTC)
+    assert recorded.moment("2026-11-21T10:00:00+02:00") == datetime(2026, 11, 21, 8, tzinfo=UTC)
+
+
+def test_classes_are_read(tmp_path: Path) -> None:
+    (tmp_path / "keys.tsv.xz").write_bytes(lzma.compress(b"data/a/b\tactive\ndata/a/c\torphan\n"))
+
+    assert recorded.classes(tmp_path) == {"data/a/b": "active", "data/a/c": "orphan"}
+
+
+def test_addresses_are_those_of_lakefs() -> None:
+    names = list(repositories.addresses(25_000, repositories.BORN))
+
+    assert len(set(names)) == len(names)
+    assert len({name.split("/")[1] for name in names}) == 3
+    for name in names[::5000]:
+        parsed = layout.parse(name)
+        assert parsed.layout is Layout.SLICE
+        assert parsed.issued_at is not None
+        assert parsed.issued_at >= int(repositories.BORN.timestamp())
+
+
+def test_a_repository_holds_what_its_shape_says_and_is_restored(tmp_path: Path) -> None:
+    folder = repositories.made(TINY, tmp_path)
+    root = repositories.objects_folder(folder)
+    store = LocalStore(root)
+
+    stored = {key for batch in store.list("data/") for key in batch.column("key").to_pylist()}
+    committed: set[str] = set()
+    for file in (root / "_lakefs").iterdir():
+        if len(file.name) == 64 and ranges.table_kind(file.read_bytes(), file.name).type == "ranges":
+            committed |= set(ranges.read_range(file.read_bytes(), file.name).addresses.to_pylist())
+    assert len(stored) == TINY.objects
+    assert len(committed) == TINY.committed
+    assert committed < stored
+
+    assert repositories.garbage_left(folder) == TINY.garbage
+    garbage = (folder / "garbage.txt").read_text().split()
+    assert committed.isdisjoint(garbage)
+    for address in garbage:
+        (root / address).unlink()
+    assert repositories.garbage_left(folder) == 0
+
+    assert repositories.made(TINY, tmp_path) == folder
+    assert repositories.garbage_left(folder) == TINY.garbage
+
+
+def test_counts_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(counting.FOLDER_VARIABLE, str(tmp_path))
+    counting._own.clear()
+
+    counting._add(api_calls=1, bytes_read=10)
+    if (child := os.fork()) == 0:
+        counting._add(store_calls=2, bytes_read=5)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert counting.total(tmp_path) == Counts(api_calls=1, store_calls=2, bytes_read=15)
+    assert counting.total(tmp_path) - Counts(api_calls=1) == Counts(store_calls=2, bytes_read=15)
