@@ -1,8 +1,10 @@
 """Ending a run that failed: its report says why, and its lock is given back."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from lakefs_gc_assets.collection import plan as plans
+from lakefs_gc_assets.collection import receipts
 from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.lock import release_owned
 from lakefs_gc_assets.collection.plan import Plan
@@ -10,10 +12,14 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 
 def store_report(store: ObjectStore, plan: Plan, now: datetime, error: str) -> None:
-    """Stores the report of a failed run, unless the run already ended well."""
+    """Stores the report of a failed run, unless the run already ended well.
+
+    A dry run that has receipts was approved since: where that sweep fails, its report no longer holds.
+    """
     earlier = reports.read(store, plan.run_id)
-    if earlier is None or not earlier.success:
-        reports.write(store, reports.failed(plan, now, error))
+    swept = plan.sweep or bool(receipts.keys(store, plan.run_id))
+    if earlier is None or not earlier.success or (earlier.dry_run and swept):
+        reports.write(store, replace(reports.failed(plan, now, error), dry_run=not swept))
 
 
 def end_between_steps(store: ObjectStore, run_id: str, now: datetime, error: str) -> None:
