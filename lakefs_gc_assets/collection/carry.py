@@ -13,11 +13,13 @@ what is carried and the ranges not yet read. Nothing outside of this universe ca
 into a settled slice late (a very long upload), and that waits for the next clean run.
 """
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lakefs_gc_assets.collection import ranges_read, run_folder, stored_ids
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -75,6 +77,18 @@ def read_settled(store: ObjectStore, run_id: str, carry: Carry) -> frozenset[str
 def read_ids(store: ObjectStore, run_id: str, carry: Carry) -> frozenset[str]:
     """The ids of ranges and metaranges read by a run and the ones before it. Raises CorruptFile."""
     return ranges_read.read(store, run_id, carry.attempt, carry.read_sha256)
+
+
+def require_frames(store: ObjectStore, run_id: str, carry: Carry) -> None:
+    """Raises CorruptFile where the manifest of a frame that a run left is gone, or is another one."""
+    for frame, digest in ((OPEN, carry.open_digest), (COMMITTED, carry.committed_digest)):
+        key = run_folder.manifest(run_id, frame)
+        try:
+            manifest = store.get(key)
+        except ObjectNotFound:
+            raise CorruptFile(key, "existence", "the file is missing from the object store") from None
+        if hashlib.sha256(manifest).hexdigest() != digest:
+            raise CorruptFile(key, "digest", "the frame is not the one that the report names")
 
 
 def write_listed_slices(store: ObjectStore, run_id: str, attempt: str, slices: Iterable[str]) -> str:

@@ -59,6 +59,7 @@ class Plan:
         previous_run: the newest run before this one, however it ended; None for the first.
         live_definition: what counts as live, in words or as a digest; runs that differ in it cannot build on others.
         predecessor: the run that an optimized run builds on; None for other flows.
+        predecessor_attempt: the attempt of that run whose carry is meant; one made again left another.
         why_clean: why a run that was asked to be optimized is a clean one; None where it is what was asked for.
     """
 
@@ -79,6 +80,7 @@ class Plan:
     previous_run: str | None = None
     live_definition: str = ALL_COMMITS
     predecessor: str | None = None
+    predecessor_attempt: str | None = None
     why_clean: str | None = None
     format_version: int = FORMAT_VERSION
 

@@ -10,7 +10,6 @@ from lakefs_gc_assets.collection.predecessor import NoPredecessor, Predecessor
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW
 
 
 def begin(
@@ -67,7 +66,7 @@ def _optimized(repository: OpenRepository, made: Plan) -> Plan:
         predecessor.require_earlier_cutoff(found, made)
     except NoPredecessor as reason:
         return replace(made, why_clean=str(reason))
-    return replace(made, flow=Flow.OPTIMIZED, predecessor=found.run_id)
+    return replace(made, flow=Flow.OPTIMIZED, predecessor=found.run_id, predecessor_attempt=found.carry.attempt)
 
 
 def live_definition(repository: OpenRepository) -> str:
@@ -100,7 +99,8 @@ def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[st
             return universe.windows_of(slices, size), str(reason)
         needed = set(found.carry.open_windows)
         unsettled = tuple(name for name in slices if name not in found.settled)
-        needed.update(universe.windows_of(unsettled, size)[1:])
+        # With `legacy`, where names belong that lakeFS never makes, also inside of a new slice.
+        needed.update(universe.windows_of(unsettled, size))
         ordered = dict.fromkeys([*universe.windows_of(slices, size), *sorted(needed)])
-        return tuple(name for name in ordered if name in needed) or (LEGACY_WINDOW,), None
+        return tuple(name for name in ordered if name in needed), None
     return universe.windows_of(slices, size), None

@@ -55,6 +55,7 @@ def find(repository: OpenRepository, live_definition: str, before: str | None = 
             raise NoPredecessor(f"run {found.report.run_id} left nothing to build on: {_why_nothing(found.report)}")
         _require_alike(repository, found.plan, live_definition)
         run_id = found.report.run_id
+        carries.require_frames(repository.store, run_id, carry)
         carries.read_ids(repository.store, run_id, carry)
         settled = carries.read_settled(repository.store, run_id, carry)
     except CorruptFile as corrupt:
@@ -105,6 +106,8 @@ def _newest(store: ObjectStore, before: str | None) -> _Ended:
     report = reports.read(store, plan.run_id)
     if report is None:
         raise NoPredecessor(f"run {plan.run_id}, which was to delete, has not ended")
+    if report.attempt != plan.attempt:
+        raise NoPredecessor(f"run {plan.run_id}, which was to delete, was begun again and has not ended")
     return _Ended(plan, report)
 
 

@@ -6,13 +6,14 @@ import pytest
 
 from lakefs_gc_assets.collection import carry as carries
 from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection import planning, predecessor, ranges_read, run_folder
+from lakefs_gc_assets.collection import planning, predecessor, ranges_read, run_folder, universe
 from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collection.predecessor import NoPredecessor
 from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collection.universe import Part
 from lakefs_gc_assets_tests.collection.past_runs import DAY, HOUR, IDS, NOW, SETTLED, began, ended, opened
 
 __all__ = ["opened"]
@@ -112,6 +113,24 @@ def test_files_that_are_gone_or_changed_are_named(opened: OpenRepository) -> Non
     assert "read-attempt.parquet: checksum" in why_not(opened)
 
 
+@pytest.mark.parametrize("frame", [carries.OPEN, carries.COMMITTED])
+def test_a_frame_that_is_gone_or_was_made_again_is_named(opened: OpenRepository, frame: str) -> None:
+    newest = began(opened, DAY)
+    ended(opened, newest)
+    key = run_folder.manifest(newest.run_id, frame)
+    opened.store.put(key, b"another one")
+    assert f"{frame}/manifest.json: digest" in why_not(opened)
+    opened.store.delete([key])
+    assert f"{frame}/manifest.json: existence" in why_not(opened)
+
+
+def test_what_an_attempt_left_is_not_built_on_once_another_began(opened: OpenRepository) -> None:
+    newest = began(opened, DAY)
+    ended(opened, newest, success=False, ending=Ending.PARTLY_DELETED)
+    opened.store.put(run_folder.plan(newest.run_id), replace(newest, attempt="another").to_json())
+    assert why_not(opened) == f"run {newest.run_id}, which was to delete, was begun again and has not ended"
+
+
 def test_an_unreadable_report_or_plan_is_named(opened: OpenRepository) -> None:
     newest = began(opened, DAY)
     opened.store.put(run_folder.report(newest.run_id), b"{")
@@ -132,6 +151,7 @@ class TestPlanning:
         ended(opened, newest)
         made = self.plan(opened)
         assert (made.flow, made.predecessor, made.why_clean) == (Flow.OPTIMIZED, newest.run_id, None)
+        assert made.predecessor_attempt == newest.attempt
         assert plans.read(opened.store, self.RUN) == made
 
     def test_without_one_it_is_a_clean_run_that_says_why(self, opened: OpenRepository) -> None:
@@ -167,13 +187,21 @@ class TestPlanning:
         windows, why_clean = planning.windows_to_collect(opened, Flow.OPTIMIZED)
         assert windows[:3] == ("legacy", "2026-09", "2026-10") and why_clean == "there is no earlier run"
         report = ended(opened, began(opened, DAY))
-        assert planning.windows_to_collect(opened, Flow.OPTIMIZED) == (("2026-09", "2026-10"), None)
+        assert planning.windows_to_collect(opened, Flow.OPTIMIZED) == (("legacy", "2026-09", "2026-10"), None)
         assert report.carry is not None
         waiting = replace(report, carry=replace(report.carry, open_windows=("legacy", "2025-01")))
         reports.write(opened.store, waiting)
         windows, _ = planning.windows_to_collect(opened, Flow.OPTIMIZED)
         assert windows == ("legacy", "2026-09", "2026-10", "2025-01")
         assert planning.windows_to_collect(opened, Flow.CLEAN)[0][0] == "legacy"
+
+    def test_a_name_of_no_slice_inside_of_a_new_one_lies_in_the_windows(self, opened: OpenRepository) -> None:
+        ended(opened, began(opened, DAY))
+        folder = f"data/{IDS.descending(NOW - 5 * DAY)}/"
+        opened.store.put(f"{folder}a name that lakeFS never makes", b"")
+        (batch,) = universe.list_part(opened.store, Part(folder), "month")
+        windows, _ = planning.windows_to_collect(opened, Flow.OPTIMIZED)
+        assert set(batch.column("slice_window").to_pylist()) <= set(windows)
 
     def test_corrupt_files_do_not_stop_a_clean_run(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)
