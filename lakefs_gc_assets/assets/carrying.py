@@ -15,14 +15,14 @@ from lakefs_gc_assets.collection.predecessor import NoPredecessor
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.universe import Folders
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.sources import carrying, subtraction
 
 
 class Inherited:
-    """What the predecessor of an optimized run left, checked against what its report says.
+    """What an earlier run left, checked against what its report says.
 
     Raises CorruptFile where a file is not the one that the report names.
     """
@@ -79,8 +79,18 @@ def late_arrivals(run: Step, candidates: StoredFrame) -> int:
 
 
 def inherited(run: Step) -> Inherited | None:
-    """What an optimized run builds on; None for other flows."""
-    return Inherited(run, run.plan.predecessor) if run.plan.predecessor is not None else None
+    """What an optimized run builds on; None for other flows.
+
+    Raises OrderViolation where that run was made again since: parts of what its two attempts left do not fit.
+    """
+    if run.plan.predecessor is None:
+        return None
+    found = Inherited(run, run.plan.predecessor)
+    if found.carry.attempt != run.plan.predecessor_attempt:
+        raise OrderViolation(
+            f"run {found.run_id}, which this one builds on, was made again since this one began: open a new run"
+        )
+    return found
 
 
 def reason_for_none(run: Step, outcomes: StoredFrame) -> str | None:
@@ -122,14 +132,14 @@ def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
     if problem := checked.contradiction:
         return problem
     windows = waiting.manifest.rows_by_window()
-    ids = ranges_read.read(store, run_id, attempt)
+    read_sha256 = committed.manifest.figures["read_sha256"]
     return Carry(
         attempt=attempt,
         settled=len(settled),
         settled_objects=listed.manifest.figures["settled_objects"] + checked.committed,
         settled_sha256=carries.write_settled(store, run_id, attempt, settled),
-        read=len(ids),
-        read_sha256=ranges_read.write(store, run_id, attempt, ids),
+        read=len(ranges_read.read(store, run_id, attempt, read_sha256)),
+        read_sha256=read_sha256,
         open=waiting.manifest.rows,
         open_digest=waiting.manifest.digest,
         committed=carried.manifest.rows,

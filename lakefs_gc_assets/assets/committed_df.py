@@ -30,13 +30,13 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             known = before.read_ids if before else frozenset()
             found = Committed.ask(run, uncommitted_df.manifest.span.ended_at, known)
             live = found.own
-            if before and before.report.commit_source != live.source.value:
+            if before and before.report.commit_source != found.source:
                 raise OrderViolation(
-                    f"commits come from the {live.source.value}; in run {before.run_id}, which this one builds on, "
+                    f"commits come from the {found.source}; in run {before.run_id}, which this one builds on, "
                     f"they came from the {before.report.commit_source}: open a clean run"
                 )
             figures = {
-                "commit_source": live.source.value,
+                "commit_source": found.source,
                 "commits": live.commits,
                 "commits_fetched": live.fetched,
                 "metaranges_read": len(found.unread[0].metarange_ids),
@@ -46,13 +46,14 @@ def define(graph: Graph) -> dg.AssetsDefinition:
                 "branches_before": branches_before(run),
                 **(by_rules(found.definition) if found.definition else {}),
             }
-            run.log(f"{live.commits:,} commits, {figures['ranges_read']:,} ranges to read, by the {live.source.value}")
+            run.log(f"{live.commits:,} commits, {figures['ranges_read']:,} ranges to read, by the {found.source}")
             addresses = found.addresses(run)
             if before:
                 addresses = addresses.unionByName(before.committed())
-            stored = run.store("committed_df", addresses, (uncommitted_df,), figures, live.started_at)
-            ranges_read.write(run.repository.store, run.plan.run_id, run.plan.attempt, known | found.ids)
-            return stored
+            # Ids and addresses belong together: a recheck skips what these ids name.
+            ids = known | found.ids
+            figures["read_sha256"] = ranges_read.write(run.repository.store, run.plan.run_id, run.plan.attempt, ids)
+            return run.store("committed_df", addresses, (uncommitted_df,), figures, live.started_at)
 
     return committed_df
 

@@ -37,6 +37,7 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             sweep = run.plan.sweep or approved(run, candidates)
             outcomes = swept(run, candidates) if sweep else only_marked(run, candidates)
             stored = run.store("deleted_report", outcomes, (candidates,), {"swept": sweep})
+            require_all_decided(stored, candidates)
             ended = report_of(run, stored, leave(run, stored))
             report.write(run.repository.store, ended)
             run.log(f"{ended.ending.value}: {ended.counts['deleted']:,} deleted, {ended.counts['failed']:,} failed")
@@ -52,6 +53,16 @@ def require_inputs(frame: StoredFrame, *inputs: StoredFrame) -> None:
             raise OrderViolation(
                 f"{given.name} was made again after {frame.name} was made from it. Materialize {frame.name} again"
             )
+
+
+def require_all_decided(outcomes: StoredFrame, candidates: StoredFrame) -> None:
+    """Raises CollectionError where outcomes are gone, as they are when Spark loses a worker that kept them."""
+    lost = candidates.manifest.rows - outcomes.manifest.rows
+    if lost > 0:
+        raise CollectionError(
+            f"it is not known what became of {lost:,} of {candidates.manifest.rows:,} candidates. Materialize "
+            "deleted_report again: it goes on by the receipts"
+        )
 
 
 def only_marked(run: Step, candidates: StoredFrame) -> DataFrame:
@@ -78,6 +89,7 @@ def swept(run: Step, candidates: StoredFrame) -> DataFrame:
     listed, committed = run.stored("store_df"), run.stored("committed_df")
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(run.repository), run.repository.settings)
     found = mark_of(listed, run.stored("uncommitted_df"), committed, candidates)
+    guards.require_live_set(found)
     for guard in guards.tripped(found, run.repository.settings):
         raise guard
     rows = candidates.dataframe(run.spark)
@@ -138,8 +150,10 @@ def live_again(run: Step) -> DataFrame:
     """
     marked, committed = run.stored("uncommitted_df"), run.stored("committed_df")
     prepared = Uncommitted.prepare(run)
-    known = ranges_read.read(run.repository.store, run.plan.run_id, run.plan.attempt)
+    read_sha256 = committed.manifest.figures["read_sha256"]
+    known = ranges_read.read(run.repository.store, run.plan.run_id, run.plan.attempt, read_sha256)
     found = Committed.ask(run, prepared.ended_at, known)
+    require_same_source(found.source, committed)
     for guard in found.definition.guards if found.definition else ():
         raise guard
     guards.require_branches(len(found.own.heads), len(committed.manifest.figures["heads"]), run.repository.settings)
@@ -149,6 +163,17 @@ def live_again(run: Step) -> DataFrame:
         guards.require_uncommitted_kept(lost, marked.manifest.rows, run.repository.settings)
     run.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live
+
+
+def require_same_source(source: str, marked: StoredFrame) -> None:
+    """Raises OrderViolation where a recheck learns of commits in another way than the mark did.
+
+    The ids that the mark read say what a recheck may skip. A listing of metadata files may name a metarange and lack a
+    range written before it; only another listing finds that range.
+    """
+    before = marked.manifest.figures["commit_source"]
+    if source != before:
+        raise OrderViolation(f"commits come from the {source}, at the mark from the {before}: open a new run")
 
 
 def _decided(run: Step, rows: DataFrame, outcome: Outcome) -> DataFrame:

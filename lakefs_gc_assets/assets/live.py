@@ -137,6 +137,12 @@ class Committed:
         return frozenset[str]().union(*(each.ids for each in self.unread))
 
     @property
+    def source(self) -> str:
+        """Where the commits were learnt from; of each repository, this one's first, where that differs."""
+        sources = [each.source.value for each in self.unread]
+        return sources[0] if len(set(sources)) == 1 else ", ".join(sources)
+
+    @property
     def ranges(self) -> int:
         """How many ranges or files are read."""
         return sum(each.ranges for each in self.unread)

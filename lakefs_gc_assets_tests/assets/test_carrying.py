@@ -124,16 +124,37 @@ def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
     assert again.flow == "clean" and "limited to the windows" in (again.why_clean or "")
 
 
-def test_a_changed_frame_ends_the_run_that_builds_on_it(runs: GraphRuns) -> None:
+def test_a_changed_frame_is_not_built_on(runs: GraphRuns) -> None:
     clean = collected(runs, Flow.CLEAN)
     store = runs.repository.store
     manifests.write(store, dataclasses.replace(manifests.read(store, clean.run_id, "open"), figures={"other": 1}))
-    runs.clock.moment += DAY
-    opened = runs.open(Flow.OPTIMIZED)
-    result = runs.make(opened)
+    again = collected(runs)
+    assert again.flow == "clean" and "open/manifest.json: digest" in (again.why_clean or "")
+
+
+def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = collected(runs, Flow.CLEAN)
+    store = runs.repository.store
+    manifests.write(store, dataclasses.replace(manifests.read(store, clean.run_id, "open"), figures={"other": 1}))
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(carries, "require_frames", lambda *given: None)
+        runs.clock.moment += DAY
+        result = runs.make(runs.open(Flow.OPTIMIZED))
     assert "open is not the frame that the report" in failures(result)["store_df"]
     again = collected(runs)
     assert again.flow == "clean" and "failed" in (again.why_clean or "")
+
+
+def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(runs: GraphRuns) -> None:
+    collected(runs, Flow.CLEAN)
+    generator, moment = xids.Generator(), runs.clock.moment
+    runs.server.place(f"data/{generator.descending(moment)}/odd name", written_at=moment)
+    runs.clock.moment += 2 * DAY
+    found = collected(runs)
+    assert (found.flow, found.counts["slices_listed"]) == ("optimized", 1)
+    assert carried(found).open_windows[-1:] == ("legacy",)
 
 
 def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(runs: GraphRuns) -> None:

@@ -1,0 +1,71 @@
+"""What a sweep refuses before Spark is asked for anything."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lakefs_gc_assets.assets.carrying import inherited
+from lakefs_gc_assets.assets.deleted_report import require_all_decided, require_same_source, swept
+from lakefs_gc_assets.assets.step import Step
+from lakefs_gc_assets.collection import report as reports
+from lakefs_gc_assets.collection.order import Span
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.errors import CollectionError, GuardTripped, OrderViolation
+from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
+from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets_tests.collection.past_runs import DAY, NOW, began, ended, opened
+
+__all__ = ["opened"]
+LISTED = {"flow": "clean", "settled_objects": 0, "nested_namespaces": []}
+COMMITTED = {"entries_promised": 7, "heads": {}, "branches_before": None, "commit_source": "metadata folder"}
+CANDIDATES = {"kept": {}, "missing": 0, "expected": 0, "missing_examples": []}
+
+
+def frame(name: str, rows: int, **figures: Any) -> StoredFrame:
+    """A stored frame that is never read."""
+    span = Span(name, "run", "attempt", NOW, NOW)
+    files = (FrameFile(name, "legacy", rows, 1, "0" * 64),)
+    return StoredFrame(Manifest(span, files, {}, figures), cast(Any, None), 1)
+
+
+def step_of(repository: OpenRepository, **plan: str) -> Step:
+    """A step without Spark: whatever asks for it fails."""
+    frames = {
+        "store_df": frame("store_df", 100, **LISTED),
+        "uncommitted_df": frame("uncommitted_df", 0),
+        "committed_df": frame("committed_df", 0, **COMMITTED),
+    }
+    run = SimpleNamespace(repository=repository, plan=SimpleNamespace(**plan), stored=frames.__getitem__)
+    return cast(Step, run)
+
+
+def test_an_empty_live_set_is_not_swept_even_where_there_are_candidates(opened: OpenRepository) -> None:
+    with pytest.raises(GuardTripped, match="empty live set"):
+        swept(step_of(opened), frame("candidates", 1, **CANDIDATES))
+
+
+def test_outcomes_that_were_lost_end_the_run() -> None:
+    require_all_decided(frame("deleted_report", 3), frame("candidates", 3))
+    with pytest.raises(CollectionError, match="1 of 3 candidates"):
+        require_all_decided(frame("deleted_report", 2), frame("candidates", 3))
+
+
+def test_a_recheck_learns_of_commits_as_the_mark_did() -> None:
+    marked = frame("committed_df", 1, **COMMITTED)
+    require_same_source("metadata folder", marked)
+    with pytest.raises(OrderViolation, match="from the refs dump, at the mark from the metadata folder"):
+        require_same_source("refs dump", marked)
+
+
+def test_a_run_that_was_made_again_is_not_built_on_half_way(opened: OpenRepository) -> None:
+    before = began(opened, DAY)
+    left = ended(opened, before).carry
+    run = step_of(opened, predecessor=before.run_id, predecessor_attempt=before.attempt)
+    found = inherited(run)
+    assert found is not None and found.carry == left
+    again = began(opened, DAY, run_id=before.run_id, attempt="another")
+    ended(opened, again)
+    assert reports.read(opened.store, before.run_id) is not None
+    with pytest.raises(OrderViolation, match="was made again"):
+        inherited(run)
