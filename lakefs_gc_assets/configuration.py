@@ -302,10 +302,12 @@ class Loaded:
     Attributes:
         configuration: with secrets left empty.
         secret_variables: the environment variable of each secret, by section and name.
+        apart: whether what Dagster calls its assets and jobs must differ from those of other repositories.
     """
 
     configuration: Configuration
     secret_variables: dict[tuple[str, str], str]
+    apart: bool = False
 
     def with_secrets(self) -> Configuration:
         """The configuration with secrets read from the environment. Raises ConfigurationError where one is not set."""
@@ -345,7 +347,8 @@ def loaded_from(content: dict[str, Any], source: str) -> Loaded:
                 f"`{name}: {{env: NAME}}` here"
             )
         secrets[section, name] = variable
-    return Loaded(_validated(_resolved(content, ()), source), secrets)
+    configuration = _validated(_resolved(content, ()), source)
+    return Loaded(configuration, secrets, apart=bool(configuration.name))
 
 
 def _secret_fields() -> Iterator[tuple[str, str]]:

@@ -18,9 +18,9 @@ from lakefs_gc_assets.resources import resources
 
 
 def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
-    """The definitions of one repository by plain names; `loggers` in place of Dagster's own console."""
+    """The definitions of one repository; `loggers` in place of Dagster's own console."""
     alone = dg.Definitions(executor=dg.in_process_executor, loggers=loggers)
-    return dg.Definitions.merge(_one(loaded, Names(loaded.configuration.label), clock), alone)
+    return dg.Definitions.merge(_one(loaded, Names.of_loaded(loaded), clock), alone)
 
 
 def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
@@ -30,10 +30,7 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 
     Raises ConfigurationError where two of them would have one name.
     """
-    names = [
-        Names(loaded.configuration.label, apart=len(repositories) > 1 or bool(loaded.configuration.name))
-        for loaded in repositories
-    ]
+    names = [Names.of_loaded(loaded) for loaded in repositories]
     identifiers = [name.identifier for name in names]
     if twice := next((name for name in names if identifiers.count(name.identifier) > 1), None):
         raise ConfigurationError(

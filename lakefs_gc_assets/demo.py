@@ -11,6 +11,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from lakefs_gc_assets.collection.clock import SystemClock
+from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.configuration import CollectionSettings, Configuration, LakeFSSettings, Loaded, StoreSettings
 from lakefs_gc_assets.demonstration import demonstrate
 from lakefs_gc_assets.embedded import bucket
@@ -70,7 +71,7 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
         why = {garbage.address: garbage.kind for garbage in sample.garbage}
         users = _Users(server, sample, console)
         loaded = Loaded(configuration(server, sample.repository, store), {})
-        shown = demonstrate(loaded, SystemClock(), console, why, users.work)
+        shown = demonstrate(loaded, SystemClock(), console, why, users.work, then=(Flow.OPTIMIZED,))
         lost = unreadable(server, sample)
         left = still_stored(server, sample)
     for live in lost:
@@ -84,7 +85,8 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
         style="bold",
         soft_wrap=True,
     )
-    return not lost and not left and not shown.failed and users.worked
+    as_asked = shown.flows == (Flow.CLEAN, Flow.OPTIMIZED)
+    return not lost and not left and not shown.failed and users.worked and as_asked
 
 
 def sample_name(store_url: str) -> str:

@@ -1,6 +1,6 @@
-"""A whole collection shown to a person: a dry run, what would go and why, the sweep, the report."""
+"""A whole collection shown to a person: a dry run, what would go and why, the sweep, what an optimized run looks at."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -10,6 +10,8 @@ from rich.table import Table
 from lakefs_gc_assets import running
 from lakefs_gc_assets.collection import report
 from lakefs_gc_assets.collection.clock import Clock
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.errors import CollectionError
@@ -19,11 +21,12 @@ from lakefs_gc_assets.frames.spark import StoredFrame
 
 @dataclass(frozen=True)
 class Shown:
-    """What a demonstration did: addresses that the dry run named, and how many the sweep deleted."""
+    """What a demonstration did: addresses that the dry run named, how many went, and the flows of the sweeps."""
 
     candidates: frozenset[str]
     deleted: int
     failed: int
+    flows: tuple[str, ...]
 
 
 def demonstrate(
@@ -32,12 +35,14 @@ def demonstrate(
     console: Console,
     why: Mapping[str, str],
     meanwhile: Callable[[str], None] = lambda line: None,
+    then: Sequence[Flow] = (),
 ) -> Shown:
     """Makes a dry run and a sweep in one process and one Spark session, and shows both.
 
     Args:
         why: what happened to an object that makes it garbage, by address, as far as the one who made it knows.
         meanwhile: is told each line of the sweep as it happens, to work on the repository at the same time.
+        then: flows of further sweeps, to compare what each looks at.
     Raises:
         CollectionError: where one of the runs fails.
     """
@@ -51,13 +56,19 @@ def demonstrate(
         if unrecognised:
             console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
         console.rule("sweep")
-        swept = _run(loaded, clock, console, home, sweep=True, meanwhile=meanwhile)
-        ended = report.read(repository.store, swept)
-        assert ended is not None
+        swept = [_run(loaded, clock, console, home, sweep=True, meanwhile=meanwhile)]
+        for flow in then:
+            console.rule(f"the next run, {flow}")
+            swept.append(_run(loaded, clock, console, home, sweep=True, flow=flow))
+        ended = [found for run_id in swept if (found := report.read(repository.store, run_id))]
         console.rule("report")
-        for line in running.described(ended):
-            console.print(line, highlight=False, soft_wrap=True)
-        return Shown(frozenset(candidates), ended.counts["deleted"], ended.counts["failed"])
+        for found in ended:
+            for line in running.described(found):
+                console.print(line, highlight=False, soft_wrap=True)
+        if then:
+            console.print(_compared(ended))
+        deleted, failed = (sum(found.counts[name] for found in ended) for name in ("deleted", "failed"))
+        return Shown(frozenset(candidates), deleted, failed, tuple(found.flow for found in ended))
 
 
 def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int]:
@@ -74,12 +85,13 @@ def _run(
     *,
     sweep: bool,
     meanwhile: Callable[[str], None] = lambda line: None,
+    flow: Flow = Flow.CLEAN,
 ) -> str:
     def progress(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
         meanwhile(line)
 
-    succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home)
+    succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
     if not succeeded:
         raise CollectionError(error or f"run {run_id} failed")
     return run_id
@@ -96,4 +108,15 @@ def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
         table.add_row(reason, f"{len(addresses):,}", running.size(total), addresses[0])
     table.add_section()
     table.add_row("all", f"{len(candidates):,}", running.size(sum(candidates.values())), "")
+    return table
+
+
+def _compared(reports: Sequence[Report]) -> Table:
+    """What each run had to look at."""
+    table = Table(
+        "run", "slices listed", "objects looked at", "ranges read", "deleted", title="what each run looked at"
+    )
+    for found in reports:
+        counted = (found.counts[name] for name in ("slices_listed", "listed", "ranges_read", "deleted"))
+        table.add_row(found.flow, *(f"{count:,}" for count in counted))
     return table

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.partitions import RunPartitions
 
 
@@ -22,6 +23,11 @@ class Names:
 
     repository: str
     apart: bool = False
+
+    @classmethod
+    def of_loaded(cls, loaded: Loaded) -> "Names":
+        """The names that a configuration gives its repository."""
+        return cls(loaded.configuration.label, loaded.apart)
 
     @property
     def identifier(self) -> str:

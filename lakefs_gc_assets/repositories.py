@@ -10,6 +10,7 @@ With `repositories`, the sections of the file hold for all, and each entry of th
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
     for place, entry in enumerate(entries, start=1):
         if not entry.get("repository"):
             raise ConfigurationError(f"{source}: entry {place} of `{_LIST}` does not say which `repository`")
-        found.append(loaded_from(_over(shared, entry), f"{source}, repository {entry['repository']}"))
+        loaded = loaded_from(_over(shared, entry), f"{source}, repository {entry['repository']}")
+        found.append(replace(loaded, apart=loaded.apart or len(entries) > 1))
     return tuple(found)
 
 

@@ -17,6 +17,7 @@ from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import FLOW_TAG
 from lakefs_gc_assets.resources import Collector, collector
 
@@ -59,11 +60,11 @@ def execute(
     flow: Flow = Flow.CLEAN,
 ) -> tuple[bool, str, str | None]:
     """Makes one run on an instance; returns whether it succeeded, its id, and what stopped it."""
-    definitions = build(loaded, clock, {"console": line_logger(progress)})
+    definitions, names = build(loaded, clock, {"console": line_logger(progress)}), Names.of_loaded(loaded)
     new = automation.open_run(home, opened(loaded, clock), flow)
     progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
-    job = definitions.resolve_job_def("collect")
-    config = {"loggers": {"console": {}}, **({} if sweep is None else automation.run_config(sweep))}
+    job = definitions.resolve_job_def(names.of("collect"))
+    config = {"loggers": {"console": {}}, **({} if sweep is None else automation.run_config(sweep, names))}
     result = job.execute_in_process(instance=home, tags=new.tags, run_config=config, raise_on_error=False)
     return result.success, new.run_id, _failure(result)
 

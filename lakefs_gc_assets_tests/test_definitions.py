@@ -5,7 +5,7 @@ import pytest
 
 from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, Configuration, Loaded
+from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, Configuration, Loaded, loaded_from
 from lakefs_gc_assets.definitions import build, build_all, defs
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.frames.spark import SCHEMAS
@@ -105,7 +105,8 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
 
 
 def configured(repository: str, name: str = "") -> Loaded:
-    return Loaded(Configuration(repository=repository, name=name), {})
+    """One of several repositories."""
+    return Loaded(Configuration(repository=repository, name=name), {}, apart=True)
 
 
 def all_names(definitions: dg.Definitions) -> set[str]:
@@ -141,11 +142,13 @@ def test_several_repositories_share_nothing() -> None:
 
 
 def test_a_single_repository_has_plain_names_unless_it_is_given_one() -> None:
-    plain = all_names(build(configured("my-data"), SystemClock()))
+    alone = loaded_from({"repository": "my-data"}, "gc.yaml")
+    plain = all_names(build(alone, SystemClock()))
 
     assert {*ORDER, "collect", "open_run", "follow_deleted_report", "clean_runs", "spark"} <= plain
-    assert all_names(build_all([configured("my-data")], SystemClock())) == plain
-    assert "eu/store_df" in all_names(build_all([configured("my-data", "eu")], SystemClock()))
+    assert all_names(build_all([alone], SystemClock())) == plain
+    given = loaded_from({"repository": "my-data", "name": "eu"}, "gc.yaml")
+    assert "eu/store_df" in all_names(build_all([given], SystemClock()))
 
 
 def test_repositories_that_would_have_one_name_are_refused() -> None:

@@ -49,6 +49,7 @@ def test_each_entry_differs_only_in_what_it_says(tmp_path: Path) -> None:
     assert [loaded.configuration.collection.clock_skew_minutes for loaded in (first, second, third)] == [30, 30, 30]
     assert [loaded.configuration.collection.sweep for loaded in (first, second, third)] == [False, True, False]
     assert [loaded.configuration.automation.keep_runs for loaded in (first, second, third)] == [30, 5, 30]
+    assert all(loaded.apart for loaded in (first, second, third))
     secret = ("lakefs", "secret_access_key")
     assert [loaded.secret_variables[secret] for loaded in (first, second, third)] == [
         "LAKEFS_SECRET",
@@ -60,7 +61,10 @@ def test_each_entry_differs_only_in_what_it_says(tmp_path: Path) -> None:
 def test_one_repository_is_a_list_of_one(tmp_path: Path) -> None:
     (tmp_path / "gc.yaml").write_text("repository: measurements")
 
-    assert load_all(tmp_path / "gc.yaml") == (load(tmp_path / "gc.yaml"),)
+    (found,) = load_all(tmp_path / "gc.yaml")
+
+    assert found == load(tmp_path / "gc.yaml")
+    assert not found.apart
 
 
 def test_secrets_of_a_section_that_entries_share_by_an_anchor(tmp_path: Path) -> None:

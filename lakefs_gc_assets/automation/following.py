@@ -31,8 +31,8 @@ def follow_deleted_report(
         minimum_interval_seconds=settings.sensor_interval_seconds,
         required_resource_keys={names.of("collector")},
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description=f"Opens and launches an optimized run of {names.repository} after each run that deleted and "
-        f"succeeded, {settings.optimized_every_hours:g} hours after that one began. Dry runs and failures are not "
+        description=f"Opens and launches an optimized run of repository {names.repository} after each run that deleted "
+        f"and succeeded, {settings.optimized_every_hours:g} hours after that one began. Dry runs and failures are not "
         "followed: after a failure, make that run or a clean one again. What it launches is a dry run unless the "
         "configuration says sweep. Change the time by automation.optimized_every_hours.",
     )

@@ -33,8 +33,8 @@ def define(
             settings.clean_cron,
             opening,
             jobs.opening_config(names, "clean"),
-            f"Opens a clean run of {names.repository}: every object is looked at. It deletes if the configuration says "
-            "sweep, and is a dry run otherwise. Optimized runs may follow it by the sensor "
+            f"Opens a clean run of repository {names.repository}: every object is looked at. It deletes if the "
+            "configuration says sweep, and is a dry run otherwise. Optimized runs may follow it by the sensor "
             f"{names.of('follow_deleted_report')}. Cron: automation.clean_cron.",
         ),
         schedule(
@@ -42,8 +42,8 @@ def define(
             settings.dry_run_cron,
             opening,
             {**jobs.opening_config(names, flow), **run_config(False, names)},
-            f"Opens a dry run of {names.repository}, flow {flow}: it reports what would go and deletes nothing, "
-            "whatever the configuration says. Cron: automation.dry_run_cron; flow: automation.dry_run_flow.",
+            f"Opens a dry run of repository {names.repository}, flow {flow}: it reports what would go and deletes "
+            "nothing, whatever the configuration says. Cron: automation.dry_run_cron; flow: automation.dry_run_flow.",
         ),
         schedule(
             "expire_old_runs",
