@@ -9,6 +9,8 @@ from urllib.parse import parse_qsl, unquote
 
 from lakefs_gc_assets.embedded.failures import bad_request
 
+_MAX_PER_PAGE = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -64,6 +66,11 @@ class Request:
         except ValueError:
             raise bad_request(f'parameter "{name}" in query has an error: value is not an integer') from None
 
+    def amount(self) -> int:
+        """How many items a page may have: 100 unless asked; at most, and where less than one is asked for, 1000."""
+        amount = self.number("amount", 100)
+        return amount if 0 < amount <= _MAX_PER_PAGE else _MAX_PER_PAGE
+
     def flag(self, name: str) -> bool:
         """A query parameter that is true or false."""
         return self.query.get(name, "").lower() in ("true", "1")
@@ -98,11 +105,11 @@ Handler = Callable[..., Response]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path, what serves it, and the action a user must be allowed."""
+    """A path, what serves it, and the actions a user must be allowed, parted by spaces."""
 
     method: str
     template: str
-    action: str
+    actions: str
     handler: Handler
 
 
@@ -136,16 +143,15 @@ def parse_query(text: str) -> dict[str, str]:
 
 def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more: bool | None = None) -> dict[str, Any]:
     """One page of a list, with `pagination`; `items` sorted by `key`, cut here unless `more` says what follows."""
-    amount = request.number("amount", 100)
-    amount = 1000 if amount < 0 or amount > 1000 else amount
     if more is None:
+        amount = request.amount()
         after, prefix = request.query.get("after", ""), request.query.get("prefix", "")
         matching = [item for item in items if item[key] > after and item[key].startswith(prefix)]
         items, more = matching[:amount], len(matching) > amount
     return {
         "pagination": {
             "has_more": more,
-            "max_per_page": 1000,
+            "max_per_page": _MAX_PER_PAGE,
             "next_offset": items[-1][key] if more and items else "",
             "results": len(items),
         },

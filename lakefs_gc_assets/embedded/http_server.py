@@ -1,10 +1,14 @@
 """A threading HTTP server with keep-alive: reads a request, hands it on, writes the answer, strikes with faults."""
 
+import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
 
 from lakefs_gc_assets.embedded.clock import Clock
@@ -27,12 +31,33 @@ class Listener(ThreadingHTTPServer):
         self.serve = serve
         self.clock = clock
         self.faults = faults
+        self._connections: set[socket.socket] = set()
+        self._connections_lock = threading.Lock()
         super().__init__((host, port), _Handler)
 
     @property
     def url(self) -> str:
         """Where it listens."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
+
+    def finish_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
+        """Serves one connection, known as long as it is open."""
+        assert isinstance(request, socket.socket)
+        with self._connections_lock:
+            self._connections.add(request)
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            with self._connections_lock:
+                self._connections.discard(request)
+
+    def server_close(self) -> None:
+        """Closes the port and, since clients keep them open, the connections."""
+        super().server_close()
+        with self._connections_lock:
+            for connection in self._connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Says nothing: a client that hung up is no event."""

@@ -58,9 +58,9 @@ def get(core: Core, repository: Repository, upload_id: str) -> Upload:
 
 def put_part(core: Core, repository: Repository, upload_id: str, number: int, content: bytes) -> str:
     """Keeps one part; returns its ETag."""
-    get(core, repository, upload_id)
     etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
     with core.database.transaction() as database:
+        get(core, repository, upload_id)
         database.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", (upload_id, number, etag, content))
     return etag
 
@@ -94,7 +94,7 @@ def complete(core: Core, repository: Repository, upload_id: str, wanted: Sequenc
 
 def abort(core: Core, repository: Repository, upload_id: str) -> None:
     """Forgets an upload and its parts. Raises ApiFailure 404."""
-    get(core, repository, upload_id)
     with core.database.transaction() as database:
+        get(core, repository, upload_id)
         database.execute("DELETE FROM parts WHERE upload_id = ?", (upload_id,))
         database.execute("DELETE FROM uploads WHERE id = ?", (upload_id,))

@@ -11,6 +11,7 @@ from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_foun
 from lakefs_gc_assets.embedded.repositories import Repository, store_of
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
@@ -58,22 +59,29 @@ def find(core: Core, repository: Repository, reference: str, path: str) -> Found
 def read(core: Core, repository: Repository, entry: Entry) -> bytes:
     """The bytes behind an entry. Raises ApiFailure 410 where the object is gone."""
     try:
-        if entry.address_type == AddressType.FULL:
-            folder, _, name = entry.address.rpartition("/")
-            return core.blockstore.open(folder).get(name)
-        return store_of(core, repository).get(entry.address)
+        return read_address(core, repository, entry.address)
     except ObjectNotFound:
         raise ApiFailure(410, "No data") from None
+
+
+def read_address(core: Core, repository: Repository, address: str) -> bytes:
+    """The bytes at an address, relative to the storage namespace or in full. Raises ObjectNotFound."""
+    store, key = _located(core, repository, address)
+    return store.get(key)
+
+
+def _located(core: Core, repository: Repository, address: str) -> tuple[ObjectStore, str]:
+    if "://" in address:
+        folder, _, name = address.rpartition("/")
+        return core.blockstore.open(folder), name
+    return store_of(core, repository), address
 
 
 def exists(core: Core, repository: Repository, entry: Entry) -> bool:
     """Whether the bytes behind an entry are there."""
     try:
-        if entry.address_type == AddressType.FULL:
-            folder, _, name = entry.address.rpartition("/")
-            core.blockstore.open(folder).head(name)
-        else:
-            store_of(core, repository).head(entry.address)
+        store, key = _located(core, repository, entry.address)
+        store.head(key)
     except ObjectNotFound:
         return False
     return True

@@ -56,6 +56,9 @@ def create(
         if database.execute("SELECT 1 FROM repositories WHERE id = ?", (name,)).fetchone():
             raise ApiFailure(409, "error creating repository: not unique")
         _claim(core, repository, check_unused=not bare)
+        if not bare:
+            # Of a repository that was here before nothing is left: its files must be written again.
+            database.execute("DELETE FROM files WHERE storage_namespace = ?", (storage_namespace,))
         database.execute(
             "INSERT INTO repositories VALUES (?, ?, ?, ?, ?, '{}')",
             (name, storage_namespace, default_branch, now, int(read_only)),
@@ -115,6 +118,7 @@ def delete(core: Core, name: str) -> None:
         database.execute(
             "DELETE FROM staged WHERE token IN (SELECT staging_token FROM branches WHERE repository = ?)", (name,)
         )
+        database.execute("DELETE FROM parts WHERE upload_id IN (SELECT id FROM uploads WHERE repository = ?)", (name,))
         for table in ("branches", "tags", "commits", "retention_rules", "issued_addresses", "copies", "uploads"):
             database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))
         database.execute("DELETE FROM repositories WHERE id = ?", (repository.id,))

@@ -169,12 +169,13 @@ class EmbeddedServer:
             raise ApiFailure(404, "invalid API endpoint")
         route, values = found
         user = users.authenticate(self._users, request.headers)
-        user.require(route.action)
+        for action in route.actions.split():
+            user.require(action)
         return route.handler(self.core, request.asked_by(user.name), **values)
 
     def _serve_administration(self, request: Request) -> Response:
         users.authenticate(self._users, request.headers)
-        if request.path == administration.PREFIX + "/faults":
+        if request.path == faults.PATH:
             if request.method == "POST":
                 self.faults.add(faults.from_json(request.json_object("kind")))
             elif request.method == "DELETE":

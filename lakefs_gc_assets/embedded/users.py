@@ -22,7 +22,7 @@ class User:
 
     def require(self, action: str) -> None:
         """Raises ApiFailure 403 where the user may not do this."""
-        if action and any(fnmatch.fnmatchcase(action, pattern) for pattern in self.denied):
+        if any(fnmatch.fnmatchcase(action, pattern) for pattern in self.denied):
             raise ApiFailure(403, "insufficient permissions")
 
 

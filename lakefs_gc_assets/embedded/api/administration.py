@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from urllib.parse import unquote
 
-from lakefs_gc_assets.embedded import multipart_uploads, presigned, repositories, uncommitted_data
+from lakefs_gc_assets.embedded import byte_ranges, multipart_uploads, objects, presigned, repositories, uncommitted_data
 from lakefs_gc_assets.embedded.core import Core, timestamp
 from lakefs_gc_assets.embedded.failures import bad_request, not_found
 from lakefs_gc_assets.embedded.http import Request, Response, Route, json_response
@@ -60,9 +60,10 @@ def serve_presigned(core: Core, request: Request) -> Response:
     repository = repositories.get(core, repository_id)
     if request.method == "GET":
         try:
-            return Response(200, repositories.store_of(core, repository).get(key), "application/octet-stream")
+            content = objects.read_address(core, repository, key)
         except ObjectNotFound:
             raise not_found("object") from None
+        return byte_ranges.body(request, content, "application/octet-stream", {})
     if upload_id := request.query.get("uploadId"):
         number = int(request.query["partNumber"])
         etag = multipart_uploads.put_part(core, repository, upload_id, number, request.body)

@@ -105,6 +105,7 @@ def _metadata_object(core: Core, request: Request, repository: str, kind: str, i
 
 _REPOSITORY = "/repositories/{repository}"
 _PREPARE = "retention:PrepareGarbageCollection"
+_DUMP_ACTIONS = "fs:ListTags fs:ListBranches fs:ListCommits"
 
 ROUTES = (
     Route("GET", _REPOSITORY + "/settings/gc_rules", "retention:GetGarbageCollectionRules", _get_rules),
@@ -118,8 +119,8 @@ ROUTES = (
     Route("POST", _REPOSITORY + "/gc/prepare_commits", _PREPARE + "Commits", _prepare_commits),
     Route("POST", _REPOSITORY + "/gc/prepare_commits/async", _PREPARE + "Commits", _start_prepare_commits),
     Route("GET", _REPOSITORY + "/gc/prepare_commits/status", _PREPARE + "Commits", _prepare_commits_status),
-    Route("POST", _REPOSITORY + "/dump", "fs:ListCommits", _start_dump),
-    Route("GET", _REPOSITORY + "/dump", "fs:ListCommits", _dump_status),
+    Route("POST", _REPOSITORY + "/dump", _DUMP_ACTIONS, _start_dump),
+    Route("GET", _REPOSITORY + "/dump", _DUMP_ACTIONS, _dump_status),
     Route("GET", _REPOSITORY + "/metadata/meta_range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/object/{kind}/{id}", "fs:ListObjects", _metadata_object),

@@ -1,10 +1,12 @@
 """Objects: upload, read, describe, list, copy, delete, stage; issued addresses; presigned multipart uploads; diffs."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lakefs_gc_assets.embedded import (
     branches,
+    byte_ranges,
     commits,
     committed,
     issued_addresses,
@@ -19,9 +21,11 @@ from lakefs_gc_assets.embedded.entries import decode_entry
 from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page
 from lakefs_gc_assets.embedded.objects import Found
+from lakefs_gc_assets.embedded.repositories import Repository
 
 _METADATA_HEADER = "x-lakefs-meta-"
 _MAX_DELETED = 1000
+_CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGNORECASE)
 
 
 def _upload(core: Core, request: Request, repository: str, branch: str) -> Response:
@@ -46,7 +50,7 @@ def _content(request: Request) -> tuple[bytes, str]:
     for part in request.body.split(b"--" + boundary):
         head, separator, content = part.partition(b"\r\n\r\n")
         lines = head.decode("utf-8", "replace").splitlines()
-        if separator and any(line.lower().startswith("content-disposition") and "content" in line for line in lines):
+        if separator and any(_CONTENT_PART.match(line) for line in lines):
             types = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("content-type:")]
             return content.removesuffix(b"\r\n"), types[0] if types else ""
     raise bad_request("missing multipart upload content")
@@ -61,43 +65,34 @@ def _read(core: Core, request: Request, repository: str, ref: str) -> Response:
     if request.method == "HEAD":
         if not objects.exists(core, found, entry):
             raise ApiFailure(410, "No data")
-        return Response(200, content_type=entry.content_type, headers=headers | {"Content-Length": str(entry.size)})
-    content = objects.read(core, found, entry)
-    return partial(request, content, entry.content_type, headers)
-
-
-def partial(request: Request, content: bytes, content_type: str, headers: dict[str, str]) -> Response:
-    """The bytes asked for by a Range header, or all of them."""
-    wanted = request.headers.get("range", "")
-    if not wanted.startswith("bytes=") or "," in wanted:
-        return Response(200, content, content_type, headers)
-    first, _, last = wanted.removeprefix("bytes=").partition("-")
-    start = int(first) if first else max(len(content) - int(last), 0)
-    end = min(int(last), len(content) - 1) if first and last else len(content) - 1
-    if start > end:
-        return Response(416, headers={"Content-Range": f"bytes */{len(content)}"})
-    headers = headers | {"Content-Range": f"bytes {start}-{end}/{len(content)}"}
-    return Response(206, content[start : end + 1], content_type, headers)
+        return byte_ranges.head(request, entry.size, entry.content_type, headers)
+    return byte_ranges.body(request, objects.read(core, found, entry), entry.content_type, headers)
 
 
 def _stat(core: Core, request: Request, repository: str, ref: str) -> Response:
     found, path = repositories.get(core, repository), request.required("path")
-    return json_response(200, objects.stats(found, path, objects.find(core, found, ref, path).entry))
+    return json_response(200, _described(core, request, found, objects.find(core, found, ref, path)))
+
+
+def _described(core: Core, request: Request, repository: Repository, found: Found) -> dict[str, Any]:
+    """An object as the API describes it, with a link in place of the address where one is asked for."""
+    described = objects.stats(repository, found.path, found.entry)
+    if request.flag("presign"):
+        described["physical_address"] = presigned.url(core, repository, found.entry.address, "GET")
+        described["physical_address_expiry"] = presigned.expiry(core)
+    return described
 
 
 def _list_objects(core: Core, request: Request, repository: str, ref: str) -> Response:
     found = repositories.get(core, repository)
-    amount = request.number("amount", 100)
-    amount = 1000 if amount < 0 or amount > 1000 else amount
+    amount = request.amount()
     results: list[dict[str, Any]] = []
     with core.database.transaction():
         scanned = objects.scan(core, found, ref, request.query.get("prefix", ""), request.query.get("after", ""))
         for item in grouped(scanned, request.query.get("prefix", ""), request.query.get("delimiter", "")):
             if isinstance(item, str) and item <= request.query.get("after", ""):
                 continue
-            results.append(
-                _common_prefix(item) if isinstance(item, str) else objects.stats(found, item.path, item.entry)
-            )
+            results.append(_common_prefix(item) if isinstance(item, str) else _described(core, request, found, item))
             if len(results) > amount:
                 break
     return json_response(200, page(results[:amount], request, "path", more=len(results) > amount))
@@ -206,10 +201,14 @@ def _complete_multipart(core: Core, request: Request, repository: str, branch: s
     found, path = repositories.get_writable(core, repository), request.required("path")
     body = request.json_object("physical_address", "parts")
     address = str(body["physical_address"]).removeprefix(found.namespace)
-    issued_addresses.redeem(core, found, branch, path, address)
     parts = [(int(part["part_number"]), str(part["etag"])) for part in body["parts"]]
-    entry = multipart_uploads.complete(core, found, upload, parts)
-    objects.stage(core, found, branch, path, entry)
+    # In one transaction: where a part is missing, the address can still be used.
+    with core.database.transaction():
+        issued_addresses.redeem(core, found, branch, path, address)
+        if multipart_uploads.get(core, found, upload).address != address:
+            raise bad_request("physical address is not that of the upload")
+        entry = multipart_uploads.complete(core, found, upload, parts)
+        objects.stage(core, found, branch, path, entry)
     # Real servers answer this one call with the relative address.
     return json_response(200, objects.stats(found, path, entry) | {"physical_address": address})
 
@@ -221,8 +220,7 @@ def _abort_multipart(core: Core, request: Request, repository: str, branch: str,
 
 def _diff_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
     found = repositories.get(core, repository)
-    amount = request.number("amount", 100)
-    amount = 1000 if amount < 0 or amount > 1000 else amount
+    amount = request.amount()
     after, prefix = (staging.encode_path(request.query.get(name, "")) for name in ("after", "prefix"))
     results: list[dict[str, Any]] = []
     with core.database.transaction() as database:
@@ -269,7 +267,7 @@ ROUTES = (
     Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
     Route("DELETE", _BRANCH + "/objects", "fs:DeleteObject", _delete),
     Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
-    Route("POST", _BRANCH + "/objects/copy", "fs:WriteObject", _copy),
+    Route("POST", _BRANCH + "/objects/copy", "fs:WriteObject fs:ReadObject", _copy),
     Route("PUT", _BRANCH + "/objects/stat/user_metadata", "fs:WriteObject", _set_metadata),
     Route("GET", _REF + "/objects", "fs:ReadObject", _read),
     Route("HEAD", _REF + "/objects", "fs:ReadObject", _read),

@@ -84,7 +84,7 @@ def _get_commit(core: Core, request: Request, repository: str, commit: str) -> R
 
 def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
     found = repositories.get(core, repository)
-    amount = min(request.number("amount", 100), 1000)
+    amount = request.amount()
     ancestors = commits.log(core, found, commits.resolve(core, found, ref))
     if after := request.query.get("after"):
         ancestors = itertools.islice(itertools.dropwhile(lambda commit: commit.id != after, ancestors), 1, None)

@@ -45,6 +45,8 @@ def _get(core: Core, request: Request, repository: str) -> Response:
 
 
 def _delete(core: Core, request: Request, repository: str) -> Response:
+    if not request.flag("force"):
+        repositories.get_writable(core, repository)
     repositories.delete(core, repository)
     return NO_CONTENT
 

@@ -4,19 +4,18 @@ Every copy is a full copy, but in rule set `seed` within the staging area of one
 access key; their signature is not computed again.
 """
 
-import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from email.utils import formatdate
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
-from lakefs_gc_assets.embedded import branches, multipart_uploads, objects, repositories
-from lakefs_gc_assets.embedded.api.objects import grouped, partial
+from lakefs_gc_assets.embedded import branches, byte_ranges, multipart_uploads, objects, repositories
 from lakefs_gc_assets.embedded.core import Core, timestamp
 from lakefs_gc_assets.embedded.failures import ApiFailure
 from lakefs_gc_assets.embedded.gateway import xml
+from lakefs_gc_assets.embedded.gateway.listing import MAX_KEYS, iso_time, list_keys
 from lakefs_gc_assets.embedded.http import Request, Response
 from lakefs_gc_assets.embedded.objects import Found
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -24,8 +23,9 @@ from lakefs_gc_assets.embedded.users import User
 
 _METADATA_HEADER = "x-amz-meta-"
 _STORED_METADATA = "X-Amz-Meta-"
-_MAX_KEYS = 1000
-"""Keys in a page, and in a bulk delete."""
+_NOT_SERVED = frozenset({"acl", "attributes", "legal-hold", "restore", "retention", "select", "tagging", "torrent"})
+"""Parts of S3's query that name something of an object other than its bytes."""
+_NOT_SERVED_ON_BUCKETS = frozenset({"acl", "lifecycle", "policy", "tagging", "uploads", "versions"})
 
 
 class _Failure(Exception):
@@ -53,29 +53,38 @@ class Gateway:
     def serve(self, request: Request) -> Response:
         """One request."""
         try:
-            self._authenticate(request)
-            return self._route(request)
+            return self._route(request, self._authenticate(request))
         except _Failure as failure:
             return xml.failure(failure.status, failure.code, failure.message)
         except ApiFailure as failure:
             return xml.failure(failure.status, _CODES.get(failure.status, "InternalError"), failure.message)
+        except ElementTree.ParseError as error:
+            return xml.failure(400, "MalformedXML", f"The body is no XML: {error}")
 
-    def _authenticate(self, request: Request) -> None:
+    def _authenticate(self, request: Request) -> User:
         credential = re.search(r"Credential=([^/]+)/", request.headers.get("authorization", ""))
         key = credential[1] if credential else request.query.get("X-Amz-Credential", "").partition("/")[0]
         if key not in self._users:
             raise _Failure(403, "InvalidAccessKeyId", "The access key is not known here.")
+        return self._users[key]
 
-    def _route(self, request: Request) -> Response:
+    def _route(self, request: Request, user: User) -> Response:
         bucket, _, rest = request.path.removeprefix("/").partition("/")
         if not bucket:
+            user.require("fs:ListRepositories")
             return self._list_buckets()
         try:
             repository = repositories.get(self._core, unquote(bucket))
         except ApiFailure:
             raise _Failure(404, "NoSuchBucket", "There is no such repository.") from None
         if not rest:
+            user.require("fs:DeleteObject" if request.method == "POST" else "fs:ListObjects")
             return self._bucket(request, repository)
+        user.require(_ACTIONS.get(request.method, ""))
+        if "x-amz-copy-source" in request.headers:
+            user.require("fs:ReadObject")
+        if unserved := _NOT_SERVED & request.query.keys():
+            raise _Failure(501, "NotImplemented", f"{min(unserved)} of objects is not served.")
         reference, _, path = unquote(rest, errors="surrogateescape").partition("/")
         key = _Key(repository, reference, path)
         if request.method in ("PUT", "POST", "DELETE"):
@@ -95,7 +104,7 @@ class Gateway:
 
     def _list_buckets(self) -> Response:
         buckets: list[xml.Element] = [
-            ("Bucket", [("Name", repository.id), ("CreationDate", _iso(repository.creation_date))])
+            ("Bucket", [("Name", repository.id), ("CreationDate", iso_time(repository.creation_date))])
             for repository in repositories.every(self._core)
         ]
         return xml.document("ListAllMyBucketsResult", [("Buckets", buckets)])
@@ -107,8 +116,12 @@ class Gateway:
             return self._delete_several(request, repository)
         if request.method == "GET" and "location" in request.query:
             return xml.document("LocationConstraint", [])
+        if request.method == "GET" and "versioning" in request.query:
+            return xml.document("VersioningConfiguration", [])
+        if unserved := _NOT_SERVED_ON_BUCKETS & request.query.keys():
+            raise _Failure(501, "NotImplemented", f"{min(unserved)} of buckets is not served.")
         if request.method == "GET":
-            return self._list(request, repository)
+            return list_keys(self._core, request, repository)
         raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on buckets.")
 
     def _find(self, key: _Key) -> Found:
@@ -128,12 +141,12 @@ class Gateway:
             if name.lower().startswith(_METADATA_HEADER):
                 headers[name.lower()] = value
         if request.method == "HEAD":
-            return Response(200, content_type=entry.content_type, headers=headers | {"Content-Length": str(entry.size)})
+            return byte_ranges.head(request, entry.size, entry.content_type, headers)
         try:
             content = objects.read(self._core, key.repository, entry)
         except ApiFailure:
             raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
-        return partial(request, content, entry.content_type, headers)
+        return byte_ranges.body(request, content, entry.content_type, headers)
 
     def _put(self, request: Request, key: _Key) -> Response:
         if_absent = request.headers.get("if-none-match") == "*"
@@ -179,13 +192,15 @@ class Gateway:
                 found.metadata if replaced is None else replaced,
             )
         return xml.document(
-            "CopyObjectResult", [("LastModified", _iso(entry.last_modified)), ("ETag", f'"{entry.etag}"')]
+            "CopyObjectResult", [("LastModified", iso_time(entry.last_modified)), ("ETag", f'"{entry.etag}"')]
         )
 
     def _source(self, request: Request) -> _Key:
-        bucket, _, rest = unquote(request.headers["x-amz-copy-source"]).removeprefix("/").partition("/")
+        # A question mark of the key itself is percent-encoded.
+        named = unquote(request.headers["x-amz-copy-source"].partition("?")[0], errors="surrogateescape")
+        bucket, _, rest = named.removeprefix("/").partition("/")
         reference, _, path = rest.partition("/")
-        key = _Key(repositories.get(self._core, bucket), reference, path.partition("?")[0])
+        key = _Key(repositories.get(self._core, bucket), reference, path)
         self._find(key)
         return key
 
@@ -197,8 +212,8 @@ class Gateway:
         repositories.get_writable(self._core, repository.id)
         root = xml.parse(content_of(request))
         names = [element.text or "" for element in root.iter("Key")]
-        if len(names) > _MAX_KEYS:
-            raise _Failure(400, "MalformedXML", f"at most {_MAX_KEYS} keys")
+        if len(names) > MAX_KEYS:
+            raise _Failure(400, "MalformedXML", f"at most {MAX_KEYS} keys")
         results: list[xml.Element] = []
         for name in names:
             reference, _, path = name.partition("/")
@@ -209,55 +224,6 @@ class Gateway:
                 code = _CODES.get(failure.status, "InternalError")
                 results.append(("Error", [("Key", name), ("Code", code), ("Message", failure.message)]))
         return xml.document("DeleteResult", results)
-
-    def _list(self, request: Request, repository: Repository) -> Response:
-        prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
-        second = request.query.get("list-type") == "2"
-        after = request.query.get("continuation-token") or request.query.get("start-after" if second else "marker", "")
-        limit = min(request.number("max-keys", _MAX_KEYS), _MAX_KEYS)
-        with self._core.database.transaction():
-            listed = grouped(self._scan(repository, prefix, after), prefix, delimiter)
-            behind = (item for item in listed if (item if isinstance(item, str) else item.path) > after)
-            items = list(itertools.islice(behind, limit + 1))
-        truncated, items = len(items) > limit, items[:limit]
-        encoded = (lambda text: quote(text, safe="/")) if request.query.get("encoding-type") == "url" else str
-        content: list[xml.Element] = [
-            ("Name", repository.id),
-            ("Prefix", encoded(prefix)),
-            ("MaxKeys", limit),
-            ("IsTruncated", str(truncated).lower()),
-        ]
-        if delimiter:
-            content.append(("Delimiter", encoded(delimiter)))
-        if request.query.get("encoding-type") == "url":
-            content.append(("EncodingType", "url"))
-        if second:
-            content.append(("KeyCount", len(items)))
-        if truncated:
-            last = items[-1] if isinstance(items[-1], str) else items[-1].path
-            content.append(("NextContinuationToken", last) if second else ("NextMarker", encoded(last)))
-        for item in items:
-            if isinstance(item, str):
-                content.append(("CommonPrefixes", [("Prefix", encoded(item))]))
-            else:
-                content.append(("Contents", _described(encoded(item.path), item)))
-        return xml.document("ListBucketResult", content)
-
-    def _scan(self, repository: Repository, prefix: str, after: str) -> Iterator[Found]:
-        """Objects of all branches whose keys, branch included, begin with the prefix and lie behind `after`."""
-        reference, slash, path = prefix.partition("/")
-        if slash:
-            names = [reference]
-        else:
-            branch_names = [branch.id for branch in branches.every(self._core, repository, hidden=False)]
-            names = [name for name in branch_names if name.startswith(reference)]
-        after_reference, _, after_path = after.partition("/")
-        for name in names:
-            if name < after_reference:
-                continue
-            start = after_path if name == after_reference else ""
-            for found in objects.scan(self._core, repository, name, path if slash else "", start):
-                yield replace(found, path=f"{name}/{found.path}")
 
     def _multipart(self, request: Request, key: _Key) -> Response:
         upload_id = request.query.get("uploadId", "")
@@ -322,6 +288,15 @@ class Gateway:
         )
 
 
+_ACTIONS = {
+    "GET": "fs:ReadObject",
+    "HEAD": "fs:ReadObject",
+    "PUT": "fs:WriteObject",
+    "POST": "fs:WriteObject",
+    "DELETE": "fs:DeleteObject",
+}
+"""What a user must be allowed for a call on an object."""
+
 _CODES = {
     400: "InvalidRequest",
     403: "AccessDenied",
@@ -353,17 +328,3 @@ def content_of(request: Request) -> bytes:
         content += body[end + 2 : end + 2 + size]
         position = end + 2 + size + 2
     return bytes(content)
-
-
-def _described(key: str, found: Found) -> list[xml.Element]:
-    return [
-        ("Key", key),
-        ("LastModified", _iso(found.entry.last_modified)),
-        ("ETag", f'"{found.entry.etag}"'),
-        ("Size", found.entry.size),
-        ("StorageClass", "STANDARD"),
-    ]
-
-
-def _iso(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")

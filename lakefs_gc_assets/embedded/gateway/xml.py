@@ -8,6 +8,9 @@ from lakefs_gc_assets.embedded.http import Response
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
+_LINE_ENDS = {"\r": "&#13;"}
+"""Readers take a bare carriage return for a line feed."""
+
 Element = tuple[str, "str | int | Iterable[Element]"]
 """A name, and text or further elements."""
 
@@ -29,7 +32,7 @@ def failure(status: int, code: str, message: str) -> Response:
 def _render(element: Element) -> str:
     name, content = element
     if isinstance(content, str | int):
-        return f"<{name}>{escape(str(content))}</{name}>"
+        return f"<{name}>{escape(str(content), _LINE_ENDS)}</{name}>"
     return f"<{name}>{''.join(_render(child) for child in content)}</{name}>"
 
 

@@ -1,0 +1,136 @@
+"""The gateway where keys, ranges, rights and requests are unusual."""
+
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded import clients
+
+_ODD = (
+    "q?x",
+    "q?versionId=1",
+    "c\x01d",
+    "cr\rlf\n",
+    "sp ace+%2F",
+    "a&<b>",
+    "é/ü",
+    "😀",
+    "#f",
+    "//d",
+    "t/",
+    "..",
+    "'\"",
+)
+
+
+def _without_retries(server: EmbeddedServer, access_key_id: str, secret_access_key: str) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=server.s3_url,
+        aws_access_key_id=access_key_id,
+        aws_secret_access_key=secret_access_key,
+        region_name="us-east-1",
+        config=Config(retries={"max_attempts": 1}),
+    )
+
+
+def _admin(server: EmbeddedServer) -> Any:
+    return _without_retries(server, server.access_key_id, server.secret_access_key)
+
+
+def _keys(s3: Any, call: str, **arguments: Any) -> list[str]:
+    pages = s3.get_paginator(call).paginate(Bucket="repo", **arguments)
+    return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+
+@pytest.mark.parametrize("call", ["list_objects", "list_objects_v2"])
+def test_pages_over_branches_are_in_order_of_key(server: EmbeddedServer, call: str) -> None:
+    s3 = _admin(server)
+    for branch in ("a", "a-b", "a_b"):
+        clients.call(server, "POST", "/repositories/repo/branches", {"name": branch, "source": "main"})
+        for number in range(3):
+            s3.put_object(Bucket="repo", Key=f"{branch}/{number}", Body=b"x")
+    expected = [f"{branch}/{number}" for branch in ("a-b", "a", "a_b") for number in range(3)]
+    for size in (1, 2, 1000):
+        assert _keys(s3, call, PaginationConfig={"PageSize": size}) == expected
+    assert _keys(s3, "list_objects_v2", StartAfter="a-b/1") == expected[2:]
+    assert _keys(s3, "list_objects_v2", StartAfter="a-c") == expected[3:]
+
+
+def test_odd_keys_are_written_read_copied_listed_and_deleted(server: EmbeddedServer) -> None:
+    s3 = _admin(server)
+    for name in _ODD:
+        s3.put_object(Bucket="repo", Key=f"main/odd/{name}", Body=name.encode())
+        s3.copy_object(
+            Bucket="repo", Key=f"main/copied/{name}", CopySource={"Bucket": "repo", "Key": f"main/odd/{name}"}
+        )
+        assert s3.get_object(Bucket="repo", Key=f"main/copied/{name}")["Body"].read() == name.encode()
+    expected = sorted(f"main/odd/{name}" for name in _ODD)
+    for call in ("list_objects", "list_objects_v2"):
+        assert _keys(s3, call, Prefix="main/odd/", PaginationConfig={"PageSize": 1}) == expected
+    # Bodies in XML 1.0 can name no control characters but these two.
+    several = [f"main/odd/{name}" for name in _ODD if "\x01" not in name]
+    answer = s3.delete_objects(Bucket="repo", Delete={"Objects": [{"Key": key} for key in several]})
+    assert [item["Key"] for item in answer["Deleted"]] == several
+    assert _keys(s3, "list_objects_v2", Prefix="main/odd/") == ["main/odd/c\x01d"]
+
+
+def test_a_list_of_no_keys_is_whole(server: EmbeddedServer) -> None:
+    s3 = _admin(server)
+    s3.put_object(Bucket="repo", Key="main/a", Body=b"x")
+    answer = s3.list_objects_v2(Bucket="repo", MaxKeys=0)
+    assert (answer["KeyCount"], answer["IsTruncated"]) == (0, False)
+
+
+def test_calls_on_something_else_than_bytes_do_not_touch_the_object(server: EmbeddedServer) -> None:
+    s3 = _admin(server)
+    s3.put_object(Bucket="repo", Key="main/a", Body=b"content")
+    for call, arguments in (
+        ("put_object_tagging", {"Tagging": {"TagSet": [{"Key": "k", "Value": "v"}]}}),
+        ("delete_object_tagging", {}),
+        ("get_object_acl", {}),
+    ):
+        with pytest.raises(ClientError) as error:
+            getattr(s3, call)(Bucket="repo", Key="main/a", **arguments)
+        assert error.value.response["Error"]["Code"] == "NotImplemented"
+    with pytest.raises(ClientError):
+        s3.list_object_versions(Bucket="repo")
+    assert "Status" not in s3.get_bucket_versioning(Bucket="repo")
+    assert s3.get_object(Bucket="repo", Key="main/a")["Body"].read() == b"content"
+
+
+@pytest.mark.parametrize(
+    ("denied", "call", "arguments"),
+    [
+        ("fs:ReadObject", "get_object", {"Key": "main/a"}),
+        ("fs:ReadObject", "copy_object", {"Key": "main/b", "CopySource": "repo/main/a"}),
+        ("fs:WriteObject", "put_object", {"Key": "main/b", "Body": b"x"}),
+        ("fs:WriteObject", "create_multipart_upload", {"Key": "main/b"}),
+        ("fs:DeleteObject", "delete_object", {"Key": "main/a"}),
+        ("fs:DeleteObject", "delete_objects", {"Delete": {"Objects": [{"Key": "main/a"}]}}),
+        ("fs:ListObjects", "list_objects_v2", {}),
+    ],
+)
+def test_what_a_user_may_not_do_is_refused(
+    server: EmbeddedServer, denied: str, call: str, arguments: dict[str, Any]
+) -> None:
+    clients.upload(server, "a", b"content")
+    user = server.add_user("limited", denied)
+    limited = _without_retries(server, user.access_key_id, user.secret_access_key)
+    with pytest.raises(ClientError) as error:
+        getattr(limited, call)(Bucket="repo", **arguments)
+    assert error.value.response["Error"]["Code"] == "AccessDenied"
+    getattr(_admin(server), call)(Bucket="repo", **arguments)
+
+
+def test_a_body_that_is_no_xml_is_refused(server: EmbeddedServer) -> None:
+    headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={server.access_key_id}/x"}
+    with pytest.raises(HTTPError) as error:
+        urlopen(Request(f"{server.s3_url}/repo?delete", b"<Delete", headers))
+    assert (error.value.code, b"MalformedXML" in error.value.read()) == (400, True)

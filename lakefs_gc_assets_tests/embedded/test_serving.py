@@ -1,0 +1,150 @@
+"""How calls are served whatever they ask: rights, pages, links, faults, connections."""
+
+import http.client
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded import clients
+
+_BRANCH = "/repositories/repo/branches/main"
+
+
+def _authorization(server: EmbeddedServer, *denied: str) -> str:
+    user = server.add_user("limited", *denied)
+    admin = server.access_key_id, server.secret_access_key
+    server.access_key_id, server.secret_access_key = user.access_key_id, user.secret_access_key
+    try:
+        return server.basic_authorization
+    finally:
+        server.access_key_id, server.secret_access_key = admin
+
+
+@pytest.mark.parametrize("denied", ["fs:ListTags", "fs:ListBranches", "fs:ListCommits"])
+def test_a_refs_dump_needs_the_right_to_list_all_it_holds(server: EmbeddedServer, denied: str) -> None:
+    limited = _authorization(server, denied)
+    assert clients.call(server, "POST", "/repositories/repo/dump", authorization=limited)[0] == 403
+    assert clients.call(server, "GET", "/repositories/repo/dump", authorization=limited, task_id="x")[0] == 403
+    assert clients.call(server, "POST", "/repositories/repo/dump")[0] == 202
+
+
+def test_a_copy_needs_the_right_to_read(server: EmbeddedServer) -> None:
+    clients.upload(server, "a", b"x")
+    for limited, status in ((_authorization(server, "fs:ReadObject"), 403), (None, 201)):
+        answer = clients.call(
+            server, "POST", _BRANCH + "/objects/copy", {"src_path": "a"}, authorization=limited, dest_path="b"
+        )
+        assert answer[0] == status
+
+
+@pytest.mark.parametrize("amount", ["0", "-1", "5000"])
+def test_a_page_of_less_than_one_item_has_a_thousand(server: EmbeddedServer, amount: str) -> None:
+    for name in ("a", "b"):
+        clients.upload(server, name, b"x")
+    clients.commit(server, "one")
+    for path, found in (
+        ("/repositories/repo/refs/main/objects/ls", 2),
+        ("/repositories/repo/refs/main/commits", 2),
+        ("/repositories/repo/branches", 1),
+        (_BRANCH + "/diff", 0),
+    ):
+        status, answer = clients.call(server, "GET", path, amount=amount)
+        assert (status, answer["pagination"]["has_more"], len(answer["results"])) == (200, False, found)
+
+
+def test_links_to_objects_within_and_outside_of_the_namespace(server: EmbeddedServer) -> None:
+    server.core.blockstore.create("local://outside")
+    server.core.blockstore.put("local://outside", "x", b"outside")
+    body = {"physical_address": "local://outside/x", "checksum": "c", "size_bytes": 7}
+    assert clients.call(server, "PUT", _BRANCH + "/objects", body, path="outside")[0] == 201
+    clients.upload(server, "inside", b"inside")
+    objects = clients.sdk(server).objects_api
+    listed = {item.path: item for item in objects.list_objects("repo", "main", presign=True).results}
+    for name in ("inside", "outside"):
+        assert objects.get_object("repo", "main", name, presign=True) == name.encode()
+        for described in (objects.stat_object("repo", "main", name, presign=True), listed[name]):
+            assert described.physical_address_expiry is not None
+            with urlopen(described.physical_address) as answer:
+                assert answer.read() == name.encode()
+
+
+def test_a_fault_on_every_path_can_be_switched_off(server: EmbeddedServer) -> None:
+    fault = {"kind": "failing", "path": "", "times": None}
+    assert clients.call(server, "POST", "/_embedded/faults", fault)[0] == 204
+    assert clients.call(server, "GET", "/repositories")[0] == 500
+    assert clients.call(server, "DELETE", "/_embedded/faults")[0] == 204
+    assert clients.call(server, "GET", "/repositories")[0] == 200
+
+
+def test_connections_end_with_the_server(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
+        connection.request("GET", "/_health")
+        assert connection.getresponse().read() == b'{"status":"ok"}\n'
+        opened = connection.sock
+    assert opened.recv(1) == b""
+    connection.close()
+
+
+def test_a_form_may_have_other_parts_than_the_content(server: EmbeddedServer) -> None:
+    form = (
+        b'--b\r\ncontent-disposition: form-data; name="other"\r\n\r\nwrong\r\n'
+        b'--b\r\ncontent-disposition: form-data; name="content"; filename="f"\r\n\r\nright\r\n--b--\r\n'
+    )
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
+    headers = {"Authorization": server.basic_authorization, "Content-Type": "multipart/form-data; boundary=b"}
+    connection.request("POST", f"/api/v1{_BRANCH}/objects?path=form", form, headers)
+    assert connection.getresponse().status == 201
+    connection.close()
+    assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="form") == (200, b"right")
+
+
+def _emptied(server: EmbeddedServer) -> Path:
+    """File of the metarange of a commit that removed everything: its id is always the same."""
+    clients.upload(server, "a", b"x")
+    clients.commit(server, "one")
+    clients.call(server, "DELETE", _BRANCH + "/objects", path="a")
+    return server.objects_folder / "repo/_lakefs" / str(clients.commit(server, "none")["meta_range_id"])
+
+
+def test_a_new_repository_where_another_was_writes_its_files_again(server: EmbeddedServer) -> None:
+    before = _emptied(server)
+    s3 = clients.s3(server)
+    upload = s3.create_multipart_upload(Bucket="repo", Key="main/parts")["UploadId"]
+    s3.upload_part(Bucket="repo", Key="main/parts", UploadId=upload, PartNumber=1, Body=b"one")
+    assert clients.call(server, "DELETE", "/repositories/repo")[0] == 204
+    with server.core.database.transaction() as database:
+        assert database.execute("SELECT count(*) FROM parts").fetchone()[0] == 0
+    for file in sorted((server.objects_folder / "repo").rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    clients.repository(server)
+    after = _emptied(server)
+    assert (after, after.is_file()) == (before, True)
+
+
+def test_a_read_only_repository_is_deleted_by_force_only(server: EmbeddedServer) -> None:
+    body = {"name": "fixed", "storage_namespace": "local://fixed", "read_only": True}
+    assert clients.call(server, "POST", "/repositories", body)[0] == 201
+    assert clients.call(server, "DELETE", "/repositories/fixed")[0] == 403
+    assert clients.call(server, "DELETE", "/repositories/fixed", force="true")[0] == 204
+
+
+def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: EmbeddedServer) -> None:
+    base = _BRANCH + "/staging/pmpu"
+    _, begun = clients.call(seed_server, "POST", base, path="parts", parts="1")
+    _, other = clients.call(seed_server, "POST", base, path="parts", parts="1")
+    link = urlsplit(begun["presigned_urls"][0])
+    connection = http.client.HTTPConnection(link.netloc, timeout=10)
+    connection.request("PUT", f"{link.path}?{link.query}", b"content")
+    etag = connection.getresponse().getheader("ETag")
+    connection.close()
+    good = {"physical_address": begun["physical_address"], "parts": [{"part_number": 1, "etag": etag}]}
+    wrong = good | {"parts": [{"part_number": 2, "etag": etag}]}
+    foreign = good | {"physical_address": other["physical_address"]}
+    path = f"{base}/{begun['upload_id']}"
+    for body, status in ((wrong, 400), (foreign, 400), (good, 200), (good, 400)):
+        assert clients.call(seed_server, "PUT", path, body, path="parts")[0] == status
+    assert clients.call(seed_server, "GET", "/repositories/repo/refs/main/objects", path="parts") == (200, b"content")
