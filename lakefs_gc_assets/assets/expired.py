@@ -21,7 +21,8 @@ def objects(run: Step) -> DataFrame:
         settings,
         repository.clock,
         run.plan.earliest_clock,
-        run.started_at,
+        # Nothing was prepared yet that commits must be read after, so there is no need to wait.
+        run.plan.cutoff,
         run.log,
     )
     references = run.references()

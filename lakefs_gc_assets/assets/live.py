@@ -23,20 +23,17 @@ class Uncommitted:
     Attributes:
         prepared: of each repository, this one's first.
         addresses: all addresses (LIVE).
+        ended_at: when everything was asked for; commits are read after it.
     """
 
     prepared: tuple[Prepared, ...]
     addresses: DataFrame
+    ended_at: datetime
 
     @property
     def started_at(self) -> datetime:
         """When the first preparation began."""
         return min(each.started_at for each in self.prepared)
-
-    @property
-    def ended_at(self) -> datetime:
-        """When the last one was complete."""
-        return max(each.ended_at for each in self.prepared)
 
     @property
     def files(self) -> int:
@@ -60,7 +57,7 @@ class Uncommitted:
             apis = [each.api for each in run.repository.others]
             elsewhere = borrowed.staged_elsewhere(apis, run.repository.namespace, run.plan.slice_window)
             addresses.append(run.spark.createDataFrame(elsewhere, addresses[0].schema))
-        return cls(prepared, reduce(DataFrame.unionAll, addresses))
+        return cls(prepared, reduce(DataFrame.unionAll, addresses), run.repository.clock.now())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
-"""What a sweep refuses before Spark is asked for anything."""
+"""What a run refuses, and in which order it asks, without Spark."""
 
+from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -7,10 +9,13 @@ import pytest
 
 from lakefs_gc_assets.assets.carrying import inherited
 from lakefs_gc_assets.assets.deleted_report import require_all_decided, require_same_source, swept
+from lakefs_gc_assets.assets.live import Uncommitted
 from lakefs_gc_assets.assets.step import Step
+from lakefs_gc_assets.collection import borrowed, uncommitted
 from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.order import Span
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collection.uncommitted import Prepared
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, OrderViolation
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
 from lakefs_gc_assets.frames.spark import StoredFrame
@@ -69,3 +74,21 @@ def test_a_run_that_was_made_again_is_not_built_on_half_way(opened: OpenReposito
     assert reports.read(opened.store, before.run_id) is not None
     with pytest.raises(OrderViolation, match="was made again"):
         inherited(run)
+
+
+def test_commits_are_read_after_the_last_question_about_staged_objects(
+    opened: OpenRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other repositories are asked for what they have staged of this one's, which may take long."""
+    table = SimpleNamespace(schema=None)
+    monkeypatch.setattr(uncommitted, "prepare_checked", lambda *given: Prepared(NOW, NOW, ("run",), (), 1))
+    monkeypatch.setattr(borrowed, "staged_elsewhere", lambda *given: opened.clock.sleep(600))
+    monkeypatch.setattr("pyspark.sql.DataFrame.unionAll", lambda first, second: first)
+    run = SimpleNamespace(
+        repository=replace(opened, others=(opened,)),
+        plan=SimpleNamespace(cutoff=NOW, slice_window="month"),
+        references=lambda repository: SimpleNamespace(uncommitted=lambda files: table),
+        spark=SimpleNamespace(createDataFrame=lambda *given: table),
+    )
+    found = Uncommitted.prepare(cast(Step, run))
+    assert (found.started_at, found.ended_at) == (NOW, NOW + timedelta(minutes=10))
