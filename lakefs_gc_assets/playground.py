@@ -25,6 +25,8 @@ ACCESS_KEY_ID = "AKIAEMBEDDEDPLAYGROUND"
 _SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"
 _SECRET = "embedded-playground-secret"
 _CONFIGURATION_FILE = "lakefs-gc.yaml"
+_SOON = {"optimized_every_hours": 0.05, "sensor_interval_seconds": 10}
+"""Who turns the sensor on sees an optimized run minutes later."""
 
 
 @contextmanager
@@ -47,6 +49,7 @@ def playground(
         file = folder / _CONFIGURATION_FILE
         content = configuration(server, REPOSITORY, store).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}
+        content["automation"] = _SOON
         file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
         click.echo(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")
         click.echo(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}; configuration of the collector in {file}")
