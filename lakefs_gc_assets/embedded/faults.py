@@ -11,6 +11,15 @@ Kind = Literal["slow", "throttled", "failing", "truncated"]
 _KINDS: tuple[Kind, ...] = ("slow", "throttled", "failing", "truncated")
 _THROTTLED_STATUS = 429
 PATH = "/_embedded/faults"
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "path": str,
+    "method": str,
+    "times": (int, type(None)),
+    "after": int,
+    "seconds": (int, float),
+    "status": int,
+    "acts": bool,
+}
 
 
 @dataclass(slots=True)
@@ -80,6 +89,9 @@ def from_json(body: dict[str, Any]) -> Fault:
     kind = next((known for known in _KINDS if known == body.get("kind")), None)
     if kind is None:
         raise bad_request(f"kind must be one of {', '.join(_KINDS)}")
+    for name, kinds in _TYPES.items():
+        if name in body and not isinstance(body[name], kinds):
+            raise bad_request(f"fault: {name} cannot be {body[name]!r}")
     try:
         re.compile(body.get("path", ""))
         return Fault(**{**body, "kind": kind, "path": body.get("path", "")})

@@ -157,15 +157,23 @@ def copy(
     *,
     shallow: bool = False,
     metadata: Mapping[str, str] | None = None,
+    content_type: str = "",
 ) -> Entry:
-    """Copies an object to a path of a branch: in full, in rule set `seed` by reference within one staging area."""
+    """Copies an object to a path of a branch: in full, in rule set `seed` by reference within one staging area.
+
+    The copy has the source's metadata and content type unless others are given.
+    """
     if shallow and core.settings.rules == "oss":
         raise ApiFailure(501, "Not Implemented")
     with core.database.transaction():
         branches.get(core, repository, branch_id)
         found = find(core, repository, source_reference, source)
         if core.settings.rules == "seed" and found.staged and source_reference == branch_id:
-            entry = replace(found.entry, last_modified=core.clock.seconds())
+            entry = replace(
+                found.entry,
+                last_modified=core.clock.seconds(),
+                content_type=content_type or found.entry.content_type,
+            )
             if metadata is not None:
                 entry = entry.with_metadata(metadata)
             if entry.address_type != AddressType.FULL:
@@ -179,7 +187,7 @@ def copy(
     entry = replace(
         stored,
         etag=found.entry.etag,
-        content_type=found.entry.content_type,
+        content_type=content_type or found.entry.content_type,
         metadata=dict(found.entry.metadata if metadata is None else metadata),
     )
     stage(core, repository, branch_id, destination, entry)

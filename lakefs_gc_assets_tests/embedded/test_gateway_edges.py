@@ -134,3 +134,35 @@ def test_a_body_that_is_no_xml_is_refused(server: EmbeddedServer) -> None:
     with pytest.raises(HTTPError) as error:
         urlopen(Request(f"{server.s3_url}/repo?delete", b"<Delete", headers))
     assert (error.value.code, b"MalformedXML" in error.value.read()) == (400, True)
+
+
+def test_an_upload_belongs_to_its_key(server: EmbeddedServer) -> None:
+    s3 = _admin(server)
+    upload = s3.create_multipart_upload(Bucket="repo", Key="main/one")["UploadId"]
+    etag = s3.upload_part(Bucket="repo", Key="main/one", UploadId=upload, PartNumber=1, Body=b"1")["ETag"]
+    complete = {"UploadId": upload, "MultipartUpload": {"Parts": [{"PartNumber": 1, "ETag": etag}]}}
+    for call, arguments in (
+        ("upload_part", {"UploadId": upload, "PartNumber": 2, "Body": b"2"}),
+        ("complete_multipart_upload", complete),
+        ("abort_multipart_upload", {"UploadId": upload}),
+    ):
+        with pytest.raises(ClientError) as error:
+            getattr(s3, call)(Bucket="repo", Key="main/two", **arguments)
+        assert error.value.response["Error"]["Code"] == "NoSuchUpload"
+    s3.complete_multipart_upload(Bucket="repo", Key="main/one", **complete)
+    assert s3.get_object(Bucket="repo", Key="main/one")["Body"].read() == b"1"
+
+
+def test_a_copy_may_replace_the_content_type(server: EmbeddedServer, seed_server: EmbeddedServer) -> None:
+    for started in (server, seed_server):
+        s3 = _admin(started)
+        s3.put_object(Bucket="repo", Key="main/a", Body=b"x", ContentType="text/a")
+        for directive, expected in (("COPY", "text/a"), ("REPLACE", "text/b")):
+            s3.copy_object(
+                Bucket="repo",
+                Key="main/b",
+                CopySource="repo/main/a",
+                MetadataDirective=directive,
+                ContentType="text/b",
+            )
+            assert s3.head_object(Bucket="repo", Key="main/b")["ContentType"] == expected

@@ -2,6 +2,7 @@
 
 import http.client
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -77,6 +78,18 @@ def test_a_fault_on_every_path_can_be_switched_off(server: EmbeddedServer) -> No
     assert clients.call(server, "GET", "/repositories")[0] == 500
     assert clients.call(server, "DELETE", "/_embedded/faults")[0] == 204
     assert clients.call(server, "GET", "/repositories")[0] == 200
+
+
+@pytest.mark.parametrize("wrong", [{"times": "y"}, {"after": None}, {"seconds": "1"}, {"path": 1}, {"acts": "no"}])
+def test_a_fault_that_could_not_strike_is_refused(server: EmbeddedServer, wrong: dict[str, Any]) -> None:
+    assert clients.call(server, "POST", "/_embedded/faults", {"kind": "slow", "path": "x", **wrong})[0] == 400
+    assert clients.call(server, "GET", "/repositories")[0] == 200
+
+
+def test_a_link_with_a_wrong_signature_is_refused(server: EmbeddedServer) -> None:
+    for signature in ("", "0" * 64, "é"):
+        answer = clients.call(server, "GET", "/_embedded/objects/repo/x", signature=signature, expires="1")
+        assert answer == (403, {"message": "SignatureDoesNotMatch"})
 
 
 def test_connections_end_with_the_server(tmp_path: Path) -> None:

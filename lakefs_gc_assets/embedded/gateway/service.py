@@ -164,7 +164,9 @@ class Gateway:
 
     def _copy(self, request: Request, key: _Key) -> Response:
         source = self._source(request)
-        replaced = _metadata(request) if request.headers.get("x-amz-metadata-directive") == "REPLACE" else None
+        replaces = request.headers.get("x-amz-metadata-directive") == "REPLACE"
+        replaced = _metadata(request) if replaces else None
+        content_type = request.headers.get("content-type", "") if replaces else ""
         if source.repository == key.repository:
             try:
                 entry = objects.copy(
@@ -175,6 +177,7 @@ class Gateway:
                     source.reference,
                     source.path,
                     metadata=replaced,
+                    content_type=content_type,
                 )
             except ApiFailure as failure:
                 if failure.status == 410:
@@ -188,7 +191,7 @@ class Gateway:
                 key.reference,
                 key.path,
                 objects.read(self._core, source.repository, found),
-                found.content_type,
+                content_type or found.content_type,
                 found.metadata if replaced is None else replaced,
             )
         return xml.document(
@@ -230,6 +233,9 @@ class Gateway:
         if request.method == "POST" and "uploads" in request.query:
             return self._begin(request, key)
         try:
+            upload = multipart_uploads.get(self._core, key.repository, upload_id)
+            if (upload.branch, upload.path) != (key.reference, key.path):
+                raise ApiFailure(404, "NoSuchUpload")
             if request.method == "PUT":
                 return self._put_part(request, key, upload_id)
             if request.method == "POST":
