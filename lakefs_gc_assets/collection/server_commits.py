@@ -94,6 +94,8 @@ def read(data: bytes, file: str) -> ServerCommits:
         data.decode()
         table = csv.read_csv(
             pa.BufferReader(data),
+            # Threads that outlive a failed read can crash the process.
+            read_options=csv.ReadOptions(use_threads=False),
             convert_options=csv.ConvertOptions(
                 column_types=dict.fromkeys((_ID, _EXPIRED, _METARANGE), pa.string()), strings_can_be_null=False
             ),
