@@ -269,6 +269,9 @@ class _Maker:
         """A collector dies and is resumed later, perhaps much later, or wholly anew."""
         self.start(name)
         self.going_on(name, self.chance.randint(2, 8))
+        if len(self.steps) % 2:
+            # One batch of a sweep is gone by then.
+            self.steps.append(Step(name, "until", (7, 2)))
         self.steps.append(Step(name, "kill"))
         for _ in range(self.chance.randint(0, 4)):
             self.write(_MEANWHILE if self.chance.random() < 0.6 else _FILLING)
@@ -302,9 +305,14 @@ class _Maker:
         self.going_on(name, self.chance.randint(2, 6))
         if self.chance.random() < 0.5:
             self.steps.append(Step(name, "until", (3, 1)))
+            if len(self.steps) % 2:
+                # The commits of the mark's dump are written by then.
+                self.steps.append(Step(name, "until", (4, 4)))
         self.do("stage_object")
         if self.chance.random() < 0.5:
+            branch = self.steps[-1].numbers[0]
             self.do("commit_now")
+            self.steps[-1] = Step("w8", "commit_now", (branch, *self.steps[-1].numbers[1:]))
         if self.chance.random() < 0.3:
             self.wait(MARK_VALID + self.chance.uniform(-30, 30) * MINUTE)
         else:
