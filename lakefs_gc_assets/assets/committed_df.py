@@ -43,6 +43,7 @@ def define(graph: Graph) -> dg.AssetsDefinition:
                 "ranges_read": found.ranges,
                 "entries_promised": found.unread[0].promised,
                 "heads": live.heads,
+                "sealed": dict(live.sealed),
                 "branches_before": branches_before(run),
                 **(by_rules(found.definition) if found.definition else {}),
             }

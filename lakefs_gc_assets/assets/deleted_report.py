@@ -156,6 +156,7 @@ def live_again(run: Step) -> DataFrame:
     require_same_source(found.source, committed)
     for guard in found.definition.guards if found.definition else ():
         raise guard
+    guards.require_commits_ended(committed.manifest.figures["sealed"], found.own.sealed)
     guards.require_branches(len(found.own.heads), len(committed.manifest.figures["heads"]), run.repository.settings)
     live = prepared.addresses.unionAll(found.addresses(run))
     if marked.manifest.rows:

@@ -4,8 +4,8 @@ A refs dump is no snapshot: branches are dumped after commits, so heads made in 
 counts only when every branch head, tag and parent is known; what a busy server left out is fetched one by one.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -50,6 +50,7 @@ class LiveCommits:
         heads: metarange of each branch's head, by branch; branches whose head is empty are left out.
         commits: how many commits are live, 0 where the source does not say.
         fetched: how many of them the dump lacked and the API gave.
+        sealed: the branch of each sealed staging token: a commit of it is under way, or failed and was not repeated.
     """
 
     source: CommitSource
@@ -60,6 +61,7 @@ class LiveCommits:
     heads: dict[str, str]
     commits: int = 0
     fetched: int = 0
+    sealed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Dump:
     Attributes:
         branches, tags: the commit of each, hidden branches included.
         fetched: how many commits the dump lacked and the API gave.
+        sealed: the branch of each sealed staging token.
     """
 
     started_at: datetime
@@ -77,6 +80,7 @@ class Dump:
     branches: dict[str, str]
     tags: dict[str, str]
     fetched: int
+    sealed: Mapping[str, str]
 
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
         """All of its commits, or those that stay; branch heads are always among them."""
@@ -92,6 +96,7 @@ class Dump:
             {branch: metarange for branch, metarange in held if metarange},
             len(metaranges),
             self.fetched,
+            self.sealed,
         )
 
 
@@ -168,11 +173,12 @@ def _dumped(
     commits = CommitColumns.joined(
         list(table_parts(store, dump.commits_meta_range_id, "commit", commit_columns.read_commits))
     )
-    branches = {
-        branch.id: branch.commit_id
+    records = [
+        branch
         for part in table_parts(store, dump.branches_meta_range_id, "branch", refs.read_branches)
         for branch in part
-    }
+    ]
+    branches = {branch.id: branch.commit_id for branch in records}
     tags = {
         tag.id: tag.commit_id
         for part in table_parts(store, dump.tags_meta_range_id, "tag", refs.read_tags)
@@ -183,7 +189,8 @@ def _dumped(
     fetched = _fetch_missing(api, settings, commits, [*branches.values(), *tags.values()])
     if fetched:
         commits = CommitColumns.joined([commits, CommitColumns.of(fetched)])
-    return Dump(started_at, clock.now(), commits, branches, tags, len(fetched))
+    sealed = {token: branch.id for branch in records for token in branch.sealed_tokens}
+    return Dump(started_at, clock.now(), commits, branches, tags, len(fetched), sealed)
 
 
 def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -> RefsDump:

@@ -4,7 +4,7 @@ A guard of amount stops the sweep and leaves the mark: a dry run ends well and s
 live set stops the run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -107,6 +107,24 @@ def _lost_branches(now: int, before: int, settings: CollectionSettings) -> Itera
             "number of branches",
             f"{now:,} branches are left of the {before:,} that were there before",
             "If they were deleted on purpose, raise collection.max_branch_loss_share for one run",
+        )
+
+
+def require_commits_ended(marked: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises GuardTripped where a commit has been under way since the mark.
+
+    What it is about to write may be hidden: of several staged entries of one path, in current and sealed tokens, the
+    server lists the newest alone, and the commit does not exist yet. A token sealed after the mark was listed before.
+
+    Args:
+        marked, now: the branch of each sealed staging token, at the mark and at the recheck.
+    """
+    if lasting := sorted({branch for token, branch in now.items() if token in marked}):
+        raise GuardTripped(
+            "commits under way",
+            f"a commit on {', '.join(lasting)} has been under way since before the mark, and what it is about to hold "
+            "cannot be seen",
+            "Wait for it; where it failed (a hook refused it), commit again or reset the branch. Then open a new run",
         )
 
 

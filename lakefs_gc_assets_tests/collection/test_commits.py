@@ -91,6 +91,11 @@ class TestDumps:
         found = live(dumping(put_dump(store, [ROOT], [branch("main", "root")])), store)
         assert (found.metarange_ids, found.heads, found.commits) == ((), {}, 1)
 
+    def test_commits_under_way_are_told_by_their_sealed_tokens(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, [*MAIN, branch("x", "a")], sealed={"main": ["one", "two"]})
+        found = live(dumping(dump), store)
+        assert found.sealed == {"one": "main", "two": "main"}
+
     def test_a_table_that_is_missing_or_damaged_ends_the_run(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, MAIN)
         for metarange_id in (dump.commits_meta_range_id, dump.branches_meta_range_id, dump.tags_meta_range_id):

@@ -148,3 +148,15 @@ def test_a_mark_grows_too_old() -> None:
     with pytest.raises(GuardTripped, match=r"listed at 2026-11-01 00:00:00Z, 169 hours ago"):
         guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings())
     guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings(max_mark_age_hours=170))
+
+
+class TestCommitsUnderWay:
+    def test_one_since_before_the_mark_stops_a_sweep(self) -> None:
+        with pytest.raises(GuardTripped, match=r"commits under way: a commit on main, work has been under way"):
+            guards.require_commits_ended({"a": "work", "b": "main", "c": "dev"}, {"b": "main", "a": "work", "d": "dev"})
+
+    @pytest.mark.parametrize(
+        ("marked", "now"), [({}, {}), ({"a": "main"}, {}), ({}, {"a": "main"}), ({"a": "main"}, {"b": "main"})]
+    )
+    def test_one_that_ended_or_began_meanwhile_does_not(self, marked: dict[str, str], now: dict[str, str]) -> None:
+        guards.require_commits_ended(marked, now)

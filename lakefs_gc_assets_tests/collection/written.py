@@ -4,6 +4,7 @@ import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -76,14 +77,28 @@ def put_commit_objects(store: ObjectStore, entries: Mapping[str | bytes, Staged]
 
 
 def put_dump(
-    store: ObjectStore, commits: Sequence[Commit], branches: Sequence[Branch], tags: Sequence[Branch] = ()
+    store: ObjectStore,
+    commits: Sequence[Commit],
+    branches: Sequence[Branch],
+    tags: Sequence[Branch] = (),
+    sealed: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> RefsDump:
-    """A finished dump; each table in ranges of two records."""
+    """A finished dump; each table in ranges of two records.
+
+    Args:
+        sealed: sealed staging tokens, by branch.
+    """
+    heads = {
+        head.id: text(1, head.id)
+        + text(2, head.commit_id)
+        + b"".join(text(4, token) for token in sealed.get(head.id, ()))
+        for head in branches
+    }
     return RefsDump(
         True,
         None,
         _put_entity(store, "commit", {commit.id: commit_message(commit) for commit in commits}),
-        _put_entity(store, "branch", {head.id: text(1, head.id) + text(2, head.commit_id) for head in branches}),
+        _put_entity(store, "branch", heads),
         _put_entity(store, "tag", {tag.id: text(1, tag.id) + text(2, tag.commit_id) for tag in tags}),
     )
 

@@ -260,8 +260,8 @@ CASES = (
         "no look at sealed tokens",
         "A commit that lasts longer than the whole collection, and an override under the branch's new token: what the "
         "commit is about to write is no longer listed as staged, and not yet committed. A server runs pre-commit hooks "
-        "at just this point, for as long as they take. The refs dump names sealed tokens; this project's collector "
-        "does not compare them yet, so that its wait before the recheck is all that stands against this history.",
+        "at just this point, for as long as they take. The refs dump names sealed tokens; a sweep is refused "
+        "while a token that was sealed at the mark is sealed at the recheck.",
         scenario((LIST, STAGED, COMMITTED, STAGED, COMMITTED), UPLOAD, COMMIT, places=(X,)),
     ),
     Case(
