@@ -96,14 +96,15 @@ def test_values_that_cannot_be_are_told(spark: SparkSession, name: str, change: 
     assert next(iter(change)) in violation.detail
 
 
-def test_a_sound_frame_is_read_by_one_job(spark: SparkSession) -> None:
+def test_a_sound_frame_is_read_by_one_aggregate(spark: SparkSession) -> None:
     rows = frame(spark, "store_df", GOOD["store_df"])
-    group = "one job"
+    group = "one aggregate"
     spark.sparkContext.setJobGroup(group, group)
 
     assert shape_violations(rows, MODELS["store_df"]) == []
 
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == 1
+    # Spark may shuffle what each partition counted in a job of its own; a look at each column would be eight or more.
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) <= 2
 
 
 def test_rows_that_break_a_rule_are_counted(spark: SparkSession) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import checks, running
 from lakefs_gc_assets.checks import Violation
@@ -27,6 +28,11 @@ __all__ = ["replaying"]
 Invoke = Callable[..., Result]
 SECRET = "s3cr3t-that-nobody-may-see"
 LAKEFS_SECRET, STORE_SECRET = "TEST_LAKEFS_SECRET", "TEST_STORE_SECRET"
+
+
+@pytest.fixture(autouse=True)
+def session(spark: SparkSession) -> None:
+    """The session of the tests: a command that runs in this process would begin one of its own."""
 
 
 @pytest.fixture
@@ -165,7 +171,7 @@ def facts(**changed: object) -> dict[str, object]:
     ("answer", "parts"),
     [
         (facts(read_only=True), ["repository a is read-only"]),
-        (facts(storage_namespace="gs://bucket/a"), ["gs://bucket/a", "supported are"]),
+        (facts(storage_namespace="ftp://bucket/a"), ["ftp://bucket/a", "supported are"]),
         (facts(storage_namespace="local://a"), ["local://a", "store.local_root"]),
         (facts(storage_namespace="nonsense"), ["nonsense"]),
         ([], []),
