@@ -84,6 +84,7 @@ class CommittedFirst(Run):
             "ranges_read": len(unread.records),
             "entries_promised": unread.promised,
             "heads": live.heads,
+            "sealed": dict(live.sealed),
         }
         rows = [{"address": address} for address in sorted(early["addresses"])]
         self.store("committed_df", rows, (previous,), figures)

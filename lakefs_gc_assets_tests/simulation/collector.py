@@ -63,16 +63,17 @@ class Run(Marking):
         """Deletes the candidates, pass by pass: what `assets.deleted_report.swept` does."""
         repository, settings = self.repository, self.repository.settings
         self.require_fresh_mark()
+        guards.require_live_set(self.mark())
         for guard in guards.tripped(self.mark(), settings):
             raise guard
-        if not candidates.rows:
-            return []
-        heads = self.stored("committed_df").figures["heads"]
-        ownership.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
-        self.wait_for_recheck()
         earlier = receipts.read(repository.store, self.run_id).to_pylist()
         done = {row["address"]: row for row in earlier if row["outcome"] == Outcome.ACCEPTED}
         decided = list(done.values())
+        if not candidates.rows:
+            return decided
+        heads = self.stored("committed_df").figures["heads"]
+        ownership.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
+        self.wait_for_recheck()
         remaining = self.remaining(candidates.rows, done)
         while remaining:
             outcomes = self.one_pass(remaining, done)
@@ -127,6 +128,10 @@ class Run(Marking):
         """Addresses that became live since the mark, as `assets.deleted_report.live_again`."""
         prepared = self.prepare()
         live = self.live_commits(prepared.ended_at)
+        marked = self.stored("committed_df").figures
+        if live.source.value != marked["commit_source"]:
+            raise OrderViolation(f"commits come from the {live.source}, at the mark from the {marked['commit_source']}")
+        guards.require_commits_ended(marked=marked["sealed"], now=live.sealed)
         unread = self.unread(live, ranges_read.read(self.repository.store, self.run_id, self.plan.attempt))
         found = self.staged(prepared.files) | self.committed(unread)
         self.rechecked()

@@ -138,6 +138,7 @@ class _Maker:
             listing_page=chance.choice((2, 1000, 1000)),
             delete_limit=chance.choice((1, 2, 4, 1000)),
             page_rows=chance.choice((1, 1, 3, 1000)),
+            dumps=chance.random() < 0.95,
             old_objects=chance.choice((0, 0, 3, 6)),
         )
 
@@ -174,10 +175,10 @@ class _Maker:
     def misbehave(self) -> None:
         """The servers get into trouble."""
         what = self.chance.choices(
-            ("page_rows", "stuck_pages", "lost_branches", "failed_dumps", "missing_commits", "refuse_dumps"),
-            (3, 1, 1, 1, 5, 1),
+            ("page_rows", "stuck_pages", "lost_branches", "failed_dumps", "missing_commits"),
+            (4, 1, 1, 1, 5),
         )[0]
-        number = self.chance.randint(0, 1) if what == "refuse_dumps" else self.chance.randint(1, 3)
+        number = self.chance.randint(1, 3)
         self.steps.append(Step("servers", what, (number,)))
 
     def start(self, name: str) -> None:

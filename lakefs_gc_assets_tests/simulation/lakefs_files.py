@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -142,9 +143,25 @@ def put_dumped_commits(bucket: Bucket, commits: Sequence[Commit]) -> str:
     )
 
 
-def put_dumped_branches(bucket: Bucket, branches: Sequence[Branch]) -> str:
+class DumpedBranch(Protocol):
+    """What a dump says of a branch."""
+
+    name: str
+    commit_id: str
+    hidden: bool
+
+    def sealed_tokens(self) -> tuple[str, ...]: ...
+
+
+def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str:
     """The table of branches; see `put_dumped_commits`."""
-    rows = [(branch.id, messages.branch_data(branch.id, branch.commit_id, "token", (), False)) for branch in branches]
+    rows = [
+        (
+            branch.name,
+            messages.branch_data(branch.name, branch.commit_id, "token", branch.sealed_tokens(), branch.hidden),
+        )
+        for branch in branches
+    ]
     return _put_dumped(bucket, "branch", rows)
 
 

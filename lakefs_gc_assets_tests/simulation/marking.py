@@ -107,6 +107,7 @@ class Marking(Stepping):
             "ranges_read": len(unread.records) or len(unread.files),
             "entries_promised": unread.promised,
             "heads": live.heads,
+            "sealed": dict(live.sealed),
         }
         rows = [{"address": address} for address in sorted(self.committed(unread))]
         self.store("committed_df", rows, (previous,), figures, live.started_at)

@@ -6,11 +6,12 @@ since when something reaches it. Three kinds of reference count:
 - *firm*: a commit, a visible staged entry, a remembered copy. The object may neither be marked nor deleted.
 - *pending*: an upload between object and staging, a commit under way, an address that may still be linked.
 - *soft*: what lakeFS does not promise, an old object staged by StageObject. It is protected where it was staged before
-  the last recheck began, or longer ago than a recheck is valid.
+  the last recheck began, or longer ago than a recheck is valid, and the server lists it.
 """
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -64,6 +65,14 @@ class Watched:
     listing_began: float = 0.0
 
 
+@dataclass(frozen=True)
+class Committing:
+    """A commit under way: what it will hold, as long as nobody changes its branch."""
+
+    keys: frozenset[str]
+    can_succeed: Callable[[], bool]
+
+
 @dataclass
 class Oracle:
     """The account."""
@@ -76,7 +85,7 @@ class Oracle:
     soft: dict[str, float] = field(default_factory=dict)
     linkable_until: dict[str, float] = field(default_factory=dict)
     uploading: set[str] = field(default_factory=set)
-    committing: dict[int, frozenset[str]] = field(default_factory=dict)
+    committing: dict[int, Committing] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
     moved_hidden: dict[str, float] = field(default_factory=dict)
     in_commits: dict[str, float | None] = field(default_factory=dict)
@@ -110,20 +119,24 @@ class Oracle:
         """Notes who reaches what, after a change."""
         firm: set[str] = set()
         soft: dict[str, float] = {}
-        for key, at in self.in_commits.items():
-            if at is None:
+        for key, since in self.in_commits.items():
+            if since is None:
                 firm.add(key)
             else:
-                soft[key] = at
+                soft[key] = since
         for branch in self.repository.branches.values():
-            for entry in branch.staged().values():
+            head = self.repository.head(branch)
+            for path, entry in branch.staged().items():
                 staged = None if entry is None else self.key_of(entry)
                 if staged is None or entry is None:
                     continue
                 if entry.soft_at is None:
                     firm.add(staged)
                 else:
-                    soft[staged] = min(entry.soft_at, soft.get(staged, entry.soft_at))
+                    # With the content of the committed object the server does not list it, and a recheck does not ask.
+                    hidden = path in head and head[path].identity == entry.identity
+                    at = math.inf if hidden else entry.soft_at
+                    soft[staged] = min(at, soft.get(staged, at))
         firm.update(address for address, _ in self.repository.copies)
         now = self.time.now
         self.firm_since = {key: self.firm_since.get(key, now) for key in firm}
@@ -140,7 +153,7 @@ class Oracle:
     def _pending(self, key: str) -> str | None:
         if key in self.uploading:
             return "its upload is about to stage it"
-        if any(key in keys for keys in self.committing.values()):
+        if any(key in commit.keys and commit.can_succeed() for commit in self.committing.values()):
             return "a commit under way will hold it"
         if self.linkable_until.get(key, 0.0) >= self.time.now:
             return f"it may be linked for another {self.linkable_until[key] - self.time.now:.0f} s"

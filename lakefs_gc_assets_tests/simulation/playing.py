@@ -208,6 +208,7 @@ class Player:
             refuse_dumps=world.servers.misbehaviour.refuse_dumps,
             copies_first=world.servers.misbehaviour.copies_first,
         )
+        self._end_commits()
         world.pass_time(_QUIET_SECONDS)
         last = self.collectors["c0"]
         for _ in range(2):
@@ -222,6 +223,16 @@ class Player:
             world.pass_time(2 * HOUR)
         garbage = world.garbage()
         raise Left(f"{len(garbage)} objects stay although nothing reaches them: {', '.join(garbage[:5])}")
+
+    def _end_commits(self) -> None:
+        """Where a commit failed, somebody commits again, or resets the branch."""
+        world = self.world
+        world.pass_time(versioning.LONG_COMMIT_SECONDS)
+        for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
+            if len(branch.tokens) > 1:
+                world.start("w0 commit_now", versioning.commit_now(world, number, 0, 0))
+                branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens
+        world.oracle.look()
 
     def _all_outside(self) -> bool:
         """Whether commits hold nothing of the repository's own, which the guard cannot tell from reading nothing."""

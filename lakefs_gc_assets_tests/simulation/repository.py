@@ -13,6 +13,13 @@ Staging = dict[str, Entry | None]
 """Staged entries by path; None where the path was deleted."""
 
 
+class Token(Staging):
+    """A staging token and what is staged under it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class Refused(Exception):
     """lakeFS refuses the operation."""
 
@@ -38,7 +45,7 @@ class Branch:
 
     name: str
     commit_id: str
-    tokens: list[Staging] = field(default_factory=lambda: [{}])
+    tokens: list[Token]
     hidden: bool = False
 
     def staged(self) -> Staging:
@@ -49,6 +56,9 @@ class Branch:
         for token in reversed(self.tokens):
             merged.update(token)
         return merged
+
+    def sealed_tokens(self) -> tuple[str, ...]:
+        return tuple(token.name for token in self.tokens[1:])
 
     def sealed(self) -> Staging:
         """What a commit under way would take over."""
@@ -68,6 +78,7 @@ class Repository:
     branches: dict[str, Branch] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     copies: list[tuple[str, float]] = field(default_factory=list)
+    tokens_made: int = 0
 
     def branch(self, name: str) -> Branch:
         """Raises Refused where there is none."""
@@ -113,10 +124,20 @@ class Repository:
         else:
             branch.tokens[0].pop(path, None)
 
-    def seal(self, branch: Branch) -> tuple[int, ...]:
-        """Gives the branch a new staging token; returns what identifies the sealed ones."""
-        branch.tokens.insert(0, {})
-        return tuple(map(id, branch.tokens[1:]))
+    def new_token(self) -> Token:
+        """A token that was never there before."""
+        self.tokens_made += 1
+        return Token(f"token-{self.tokens_made}")
+
+    def new_branch(self, name: str, commit_id: str, *, hidden: bool = False) -> Branch:
+        """A branch, in place of any of this name."""
+        self.branches[name] = made = Branch(name, commit_id, [self.new_token()], hidden)
+        return made
+
+    def seal(self, branch: Branch) -> tuple[str, ...]:
+        """Gives the branch a new staging token; returns the sealed ones."""
+        branch.tokens.insert(0, self.new_token())
+        return branch.sealed_tokens()
 
     def add_commit(
         self, entries: Mapping[str, Entry], parents: tuple[str, ...], date: float, now: float, lag: float

@@ -212,7 +212,9 @@ class Servers:
                 dump.commits = self._without_young_named(dump.commits, branches + tags, now)
             dump.ids = [
                 lakefs_files.put_dumped_commits(repository.bucket, dump.commits),
-                lakefs_files.put_dumped_branches(repository.bucket, branches),
+                lakefs_files.put_dumped_branches(
+                    repository.bucket, [branch for _, branch in sorted(repository.branches.items())]
+                ),
                 lakefs_files.put_dumped_tags(repository.bucket, tags),
             ]
         else:

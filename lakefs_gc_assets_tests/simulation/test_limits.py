@@ -15,6 +15,7 @@ REPLACED = (Step("w0", "upload_now", (0, 0, 1, 0)), Step("w0", "upload_now", (0,
 """The first of two objects at one path is garbage, and old enough."""
 SWEEP = Step("c0", "start", (1, 0, 0, 0))
 UNTIL_DUMP = Step("c0", "until", (3, 1))
+UNTIL_RECHECK = Step("c0", "until", (6, 2))
 UNTIL_DELETE = Step("c0", "until", (7, 1))
 STAGED_AGAIN = Step("w1", "stage_object", (0, 3, 1))
 FINISH = Step("c0", "finish")
@@ -40,6 +41,13 @@ class TestStageObject:
         result = played(*REPLACED, SWEEP, UNTIL_DUMP, STAGED_AGAIN, commit, FINISH)
         assert (result.deleted, result.losses) == (0, 0)
 
+    def test_with_the_content_of_the_committed_object_at_its_path_a_recheck_does_not_see_it(self) -> None:
+        again = Step("w0", "upload_again", (0, 0, 0))
+        commit = Step("w0", "commit_now", (0, 0, 0))
+        staged_again = Step("w1", "stage_object", (0, 0, 1))
+        result = played(REPLACED[0], commit, again, again, OLD, SWEEP, UNTIL_RECHECK, staged_again, FINISH)
+        assert (result.deleted, result.losses) == (1, 1)
+
 
 def test_one_batch_that_is_under_way_is_not_called_back() -> None:
     """A machine that stands still between the order to delete and the deletion deletes as it was told, however late."""
@@ -58,16 +66,22 @@ class TestLongCommits:
         SWEEP,
         FINISH,
     )
+    BLIND = Setup(old_objects=0, dumps=False)
 
-    def test_a_commit_shorter_than_the_wait_before_the_recheck_keeps_its_objects(self) -> None:
-        assert played(*self.STEPS).deleted == 0
+    def test_a_sweep_waits_for_a_commit_that_a_dump_shows(self) -> None:
+        result = played(*self.STEPS)
+        assert result.deleted == 0
+        assert "commits under way" in result.log[-1]
+
+    def test_without_dumps_a_commit_shorter_than_the_wait_before_the_recheck_keeps_its_objects(self) -> None:
+        assert played(*self.STEPS, setup=self.BLIND).deleted == 0
 
     def test_one_that_takes_longer_can_lose_what_is_staged_anew_meanwhile(self) -> None:
         with (
             mock.patch.object(versioning, "COMMIT_SECONDS", 2 * HOUR),
             pytest.raises(Violation, match="a commit under way"),
         ):
-            played(*self.STEPS)
+            played(*self.STEPS, setup=self.BLIND)
 
 
 class TestUnlistedRenames:

@@ -1,17 +1,21 @@
 """What users do to commits, branches and tags: one function for each operation, each a job of one or more steps."""
 
 import hashlib
+from dataclasses import replace
 from urllib.parse import quote
 
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.choosing import Operation, branch_at, commit_id_at, registering
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.oracle import Committing
 from lakefs_gc_assets_tests.simulation.repository import Branch, Refused, applied, merged
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, TAGS, Job, World
 
 COMMIT_SECONDS = 9 * MINUTE
-"""A commit ends, well or badly, within this time after sealing."""
+"""A commit ends, well or badly, within this time after sealing, where the collector cannot see that it is under way."""
+LONG_COMMIT_SECONDS = 3 * HOUR
+"""The same where refs can be dumped, which shows sealed tokens."""
 LAG_SECONDS = 20
 """A commit shows up in a scan of all commits within this time."""
 
@@ -32,12 +36,20 @@ def commit(world: World, branch: int, date: int, lag: int) -> Job:
     promised = [entry for entry in changes.values() if entry and entry.soft_at is None]
     keys = frozenset(key for entry in promised if (key := world.oracle.key_of(entry)))
     token = id(changes)
-    world.oracle.committing[token] = keys
+
+    def unchanged() -> bool:
+        same = repository.branches.get(found.name) is found
+        return same and found.commit_id == head and found.sealed_tokens() == sealed
+
+    world.oracle.committing[token] = Committing(keys, unchanged)
     try:
-        yield COMMIT_SECONDS
-        current = repository.branches.get(found.name)
-        if current is not found or found.commit_id != head or tuple(map(id, found.tokens[1:])) != sealed:
+        yield COMMIT_SECONDS if world.servers.misbehaviour.refuse_dumps else LONG_COMMIT_SECONDS
+        if not unchanged():
             raise Refused("the branch changed")
+        # What was staged anew meanwhile hid the older entry, which nothing promised: it counts from now on.
+        for path, entry in changes.items():
+            if entry is not None and entry.soft_at is not None and path in found.tokens[0]:
+                changes[path] = replace(entry, soft_at=world.time.now)
         entries = applied(repository.head(found), changes)
         odd = (0.0, 0.0, -800 * DAY, 800 * DAY, -HOUR)[date % 5]
         found.commit_id = world.commit(entries, (head,), float(lag % LAG_SECONDS), odd)
@@ -136,7 +148,7 @@ def create_branch(world: World, name: int, source: int) -> Job:
     if wanted in world.repository.branches:
         raise Refused("exists")
     commit_id = commit_id_at(world, source // 2) if source % 2 else branch_at(world, source // 2).commit_id
-    world.repository.branches[wanted] = Branch(wanted, commit_id)
+    world.repository.new_branch(wanted, commit_id)
     yield from ()
 
 
@@ -177,7 +189,7 @@ def import_objects(world: World, branch: int, number: int, spelling: int) -> Job
     world.imports += 1
     hidden = f"_import-{world.imports}"
     head = found.commit_id
-    world.repository.branches[hidden] = Branch(hidden, head, hidden=True)
+    world.repository.new_branch(hidden, head, hidden=True)
     yield 10 * MINUTE
     entries = dict(world.repository.commits[head].entries)
     digest = hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()

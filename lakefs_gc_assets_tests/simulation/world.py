@@ -8,7 +8,7 @@ from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MachineClock, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle
-from lakefs_gc_assets_tests.simulation.repository import Branch, Refused, Repository
+from lakefs_gc_assets_tests.simulation.repository import Refused, Repository
 from lakefs_gc_assets_tests.simulation.servers import LINK_SECONDS, Server, Servers
 
 Rules = Literal["oss", "seed"]
@@ -34,6 +34,7 @@ class Setup:
     Attributes:
         server_skews: of each server, seconds.
         seen_servers: how many of them ever answer the collector.
+        dumps: whether the collector may dump refs.
     """
 
     seed: int = 0
@@ -50,6 +51,7 @@ class Setup:
     delete_limit: int = 3
     page_rows: int = 3
     old_objects: int = 4
+    dumps: bool = True
 
 
 @dataclass
@@ -86,6 +88,7 @@ class World:
         machines = [Server(number, MachineClock(time, skew), sharded) for number, skew in enumerate(setup.server_skews)]
         servers = Servers(repository, machines)
         servers.misbehaviour.page_rows = setup.page_rows
+        servers.misbehaviour.refuse_dumps = not setup.dumps
         oracle = Oracle(time, repository, bucket, min(setup.server_skews))
         world = cls(setup, time, bucket, repository, servers, oracle)
         world.begin()
@@ -93,7 +96,7 @@ class World:
 
     def begin(self) -> None:
         first = self.commit({}, (), 0.0)
-        self.repository.branches["main"] = Branch("main", first)
+        self.repository.new_branch("main", first)
         self.bucket.put("_lakefs/dummy", b"")
         self.bucket.put("dummy", b"")
         for number in range(self.setup.old_objects):

@@ -110,7 +110,7 @@ def delete(world: World, branch: int, path: int) -> Job:
 
 @operation
 def reset_branch(world: World, branch: int) -> Job:
-    branch_at(world, branch).tokens = [{}]
+    branch_at(world, branch).tokens = [world.repository.new_token()]
     yield from ()
 
 
