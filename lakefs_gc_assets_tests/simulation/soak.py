@@ -109,15 +109,18 @@ def _soaked(batches: Iterator[Batch]) -> bool:
             return False
         if time.monotonic() - told_at >= _TOLD_EVERY_SECONDS:
             told_at = time.monotonic()
-            print(f"{sums.histories:,} histories, {sums.histories / (told_at - began):.1f} a second", flush=True)
-    seconds = time.monotonic() - began
-    print(
-        f"{sums.histories:,} histories with {sums.steps:,} steps in {seconds:,.0f} s ({sums.histories / seconds:.1f} a "
-        f"second): {sums.runs:,} runs, {sums.kills:,} killed, {sums.calls:,} calls, {sums.deleted:,} objects deleted, "
-        f"{sums.live:,} live at the end, {sums.losses:,} lost as README says, none otherwise",
-        flush=True,
-    )
+            print(f"so far {_line(sums, told_at - began)}", flush=True)
+    print(_line(sums, time.monotonic() - began), flush=True)
     return True
+
+
+def _line(sums: Sums, seconds: float) -> str:
+    return (
+        f"{sums.histories:,} histories with {sums.steps:,} steps in {seconds:,.0f} s "
+        f"({sums.histories / seconds:.1f} a second): {sums.runs:,} runs, {sums.kills:,} killed, {sums.calls:,} calls, "
+        f"{sums.deleted:,} objects deleted, {sums.live:,} live at the end; lost: {sums.losses:,} staged again after "
+        "the last recheck, no others"
+    )
 
 
 def _bugs(seeds: Iterable[tuple[str, int | None]]) -> bool:
