@@ -93,20 +93,21 @@ def swept(run: Step, candidates: StoredFrame) -> DataFrame:
     for guard in guards.tripped(found, run.repository.settings):
         raise guard
     rows = candidates.dataframe(run.spark)
-    if not found.candidates:
-        return _decided(run, rows, Outcome.DRY_RUN)
-    ownership.require_own_addresses(
-        run.repository.api, run.repository.store, run.repository.namespace, committed.manifest.figures["heads"]
-    )
-    wait_for_recheck(run, listed.manifest.span.ended_at)
-    decided, remaining, left = [], rows, found.candidates
     earlier = receipts.read(run.repository.store, run.plan.run_id)
+    # What an attempt that was broken off deleted is part of the report, though nothing be left to delete.
+    if not found.candidates and not earlier.num_rows:
+        return _decided(run, rows, Outcome.DRY_RUN)
+    if found.candidates:
+        heads = committed.manifest.figures["heads"]
+        ownership.require_own_addresses(run.repository.api, run.repository.store, run.repository.namespace, heads)
+        wait_for_recheck(run, listed.manifest.span.ended_at)
+    decided, remaining, left = [], rows, found.candidates
     if earlier.num_rows:
         done = run.spark.createDataFrame(earlier).where(F.col("outcome") == Outcome.ACCEPTED.value)
         decided = [done.dropDuplicates(["address"]).select(*RECEIPTS.names)]
         remaining = subtraction.without_exactly(rows, done)
         left = remaining.count()
-        run.log(f"{found.candidates - left:,} candidates were deleted before this run was resumed")
+        run.log(f"resumed after {earlier.num_rows:,} receipts; {left:,} of {found.candidates:,} candidates are left")
     while left:
         outcomes = _one_pass(run, remaining)
         count = outcomes.count()

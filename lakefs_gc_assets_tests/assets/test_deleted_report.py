@@ -58,7 +58,8 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
     assert report.object_bytes["deleted"] == report.object_bytes["candidates"] == marked.object_bytes["candidates"] > 0
     written = receipts.read(runs.repository.store, sweep.run_id)
     assert sorted(written.column("address").to_pylist()) == sorted(garbage)
-    assert written.equals(runs.table(sweep.run_id, "deleted_report").select(written.column_names).cast(written.schema))
+    told = runs.table(sweep.run_id, "deleted_report").select(written.column_names).cast(written.schema)
+    assert written.sort_by("address").equals(told.sort_by("address"))
 
     again = runs.open()
     assert runs.make(again, sweep=True).success
