@@ -182,7 +182,9 @@ def test_too_much_at_once_is_marked_and_not_swept(replaying: Replaying) -> None:
     assert runs.make(dry).success
     result = runs.make(sweep, sweep=True)
 
-    warned = runs.report(dry.run_id).warnings
+    told = runs.report(dry.run_id).warnings
+    assert all(warning.startswith("a sweep would be refused: ") for warning in told)
+    warned = [warning.removeprefix("a sweep would be refused: ") for warning in told]
     assert [warning.split(":")[0] for warning in warned] == [
         "guard share of candidates",
         "guard number of candidates",
