@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.java import ensure_java, use_this_python
+from lakefs_gc_assets.configuration import SparkSettings
+from lakefs_gc_assets.spark_session import properties
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 
@@ -21,20 +22,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one local session: started by the first test that asks for it, as small as tests need."""
-    ensure_java()
-    use_this_python()
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("lakefs-gc-assets-tests")
-        .config("spark.driver.memory", "2g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
+    settings = SparkSettings(
+        master="local[2]",
+        config={
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+        },
     )
+    builder = SparkSession.builder
+    for name, value in properties(settings).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
     yield session
     session.stop()

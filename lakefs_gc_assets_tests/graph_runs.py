@@ -26,6 +26,7 @@ from lakefs_gc_assets.configuration import Configuration, Loaded
 from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.frames import manifest
 from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import FIXTURES
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, Deletes
@@ -37,21 +38,6 @@ AGED = timedelta(days=2)
 """Recorded objects are hours old: this makes all of them old enough."""
 
 ApiFault = Callable[[str, str], ApiAnswer | None]
-
-
-@dataclass
-class MovingClock:
-    """Stands still until a test or a wait moves it."""
-
-    moment: datetime
-
-    def now(self) -> datetime:
-        """The moment."""
-        return self.moment
-
-    def sleep(self, seconds: float) -> None:
-        """Waiting takes no time, and still it passes."""
-        self.moment += timedelta(seconds=seconds)
 
 
 class ChangedServer(ReplayServer):

@@ -1,10 +1,10 @@
 """A storage namespace in an S3 bucket, on AWS or on any service that speaks S3."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
@@ -149,20 +149,14 @@ class S3Store:
             ),
         )
         said = {full: _failed(full, "the service's answer does not mention this key") for full in full_keys}
-        said |= {
-            deleted["Key"]: _accepted(
+        for deleted in _with_key(answer.get("Deleted", []), said):
+            said[deleted["Key"]] = _accepted(
                 deleted["Key"], deleted.get("DeleteMarker", False), deleted.get("DeleteMarkerVersionId")
             )
-            for deleted in answer.get("Deleted", [])
-            if "Key" in deleted
-        }
-        said |= {
-            failed["Key"]: _failed(
+        for failed in _with_key(answer.get("Errors", []), said):
+            said[failed["Key"]] = _failed(
                 failed["Key"], f"{failed.get('Code', 'no code')}: {failed.get('Message', 'no message')}"
             )
-            for failed in answer.get("Errors", [])
-            if "Key" in failed
-        }
         return said
 
     def _delete_alone(self, full: str) -> DeleteOutcome:
@@ -199,6 +193,11 @@ def _accepted(full: str, marked: bool, version_id: str | None) -> DeleteOutcome:
         return DeleteOutcome(full, DeleteResult.ACCEPTED)
     kept = None if version_id == "null" else True
     return DeleteOutcome(full, DeleteResult.ACCEPTED, version_id=version_id, soft_deleted=kept)
+
+
+def _with_key(entries: Sequence[Any], asked: Container[str]) -> Iterator[Any]:
+    """The entries of an answer whose one key was asked for; of two keys boto3 makes a list."""
+    return (entry for entry in entries if isinstance(entry.get("Key"), str) and entry["Key"] in asked)
 
 
 def _failed(full: str, error: str) -> DeleteOutcome:

@@ -35,7 +35,17 @@ _CREDENTIALS = frozenset(
 _REGION = frozenset({"301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
 """Codes of a service that could not answer now, and may be asked again."""
-FAILURES = (ClientError, BotoCoreError, ResponseParserError, ValueError, LookupError, OverflowError, RuntimeError)
+FAILURES = (
+    ClientError,
+    BotoCoreError,
+    ResponseParserError,
+    ValueError,
+    LookupError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+)
 """What boto3 raises, from the third on where an answer cannot be read."""
 CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
 """Codes of a write that collided with another one, and may be repeated."""

@@ -1,6 +1,7 @@
 """Pages of a bucket's listing by boto3, which does not check what the service leaves out: that is done here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -36,17 +37,29 @@ def whole_pages(
         for page in paginator.paginate(Bucket=connection.bucket, Prefix=prefix, **arguments):
             if page.get("IsTruncated") and not page.get("NextContinuationToken"):
                 raise connection.errors.nonsense(action, "there is more to list, but not where to go on")
+            if not isinstance(page.get("EncodingType", "url"), str):
+                raise connection.errors.nonsense(action, "it says more than once how its names are written")
             for facts in page.get("Contents", []):
-                if not {"Key", "Size", "LastModified"} <= facts.keys() or not facts["Key"].startswith(prefix):
+                if not _is_whole(facts) or not facts["Key"].startswith(prefix):
                     raise connection.errors.nonsense(action, "it lists an object elsewhere, or without size or time")
             for found in page.get("CommonPrefixes", []):
-                if not found.get("Prefix", "").startswith(prefix) or not found["Prefix"].endswith("/"):
+                name = found.get("Prefix")
+                if not isinstance(name, str) or not name.startswith(prefix) or not name.endswith("/"):
                     raise connection.errors.nonsense(
                         action, "it lists a prefix elsewhere, or without a slash at its end"
                     )
             yield page
     except FAILURES as error:
         raise connection.errors.explain(action, error) from None
+
+
+_TYPES = {"Key": str, "Size": int, "LastModified": datetime, "ETag": str}
+
+
+def _is_whole(facts: Mapping[str, Any]) -> bool:
+    """Whether an object is listed with what is needed of it, once each: of two boto3 makes a list."""
+    given = {name: facts.get(name, "" if name == "ETag" else None) for name in _TYPES}
+    return all(isinstance(value, _TYPES[name]) for name, value in given.items())
 
 
 def _as_batch(page: "ListObjectsV2OutputTypeDef") -> pa.RecordBatch:

@@ -62,7 +62,7 @@ def test_it_shows_and_removes_nothing_unless_it_is_told_to(automated: Automated,
     assert shown(result)["dry"] is True
     assert told(result) == {
         **dict.fromkeys(run_ids[:2], "kept: it is among the newest 2"),
-        **dict.fromkeys(run_ids[2:], "expired: store_df, committed_df, candidates"),
+        **dict.fromkeys(run_ids[2:], "expired: store_df, committed_df, candidates, open, carried_committed"),
     }
     assert with_frames(automated) == run_ids
     assert list(automated.run_ids) == run_ids
@@ -73,7 +73,7 @@ def test_it_removes_frames_and_partitions_of_old_runs(automated: Automated, run_
     result = launch(automated, REMOVING)
 
     assert result.success
-    assert (shown(result)["dry"], shown(result)["runs_expired"], shown(result)["objects_removed"]) == (False, 2, 6)
+    assert (shown(result)["dry"], shown(result)["runs_expired"], shown(result)["objects_removed"]) == (False, 2, 10)
     assert with_frames(automated) == run_ids[:2]
     assert list(automated.run_ids) == run_ids[:2]
     assert [run.run_id for run in expiring.past_runs(automated.repository.store)] == run_ids

@@ -40,6 +40,8 @@ def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSe
                 "min_age_hours": 0,
                 "clock_skew_minutes": 0.1,
                 "max_candidate_share": 1,
+                # A hard reset by a worker takes most of what is uncommitted.
+                "max_uncommitted_loss_share": 1,
                 "sweep": True,
             }
         )

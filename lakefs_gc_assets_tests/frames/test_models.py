@@ -11,7 +11,7 @@ from lakefs_gc_assets.lakefs.layout import Layout
 
 def test_there_is_a_model_for_each_asset_in_their_order() -> None:
     assert tuple(MODELS) == ORDER
-    assert SCHEMAS.keys() == {*ORDER, "unrecognised", "sightings"}
+    assert SCHEMAS.keys() == {*ORDER, "unrecognised", "sightings", "open", "carried_committed"}
 
 
 @pytest.mark.parametrize("name", MODELS)
