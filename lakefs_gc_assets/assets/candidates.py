@@ -14,7 +14,7 @@ from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
-from lakefs_gc_assets.sources import hidden_staged, subtraction
+from lakefs_gc_assets.sources import hidden_staged, subtraction, tasks
 from lakefs_gc_assets.sources.hidden_staged import Cleared
 
 
@@ -39,15 +39,15 @@ def define(graph: Graph) -> dg.AssetsDefinition:
 def mark(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: StoredFrame) -> StoredFrame:
     """Stores the candidates, and beside them what is kept for a reason that a later run or a person must know."""
     earlier = sightings.earlier(run, listed.manifest.span.started_at)
-    unreferenced = subtraction.kept_because(
+    rows = subtraction.kept_because(
         subtraction.without(
             listed.dataframe(run.spark), uncommitted.dataframe(run.spark), committed.dataframe(run.spark)
         ),
         run.plan.cutoff,
         run.plan.windows,
         sightings.old_enough(earlier, listed.manifest.span.started_at),
-    ).persist()
-    try:
+    )
+    with tasks.made_once(rows, listed.manifest.rows) as unreferenced:
         kept, multipart = count_by_reason(unreferenced)
         eligible = unreferenced.where("kept is null").drop("kept")
         cleared = Cleared(eligible)
@@ -66,8 +66,6 @@ def mark(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
             "missing_examples": gap.examples,
         }
         stored = run.store("candidates", cleared.candidates, (listed, uncommitted, committed), figures)
-    finally:
-        unreferenced.unpersist()
     found = mark_of(listed, uncommitted, committed, stored)
     guards.require_live_set(found)
     for warning in guards.tripped(found, run.repository.settings):

@@ -27,10 +27,6 @@ SCHEMAS: dict[str, pa.Schema] = {
 """Columns of each frame as they are stored: the five assets, and what a run keeps beside them."""
 
 
-LOCAL_ROWS = 20_000
-"""So few rows are read by the driver: that takes less time than for tasks of workers to begin."""
-
-
 @dataclass(frozen=True)
 class StoredFrame:
     """A frame as stored. Reading it costs nothing until a DataFrame of it is used."""
@@ -57,8 +53,8 @@ class StoredFrame:
     def dataframe(self, spark: SparkSession, windows: Sequence[str] | None = None) -> DataFrame:
         """The rows of all windows, or of some; files are dealt out to tasks by their size."""
         chosen = [file for file in self.manifest.files if windows is None or file.slice_window in windows]
-        if sum(file.rows for file in chosen) <= LOCAL_ROWS:
-            rows = files.preview(self.opener.open(), chosen, self.schema, LOCAL_ROWS)
+        if sum(file.rows for file in chosen) <= tasks.LOCAL_ROWS:
+            rows = files.preview(self.opener.open(), chosen, self.schema, tasks.LOCAL_ROWS)
             return spark.createDataFrame(rows, schema=from_arrow_schema(rows.schema))
         groups = tasks.spread_by_weight(chosen, self.partitions, lambda file: file.bytes)
         return tasks.dataframe(spark, groups, _reader(self.opener, self.schema), files.nullable(self.schema))

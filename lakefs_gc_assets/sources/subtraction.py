@@ -10,6 +10,8 @@ from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, PLAIN_ETAG, 
 from lakefs_gc_assets.lakefs.layout import Layout
 
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
+# What a row is found by beside its content: that it is there, and that its content is not known.
+_ANY, _UNKNOWN = "any", "unknown"
 
 
 def without(universe: DataFrame, *live: DataFrame) -> DataFrame:
@@ -57,14 +59,12 @@ def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:
 
     Both frames have `size` and `etag`. Objects of size 0 are the same whatever their ETags say.
     """
-    mine = frame.withColumn("content", _content())
-    theirs = others.select("size", _content().alias("content")).distinct()
-    known, unknown = theirs.where("content is not null"), theirs.where("content is null")
-    by_content = mine.join(known, ["size", "content"], "left_semi")
-    by_size = mine.where("content is null").join(known.select("size"), "size", "left_semi")
-    either = mine.join(unknown.select("size"), "size", "left_semi")
-    columns = frame.columns
-    return by_content.select(*columns).unionAll(by_size.select(*columns)).unionAll(either.select(*columns)).distinct()
+    content, present, unknown = _content(), F.lit(_ANY), F.lit(_UNKNOWN)
+    mine = F.when(content.isNull(), F.array(present)).otherwise(F.array(content, unknown))
+    theirs = F.when(content.isNull(), F.array(present, unknown)).otherwise(F.array(content, present))
+    rows = frame.withColumn("alike", F.explode(mine))
+    wanted = others.select("size", F.explode(theirs).alias("alike")).distinct()
+    return rows.join(wanted, ["size", "alike"], "left_semi").select(*frame.columns).distinct()
 
 
 def _content() -> Column:

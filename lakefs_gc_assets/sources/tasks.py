@@ -5,12 +5,15 @@ A range of numbers with `mapInArrow` is all it needs, so it works on local, stan
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+LOCAL_ROWS = 20_000
+"""So few rows are kept by the driver: that takes less time than for tasks to begin."""
 Item = TypeVar("Item")
 
 
@@ -39,6 +42,19 @@ def dataframe(
                     yield from read(item)
 
     return spark.range(0, len(work), 1, len(work)).mapInArrow(run, spark_schema)
+
+
+@contextmanager
+def made_once(dataframe: DataFrame, rows_at_most: int) -> Iterator[DataFrame]:
+    """A DataFrame for several uses: the driver collects it where it is small; else Spark keeps it until the exit."""
+    if rows_at_most <= LOCAL_ROWS:
+        yield dataframe.sparkSession.createDataFrame(dataframe.toArrow(), dataframe.schema)
+        return
+    dataframe.persist()
+    try:
+        yield dataframe
+    finally:
+        dataframe.unpersist()
 
 
 def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:

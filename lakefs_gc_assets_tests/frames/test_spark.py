@@ -14,6 +14,7 @@ from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.frames import spark as frames
 from lakefs_gc_assets.frames.manifest import Manifest
 from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
+from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.sources.failures import from_worker
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.frames.frame_rows import NOW, RUN_ID, listed, span
@@ -43,7 +44,7 @@ ROWS = st.lists(
 
 @pytest.fixture(params=[-1, 1000], ids=["read by tasks", "read by the driver"], autouse=True)
 def local_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "LOCAL_ROWS", request.param)
+    monkeypatch.setattr(tasks, "LOCAL_ROWS", request.param)
 
 
 @pytest.fixture
