@@ -30,3 +30,12 @@ def inlined(function: Function) -> Function:
     A real call that hands on an array counts a reference to it, which takes longer than reading a varint.
     """
     return cast(Function, numba.njit(forceinline=True, nogil=True)(function))
+
+
+def load_compiler() -> None:
+    """Loads what compiled functions need at their first call: half a second, once for all processes forked later."""
+    numba.njit(_nothing)()  # type: ignore[call-arg]
+
+
+def _nothing() -> None:
+    pass

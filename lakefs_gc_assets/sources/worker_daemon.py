@@ -20,8 +20,10 @@ import lakefs_gc_assets.frames.files
 import lakefs_gc_assets.lakefs.records
 import lakefs_gc_assets.storage.opening
 import lakefs_gc_assets.storage.s3  # noqa: F401
+from lakefs_gc_assets.lakefs.compilation import load_compiler
 
 if __name__ == "__main__":
+    load_compiler()
     # A worker collects garbage after each task. Of a million objects that never go this takes a quarter of a second.
     gc.collect()
     gc.freeze()
