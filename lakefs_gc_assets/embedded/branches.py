@@ -1,5 +1,6 @@
 """Branches: made, moved, reset, removed; each has a staging token, under which its uncommitted entries lie."""
 
+import re
 import secrets
 import sqlite3
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from lakefs_gc_assets.embedded import commits, staging
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_found
 from lakefs_gc_assets.embedded.repositories import Repository
+
+_NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,9 @@ def _new_token(repository: Repository, branch_id: str) -> str:
 
 
 def create(core: Core, repository: Repository, branch_id: str, source: str, *, hidden: bool) -> str:
-    """Makes a branch from a reference; returns its commit. Raises ApiFailure 404, 409."""
-    if not branch_id:
-        raise bad_request("branch name is required")
+    """Makes a branch from a reference; returns its commit. Raises ApiFailure 400, 404, 409."""
+    if not _NAME.fullmatch(branch_id):
+        raise bad_request("argument branchID: invalid value")
     commit = commits.resolve(core, repository, source)
     with core.database.transaction() as database:
         if find(core, repository, branch_id) is not None:

@@ -63,12 +63,10 @@ CREATE TABLE IF NOT EXISTS parts (
 class Database:
     """The connection and its lock. Safe to use from several threads."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path) -> None:
         self._lock = threading.RLock()
         self._depth = 0
-        self._connection = sqlite3.connect(
-            ":memory:" if file is None else file, check_same_thread=False, isolation_level=None
-        )
+        self._connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = OFF")
         self._connection.executescript(_SCHEMA)

@@ -12,6 +12,25 @@ from lakefs_gc_assets.embedded.failures import bad_request
 _MAX_PER_PAGE = 1000
 
 
+_SAID: dict[type, str] = {
+    str: "a string",
+    int: "an integer",
+    bool: "a boolean",
+    list: "an array",
+    dict: "an object",
+}
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("name", "storage_namespace", "default_branch", "source", "type", "path", "message"), str),
+    **dict.fromkeys(("src_path", "src_ref", "physical_address", "checksum", "content_type", "ref", "id"), str),
+    **dict.fromkeys(("strategy", "committer", "metarange_id", "continuation_token"), str),
+    **dict.fromkeys(("size_bytes", "mtime", "parent_number", "creation_date", "generation", "date"), int),
+    **dict.fromkeys(("read_only", "hidden", "force", "allow_empty"), bool),
+    **dict.fromkeys(("paths", "parents", "parts"), list),
+    **dict.fromkeys(("metadata", "user_metadata", "staging", "set", "commit"), dict),
+}
+"""What properties of bodies must be, by name: the same in every call that has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call.
@@ -51,6 +70,12 @@ class Request:
         for name in required:
             if name not in body:
                 raise bad_request(f'request body has an error: property "{name}" is missing')
+        for name, value in body.items():
+            expected = _TYPES.get(name)
+            if expected is not None and (
+                not isinstance(value, expected) or isinstance(value, bool) > (expected is bool)
+            ):
+                raise bad_request(f'request body has an error: Error at "/{name}": value must be {_SAID[expected]}')
         return body
 
     def required(self, name: str) -> str:

@@ -1,6 +1,7 @@
 """Repositories: made, read, listed, removed."""
 
 import json
+import re
 import sqlite3
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _MARKER = "_lakefs/dummy"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ def create(
 ) -> Repository:
     """Makes a repository and proves that its storage namespace can be written; a bare one has no commit.
 
-    Raises ApiFailure 409 where the name is taken, 400 where the namespace is in use.
+    Raises ApiFailure 409 where the name is taken, 400 where the namespace is in use or the name is none.
     """
     from lakefs_gc_assets.embedded import branches, commits
 
-    if not name or not storage_namespace:
-        raise bad_request("error creating repository: name and storage_namespace are required")
+    if not _NAME.fullmatch(name) or not storage_namespace:
+        raise bad_request("error creating repository: invalid name or no storage_namespace")
     now = core.clock.seconds()
     repository = Repository(name, storage_namespace, default_branch, now, read_only, {})
     with core.database.transaction() as database:

@@ -161,3 +161,27 @@ def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: 
     for body, status in ((wrong, 400), (foreign, 400), (good, 200), (good, 400)):
         assert clients.call(seed_server, "PUT", path, body, path="parts")[0] == status
     assert clients.call(seed_server, "GET", "/repositories/repo/refs/main/objects", path="parts") == (200, b"content")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "said"),
+    [
+        ("POST", "/repositories", {"name": 5, "storage_namespace": "local://other"}, "/name"),
+        ("POST", "/repositories", {"name": "Upper", "storage_namespace": "local://other"}, "invalid name"),
+        ("POST", "/repositories/repo/branches", {"name": "a b", "source": "main"}, "invalid value"),
+        ("POST", f"{_BRANCH}/commits", {"message": None}, "/message"),
+        ("POST", f"{_BRANCH}/commits", {"message": "m", "allow_empty": 1}, "/allow_empty"),
+        ("POST", f"{_BRANCH}/commits", {"message": "m", "date": True}, "/date"),
+        ("POST", f"{_BRANCH}/commits", {"message": "m", "metadata": []}, "/metadata"),
+        ("POST", f"{_BRANCH}/objects/delete", {"paths": "a"}, "/paths"),
+        ("POST", f"{_BRANCH}/commits", [], "must be an object"),
+        ("POST", f"{_BRANCH}/commits", {}, '"message" is missing'),
+    ],
+)
+def test_a_body_of_another_form_is_refused(
+    server: EmbeddedServer, method: str, path: str, body: object, said: str
+) -> None:
+    status, answer = clients.call(server, method, path, body)
+
+    assert status == 400
+    assert said in answer["message"]
