@@ -11,6 +11,8 @@ SEED ?= 0
 LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
+# Processes of `make test`, each with a Spark session of up to 3 GB; a file's tests stay together.
+WORKERS ?= 2
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -45,8 +47,8 @@ lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
 	$(BIN)/dg check defs
 	$(BIN)/python -m dagster definitions validate -w workspace.yaml
 
-test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some; HYPOTHESIS_PROFILE=soak searches longer)
-	@$(BIN)/python -m pytest $(TESTS)
+test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some, WORKERS=0 in one process; HYPOTHESIS_PROFILE=soak searches longer)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 soak: $(INSTALLED) ## Plays simulated histories on all cores, then looks for every seeded bug (HISTORIES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)

@@ -1,7 +1,6 @@
 """Leaving what the next run can build on, and taking up what an earlier run left."""
 
 from dataclasses import dataclass
-from functools import reduce
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
@@ -175,12 +174,11 @@ class _Counts:
 
 def _counted(run: Step, there: DataFrame, committed: DataFrame, deleted: DataFrame, waiting: StoredFrame) -> _Counts:
     """Checks the open frame as stored, with one action."""
-    stored = waiting.dataframe(run.spark)
-    sets = {
-        "committed": subtraction.without(there, stored, deleted),
-        "both": committed.join(F.broadcast(stored.select("address")), "address", "left_semi"),
-        "lost": subtraction.without(there, stored, committed, deleted),
-    }
-    labelled = [rows.select(F.lit(name).alias("set")) for name, rows in sets.items()]
-    rows = reduce(DataFrame.unionAll, labelled).groupBy("set").count().collect()
-    return _Counts(**{**dict.fromkeys(sets, 0), **{row["set"]: row["count"] for row in rows}})
+    counted = subtraction.counted_by_sets(there, waiting.dataframe(run.spark), committed, deleted)
+    counts = {row["sets"]: row["count"] for row in counted.collect()}
+    is_there, is_open, is_committed, is_deleted = 1, 2, 4, 8
+    return _Counts(
+        committed=sum(n for sets, n in counts.items() if sets & is_there and not sets & (is_open | is_deleted)),
+        both=sum(n for sets, n in counts.items() if sets & is_open and sets & is_committed),
+        lost=counts.get(is_there, 0),
+    )

@@ -14,6 +14,7 @@ from lakefs_gc_assets.sources import gap, subtraction
 
 _EXAMPLES = 3
 _COLUMNS = ("address", "slice")
+_EXPECTED, _LISTED = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Gap:
 
 
 def find(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: StoredFrame) -> Gap:
-    """Compares the listing with every live address first, which costs one subtraction and usually finds nothing.
+    """Compares the listing with every live address first, which costs one aggregation and usually finds nothing.
 
     Only what is missing there is looked for among branch heads and staging: of old commits, objects may have been
     collected by lakeFS's own retention.
@@ -37,15 +38,16 @@ def find(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
     staged, held = uncommitted.dataframe(run.spark).select(*_COLUMNS), committed.dataframe(run.spark).select(*_COLUMNS)
     there = listed.dataframe(run.spark)
     everything = gap.expected(staged.unionAll(held), slices, run.plan.cutoff)
-    found = _counted(everything, gap.missing(everything, there))
-    if not found.missing:
-        return found
+    counted = subtraction.counted_by_sets(everything, there)
+    counts = {row["sets"]: row["count"] for row in counted.collect()}
+    if not counts.get(_EXPECTED):
+        return Gap(0, counts.get(_EXPECTED | _LISTED, 0))
     heads = gap.expected(staged.unionAll(_of_heads(run, committed)), slices, run.plan.cutoff).distinct()
     lacking = subtraction.without_exactly(gap.missing(heads, there), deleted_before(run)).persist()
     try:
-        counted = _counted(heads, lacking)
+        found = _counted(heads, lacking)
         examples = tuple(row.address for row in lacking.select("address").limit(_EXAMPLES).collect())
-        return Gap(counted.missing, counted.expected, examples)
+        return Gap(found.missing, found.expected, examples)
     finally:
         lacking.unpersist()
 

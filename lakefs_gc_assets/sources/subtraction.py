@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import reduce
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
@@ -29,6 +30,13 @@ def without(universe: DataFrame, *live: DataFrame) -> DataFrame:
 def without_exactly(frame: DataFrame, addresses: DataFrame) -> DataFrame:
     """Rows whose address is not among the addresses, compared as strings."""
     return frame.join(addresses.select("address"), "address", "left_anti")
+
+
+def counted_by_sets(*frames: DataFrame) -> DataFrame:
+    """How many addresses (`count`) are in the same frames (`sets`): bit k stands for frame k."""
+    labelled = [frame.select("address", F.lit(1 << number).alias("bit")) for number, frame in enumerate(frames)]
+    addresses = reduce(DataFrame.unionAll, labelled).groupBy("address").agg(F.bit_or("bit").alias("sets"))
+    return addresses.groupBy("sets").count()
 
 
 def kept_because(unreferenced: DataFrame, cutoff: datetime, windows: Sequence[str], sighted: DataFrame) -> DataFrame:

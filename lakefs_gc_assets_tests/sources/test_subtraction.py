@@ -58,6 +58,21 @@ def test_what_is_live_is_taken_away(spark: SparkSession, universe: list[str], on
 
 
 @FEW
+@given(ADDRESSES, ADDRESSES, ADDRESSES)
+def test_addresses_are_counted_by_the_frames_that_have_them(
+    spark: SparkSession, first: list[str], second: list[str], third: list[str]
+) -> None:
+    frames = [first, second, third]
+
+    found = subtraction.counted_by_sets(*(living(spark, addresses) for addresses in frames)).collect()
+
+    assert {row["sets"]: row["count"] for row in found} == Counter(
+        sum(1 << number for number, addresses in enumerate(frames) if address in addresses)
+        for address in {*first, *second, *third}
+    )
+
+
+@FEW
 @given(ADDRESSES, ADDRESSES)
 def test_strings_are_taken_away_exactly(spark: SparkSession, universe: list[str], gone: list[str]) -> None:
     left = subtraction.without_exactly(listing(spark, universe), living(spark, gone))
