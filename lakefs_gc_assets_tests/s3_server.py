@@ -92,6 +92,12 @@ class S3Server:
         self.client(verify).create_bucket(Bucket=bucket)
         return bucket
 
+    def new_versioned_bucket(self) -> str:
+        """A bucket with a name of its own that keeps versions."""
+        bucket = self.new_bucket()
+        self.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        return bucket
+
     def fill(self, bucket: str, keys: Iterable[str]) -> None:
         """Puts empty objects past HTTP, many at once."""
         backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]

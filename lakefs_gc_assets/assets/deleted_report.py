@@ -188,14 +188,16 @@ def _decided(run: Step, rows: DataFrame, outcome: Outcome) -> DataFrame:
         F.lit(outcome.value).alias("outcome"),
         F.lit(None).cast("string").alias("error"),
         now.alias("decided_at"),
+        F.lit(run.plan.attempt).alias("attempt"),
+        F.lit(None).cast("string").alias("version_id"),
     )
 
 
 def _deleter(run: Step, valid_until: datetime) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    opener, run_id, lock, clock = run.repository.opener, run.plan.run_id, run.lock.token, run.repository.clock
+    opener, plan, lock, clock = run.repository.opener, run.plan, run.lock.token, run.repository.clock
 
     def delete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sweep = Sweep(opener.open(), run_id, lock, clock, valid_until)
+        sweep = Sweep(opener.open(), plan.run_id, lock, clock, valid_until, plan.attempt)
         for batch in batches:
             for rows in sweep.delete(pa.Table.from_batches([batch])):
                 yield from rows.to_batches()

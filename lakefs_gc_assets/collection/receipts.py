@@ -15,6 +15,8 @@ from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 
+_ADDED = ("attempt", "version_id")
+
 
 class Outcome(StrEnum):
     """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is."""
@@ -26,9 +28,19 @@ class Outcome(StrEnum):
 
 
 def table(
-    candidates: pa.Table, outcomes: Sequence[Outcome], errors: Sequence[str | None], decided_at: datetime
+    candidates: pa.Table,
+    outcomes: Sequence[Outcome],
+    errors: Sequence[str | None],
+    decided_at: datetime,
+    attempt: str | None = None,
+    version_ids: Sequence[str | None] | None = None,
 ) -> pa.Table:
-    """Receipts (RECEIPTS) for candidates, in their order."""
+    """Receipts (RECEIPTS) for candidates, in their order.
+
+    Args:
+        attempt: the attempt of the run that decided.
+        version_ids: of the delete markers that were made; None where the store keeps no versions.
+    """
     count = candidates.num_rows
     columns = [candidates.column(name) for name in ("address", "size", "slice", "slice_window")]
     return pa.table(
@@ -37,6 +49,8 @@ def table(
             pa.array([outcome.value for outcome in outcomes], pa.string()),
             pa.array(errors, pa.string()),
             pa.array([decided_at] * count, RECEIPTS.field("decided_at").type),
+            pa.array([attempt] * count, pa.string()),
+            pa.array([None] * count if version_ids is None else version_ids, pa.string()),
         ],
         schema=RECEIPTS,
     )
@@ -53,8 +67,11 @@ def keys(store: ObjectStore, run_id: str) -> list[str]:
 
 
 def read_file(store: ObjectStore, key: str) -> pa.Table:
-    """The receipts of one file (RECEIPTS). Raises CorruptFile."""
-    found = stored_tables.decode(RECEIPTS, store.get(key), key, "receipts")
+    """The receipts of one file (RECEIPTS). Raises CorruptFile.
+
+    Files of earlier versions have no `attempt` and no `version_id`: both are null, so nothing of them is restored.
+    """
+    found = stored_tables.decode(RECEIPTS, store.get(key), key, "receipts", _ADDED)
     unknown = set(found.column("outcome").unique().to_pylist()).difference(Outcome)
     if unknown:
         raise CorruptFile(key, "receipts", f"there is no outcome {min(unknown)!r}")

@@ -1,6 +1,7 @@
 """Small tables as parquet files in the store: their pages have checksums, and only what was written is read back."""
 
 import io
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,12 +16,20 @@ def encode(table: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def decode(schema: pa.Schema, data: bytes, file: str, what: str) -> pa.Table:
-    """The reverse, with exactly these columns. Raises CorruptFile(file, what, …)."""
+def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence[str] = ()) -> pa.Table:
+    """The reverse, with exactly these columns. Raises CorruptFile(file, what, …).
+
+    Args:
+        added: the last columns, where files of earlier versions have none of them: null there.
+    """
     try:
         # From a buffer: threads that read a Python file outlive a failed read, and can crash the process.
         stored = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        table = stored.read().cast(schema)
+        table = stored.read()
+        if added and not set(added).intersection(table.column_names):
+            for name in added:
+                table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
+        table = table.cast(schema)
         table.validate(full=True)
         if table.num_rows != stored.metadata.num_rows:
             raise ValueError(f"{table.num_rows} rows, its footer says {stored.metadata.num_rows}")

@@ -29,6 +29,7 @@ class Sweep:
 
     Attributes:
         valid_until: no batch begins at or after this moment; None for no limit.
+        attempt: the attempt of the run, for its receipts.
     """
 
     store: ObjectStore
@@ -36,6 +37,7 @@ class Sweep:
     lock: LockToken
     clock: Clock
     valid_until: datetime | None = None
+    attempt: str | None = None
 
     def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
         """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
@@ -69,6 +71,8 @@ class Sweep:
             [Outcome.ACCEPTED if outcome.result is DeleteResult.ACCEPTED else Outcome.FAILED for outcome in outcomes],
             [outcome.error for outcome in outcomes],
             self.clock.now(),
+            self.attempt,
+            [outcome.version_id for outcome in outcomes],
         )
         receipts.write(self.store, self.run_id, uuid.uuid4().hex, rows)
         return rows

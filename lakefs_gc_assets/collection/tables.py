@@ -60,9 +60,11 @@ RECEIPTS = pa.schema(
         pa.field("outcome", pa.string(), nullable=False),
         pa.field("error", pa.string()),
         pa.field("decided_at", TIME, nullable=False),
+        pa.field("attempt", pa.string()),
+        pa.field("version_id", pa.string()),
     ]
 )
-"""What became of each candidate."""
+"""What became of each candidate. `version_id` is that of the delete marker that a bucket with versions made."""
 
 UNRECOGNISED = pa.schema([LISTED.field("address"), LISTED.field("slice_window"), LISTED.field("size")])
 """Unreferenced objects whose names lakeFS never makes."""

@@ -80,6 +80,11 @@ class DeletedReportFrame(Frame):
     )
     error: T.StringType() = pa.Field(nullable=True, description="What the store said of a failed deletion.")
     decided_at: T.TimestampType() = pa.Field(nullable=False, description="When the outcome was known.")
+    attempt: T.StringType() = pa.Field(nullable=True, description="The attempt of the run that decided.")
+    version_id: T.StringType() = pa.Field(
+        nullable=True,
+        description="Version of the delete marker that the store made; null where its bucket keeps no versions.",
+    )
 
 
 MODELS: dict[str, type[Frame]] = {

@@ -33,12 +33,13 @@ def candidates(*addresses: str) -> pa.Table:
 
 
 def test_a_row_for_each_candidate() -> None:
-    table = receipts.table(candidates("a", "bb"), [Outcome.ACCEPTED, Outcome.FAILED], [None, "AccessDenied"], NOW)
+    outcomes = [Outcome.ACCEPTED, Outcome.FAILED]
+    table = receipts.table(candidates("a", "bb"), outcomes, [None, "AccessDenied"], NOW, "attempt", ["marker", None])
     assert table.schema == RECEIPTS
-    common = {"slice": None, "slice_window": "legacy", "decided_at": NOW}
+    common = {"slice": None, "slice_window": "legacy", "decided_at": NOW, "attempt": "attempt"}
     assert table.to_pylist() == [
-        {"address": "a", "size": 1, "outcome": "accepted", "error": None} | common,
-        {"address": "bb", "size": 2, "outcome": "failed", "error": "AccessDenied"} | common,
+        {"address": "a", "size": 1, "outcome": "accepted", "error": None, "version_id": "marker"} | common,
+        {"address": "bb", "size": 2, "outcome": "failed", "error": "AccessDenied", "version_id": None} | common,
     ]
 
 
@@ -75,4 +76,18 @@ class TestStored:
         outcomes = pa.array(["acceptee"])
         receipts.write(store, RUN, "batch", rows.set_column(4, RECEIPTS.field("outcome"), outcomes))
         with pytest.raises(CorruptFile, match="acceptee"):
+            receipts.read(store, RUN)
+
+    def test_of_earlier_versions_name_no_attempt_and_no_delete_marker(self, store: ObjectStore) -> None:
+        rows = receipts.table(candidates("a", "b"), [Outcome.ACCEPTED] * 2, [None] * 2, NOW)
+        receipts.write(store, RUN, "old", rows.drop_columns(["attempt", "version_id"]))
+        found = receipts.read(store, RUN)
+        assert found.schema == RECEIPTS
+        assert found.equals(rows)
+
+    @pytest.mark.parametrize("name", ["attempt", "version_id"])
+    def test_that_lack_one_of_the_two_end_the_run(self, store: ObjectStore, name: str) -> None:
+        rows = receipts.table(candidates("a"), [Outcome.ACCEPTED], [None], NOW)
+        receipts.write(store, RUN, "batch", rows.drop_columns([name]))
+        with pytest.raises(CorruptFile, match="receipts"):
             receipts.read(store, RUN)

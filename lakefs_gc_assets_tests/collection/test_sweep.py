@@ -77,6 +77,21 @@ def test_candidates_are_deleted_in_batches_each_with_receipts(held: Held) -> Non
     assert sorted(stored.column("address").to_pylist()) == sorted(KEYS[:7])
 
 
+def test_receipts_name_the_attempt_and_each_delete_marker(s3_server: S3Server) -> None:
+    bucket = s3_server.new_versioned_bucket()
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/repo"))
+    for key in KEYS[:3]:
+        store.put(key, b"garbage")
+    sweep = Sweep(store, RUN, locked(store).token, HandClock(), attempt="attempt")
+    (rows,) = sweep.delete(candidates(*KEYS[:3]))
+    markers = s3_server.client().list_object_versions(Bucket=bucket, Prefix="repo/data/")["DeleteMarkers"]
+    made = {marker["Key"].removeprefix("repo/"): marker["VersionId"] for marker in markers}
+    assert {row["address"]: row["version_id"] for row in rows.to_pylist()} == made
+    assert made.keys() == set(KEYS[:3])
+    assert set(rows.column("attempt").to_pylist()) == {"attempt"}
+    assert receipts.read(store, RUN) == rows
+
+
 def test_no_candidates_delete_nothing(held: Held) -> None:
     assert list(held.sweep().delete(candidates())) == []
     assert held.store.deletes == []

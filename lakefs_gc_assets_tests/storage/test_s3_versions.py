@@ -12,9 +12,7 @@ from lakefs_gc_assets_tests.s3_server import S3Server
 
 @pytest.fixture
 def versioned(s3_server: S3Server) -> str:
-    bucket = s3_server.new_bucket()
-    s3_server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    return bucket
+    return s3_server.new_versioned_bucket()
 
 
 def opened(server: S3Server, bucket: str) -> ObjectStore:
