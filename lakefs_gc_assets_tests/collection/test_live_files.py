@@ -103,6 +103,7 @@ class TestRanges:
     @pytest.mark.parametrize(
         "address",
         [KEY + "/", "/" + KEY, KEY.replace("/", "//"), KEY.replace("/", "%2F"), KEY + "?x", KEY + "%2Csigned"],
+        ids=["slash at the end", "slash before", "double slashes", "escaped slashes", "query", "signature"],
     )
     def test_odd_spellings_are_not_taken_for_usual_ones(self, store: LocalStore, address: str) -> None:
         assert of_range(store, {"a": Staged(address)}) == set(NAMESPACE.live_keys(address, AddressType.RELATIVE))

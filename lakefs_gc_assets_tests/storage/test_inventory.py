@@ -298,6 +298,7 @@ def test_a_missing_file_is_an_error(reports: Reports) -> None:
         gzip.compress(b'"source","repository/%ff","v","true","false","1","2026-01-01T00:00:00.000Z","e"\n'),
         csv_file([Version("repository/a")])[:-12],
     ],
+    ids=["no gzip", "few fields", "size", "time", "latest", "no size", "name", "cut off"],
 )
 def test_a_file_that_cannot_be_read_ends_the_reading(reports: Reports, content: bytes) -> None:
     inventory = reports.open(reports.write("CSV", [[]]))
