@@ -38,7 +38,12 @@ def md5(data: bytes) -> str:
 
 @dataclass
 class Bucket:
-    """Objects by key, relative to the storage namespace; `sizes` are of all that ever were there."""
+    """Objects by key, relative to the storage namespace.
+
+    Attributes:
+        sizes: of all that ever were there.
+        appeared: true time when each key was there for the first time.
+    """
 
     clock: MachineClock
     etags: ETags
@@ -46,6 +51,7 @@ class Bucket:
     keys: list[str] = field(default_factory=list)
     versions: int = 0
     sizes: dict[str, int] = field(default_factory=dict)
+    appeared: dict[str, float] = field(default_factory=dict)
 
     def put(self, key: str, data: bytes) -> str:
         """Writes a file of lakeFS or of the collector; its ETag names this very version."""
@@ -72,6 +78,7 @@ class Bucket:
     def _store(self, key: str, stored: Stored) -> str:
         if key not in self.objects:
             insort(self.keys, key)
+            self.appeared.setdefault(key, self.clock.time.now)
         self.objects[key] = stored
         self.sizes[key] = len(stored.data)
         return stored.etag or ""

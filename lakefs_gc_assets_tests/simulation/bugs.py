@@ -20,11 +20,11 @@ from lakefs_gc_assets.collection import (
     guards,
     lock,
     order,
-    ranges_read,
     receipts,
     sweep,
     uncommitted,
 )
+from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.live_files import LiveFiles
@@ -76,19 +76,9 @@ class CommittedFirst(Run):
         self.store("early", (), (), figures)
 
     def make_committed_df(self) -> None:
-        early, previous = self.stored("early").figures, self.stored("uncommitted_df")
-        live, unread = early["source"], early["unread"]
-        figures = {
-            "commit_source": live.source.value,
-            "commits": live.commits,
-            "ranges_read": len(unread.records),
-            "entries_promised": unread.promised,
-            "heads": live.heads,
-            "sealed": dict(live.sealed),
-        }
+        early = self.stored("early").figures
         rows = [{"address": address} for address in sorted(early["addresses"])]
-        self.store("committed_df", rows, (previous,), figures)
-        ranges_read.write(self.repository.store, self.run_id, self.plan.attempt, unread.ids)
+        self.store_committed(rows, replace(early["source"], started_at=self.started_at), early["unread"], frozenset())
 
 
 class ListingLate(Run):
@@ -207,8 +197,8 @@ class RangeSkipped(Run):
 class SuccessClaimed(Run):
     """Calls a run a success whose deletions failed in part."""
 
-    def report_of(self, outcomes: Sequence[Row], sweep: bool) -> Report:
-        return replace(super().report_of(outcomes, sweep), success=True)
+    def report_of(self, outcomes: Sequence[Row], sweep: bool, left: Carry | str) -> Report:
+        return replace(super().report_of(outcomes, sweep, left), success=True)
 
 
 class EarliestClock(Run):

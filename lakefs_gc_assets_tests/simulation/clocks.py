@@ -21,9 +21,9 @@ class TrueTime:
     now: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class MachineClock:
-    """What one machine takes for the time.
+    """What one machine takes for the time; somebody may set it anew.
 
     Attributes:
         skew: seconds ahead of the true time.

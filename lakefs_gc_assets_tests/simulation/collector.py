@@ -18,6 +18,7 @@ from lakefs_gc_assets.collection import (
     report,
 )
 from lakefs_gc_assets.collection.approval import Approval
+from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.collection.sweep import Sweep
@@ -49,7 +50,7 @@ class Run(Marking):
         sweep = self.plan.sweep or self.approved(candidates)
         rows = self.swept(candidates) if sweep else self.decided(candidates.rows, Outcome.DRY_RUN)
         self.store("deleted_report", rows, (candidates,))
-        report.write(self.repository.store, self.report_of(rows, sweep))
+        report.write(self.repository.store, self.report_of(rows, sweep, self.leave(rows, sweep)))
 
     def approved(self, candidates: Frame) -> bool:
         """Whether these candidates of a dry run are to be deleted after all: `assets.deleted_report.approved`."""
@@ -132,7 +133,8 @@ class Run(Marking):
         if live.source.value != marked["commit_source"]:
             raise OrderViolation(f"commits come from the {live.source}, at the mark from the {marked['commit_source']}")
         guards.require_commits_ended(marked=marked["sealed"], now=live.sealed)
-        unread = self.unread(live, ranges_read.read(self.repository.store, self.run_id, self.plan.attempt))
+        read_sha256 = marked["read_sha256"]
+        unread = self.unread(live, ranges_read.read(self.repository.store, self.run_id, self.plan.attempt, read_sha256))
         found = self.staged(prepared.files) | self.committed(unread)
         self.rechecked()
         return found
@@ -150,7 +152,7 @@ class Run(Marking):
         columns = ("address", "size", "slice", "slice_window")
         return [{**{name: row[name] for name in columns}, "outcome": outcome.value} for row in rows]
 
-    def report_of(self, outcomes: Sequence[Row], sweep: bool) -> Report:
+    def report_of(self, outcomes: Sequence[Row], sweep: bool, left: Carry | str) -> Report:
         """The report, as `assets.reporting.report_of`."""
         mark, plan = self.mark(), self.plan
         listed, committed = self.stored("store_df"), self.stored("committed_df")
@@ -180,6 +182,7 @@ class Run(Marking):
                 "committed": mark.committed,
                 "commits": committed.figures["commits"],
                 "candidates": mark.candidates,
+                "late_arrivals": self.late_arrivals(),
                 "deleted": objects[Outcome.ACCEPTED],
                 "failed": failed,
                 "kept_live": objects[Outcome.KEPT_LIVE],
@@ -190,6 +193,11 @@ class Run(Marking):
                 "deleted": sizes[Outcome.ACCEPTED],
             },
             kept=mark.kept,
+            commit_source=committed.figures["commit_source"],
+            why_clean=plan.why_clean,
+            predecessor=plan.predecessor,
+            carry=left if isinstance(left, Carry) else None,
+            no_carry=left if isinstance(left, str) else None,
         )
 
 

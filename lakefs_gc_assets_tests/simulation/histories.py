@@ -95,14 +95,14 @@ _MEANWHILE = {
 
 def generate(seed: int) -> History:
     """The history of a seed."""
-    maker = _Maker(random.Random(seed))
+    maker = Maker(random.Random(seed))
     setup = maker.setup(seed)
     while len(maker.steps) < LEAST_STEPS:
         maker.round()
     return History(setup, tuple(maker.steps))
 
 
-class _Maker:
+class Maker:
     """Puts a history together."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -145,7 +145,7 @@ class _Maker:
     def round(self) -> None:
         """Fill, wait, collect."""
         for _ in range(self.chance.randint(5, 16)):
-            self.write(_FILLING)
+            self.fill()
         if self.chance.random() < 0.3:
             self.misbehave()
         if self.chance.random() < 0.85:
@@ -154,6 +154,10 @@ class _Maker:
             self.near()
         chosen = self.chance.choices([each for each, _ in self.episodes], [weight for _, weight in self.episodes])[0]
         chosen("c0" if self.chance.random() < 0.9 else "c1")
+
+    def fill(self) -> None:
+        """One step of a user between runs."""
+        self.write(_FILLING)
 
     def write(self, weights: dict[str, int]) -> None:
         """One step of a user."""

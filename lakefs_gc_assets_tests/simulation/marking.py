@@ -4,13 +4,15 @@ What those assets do in Spark is done on plain rows, all else is the product's c
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
 
 from lakefs_gc_assets.collection import (
+    carry,
     commits,
     digests,
     guards,
@@ -25,10 +27,15 @@ from lakefs_gc_assets.collection import (
 from lakefs_gc_assets.collection.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.hidden import Question
+from lakefs_gc_assets.collection.live_files import LiveFiles
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import plain
+from lakefs_gc_assets_tests.simulation.carrying import Carrying, Inherited
 from lakefs_gc_assets_tests.simulation.plain import Row
-from lakefs_gc_assets_tests.simulation.stepping import STEPS, Stepping
+from lakefs_gc_assets_tests.simulation.stepping import STEPS
 
 _SIGHTING_RUNS = 20
 
@@ -53,27 +60,61 @@ class Unread:
         return sum(record.count for record in self.records)
 
 
+def _unread(reader: LiveFiles, live: LiveCommits, known: frozenset[str]) -> Unread:
+    metarange_ids = tuple(name for name in live.metarange_ids if name not in known)
+    records: dict[RangeRecord, None] = {}
+    for metarange_id in metarange_ids:
+        for row in reader.metarange(metarange_id).to_pylist():
+            records[RangeRecord(**row)] = None
+    return Unread(
+        live.source,
+        metarange_ids,
+        tuple(record for record in records if record.id not in known),
+        tuple(name for name in live.files if name not in known),
+    )
+
+
+def _addresses(reader: LiveFiles, unread: Unread) -> set[str]:
+    if unread.source is CommitSource.METADATA_FOLDER:
+        tables = [reader.metadata_file(name) for name in unread.files]
+    else:
+        tables = [reader.range(record) for record in unread.records]
+    return {address for table in tables for address in table.column("address").to_pylist()}
+
+
 @dataclass
-class Marking(Stepping):
+class Marking(Carrying):
     """The first four steps."""
 
     def make_store_df(self) -> None:
         store, plan = self.repository.store, self.plan
         repository, others = self.repository, self.repository.settings.also_live
+        before = self.inherited()
         around = neighbours.neighbours(repository.api, repository.facts.id, repository.namespace, others)
         self.began_listing(self.run_id)
-        listing = universe.listing(store, plan.cutoff)
+        listing = self.listing(before)
+        if plan.flow is Flow.OPTIMIZED:
+            self.exactness.listing(plan, listing)
         rows: list[Row] = []
         for part in listing.parts:
             for batch in universe.list_part(store, part, plan.slice_window):
                 rows += batch.to_pylist()
+        carried = before.open_objects() if before else ()
         figures = {
             "slices_listed": len(listing.slices),
             "slices_skipped": len(listing.skipped_slices),
             "last_read_slice": min(listing.slices, default=""),
             "nested_namespaces": around.nested,
+            "other_folders": listing.folders.others,
+            "settled_objects": before.carry.settled_objects if before else 0,
+            "listed_now": frozenset(row["address"] for row in rows),
         }
-        self.store("store_df", rows, figures=figures)
+        carry.write_listed_slices(store, plan.run_id, plan.attempt, listing.slices)
+        self.store("store_df", [*rows, *carried], figures=figures)
+
+    def listing(self, before: Inherited | None) -> universe.Listing:
+        """What is to be listed; all but what an earlier run settled."""
+        return universe.listing(self.repository.store, self.plan.cutoff, before.settled if before else None)
 
     def make_uncommitted_df(self) -> None:
         prepared = self.prepare()
@@ -99,8 +140,22 @@ class Marking(Stepping):
 
     def make_committed_df(self) -> None:
         previous = self.stored("uncommitted_df")
+        before = self.inherited()
+        known = before.read_ids if before else frozenset()
         live = self.live_commits(previous.span.ended_at)
-        unread = self.unread(live, frozenset())
+        if before and before.report.commit_source != live.source.value:
+            raise OrderViolation(f"commits come from the {live.source}, unlike in run {before.run_id}")
+        if before:
+            self.exactness.commits(self.run_id, partial(self.all_committed, live))
+        unread = self.unread(live, known)
+        rows = [{"address": address} for address in sorted(self.committed(unread))]
+        if before:
+            rows += before.committed()
+        self.store_committed(rows, live, unread, known)
+
+    def store_committed(self, rows: Sequence[Row], live: LiveCommits, unread: "Unread", known: frozenset[str]) -> None:
+        """Stores committed addresses with what tells which of them need not be read again."""
+        ids = known | unread.ids
         figures = {
             "commit_source": live.source.value,
             "commits": live.commits,
@@ -108,10 +163,14 @@ class Marking(Stepping):
             "entries_promised": unread.promised,
             "heads": live.heads,
             "sealed": dict(live.sealed),
+            "read_sha256": ranges_read.write(self.repository.store, self.run_id, self.plan.attempt, ids),
         }
-        rows = [{"address": address} for address in sorted(self.committed(unread))]
-        self.store("committed_df", rows, (previous,), figures, live.started_at)
-        ranges_read.write(self.repository.store, self.run_id, self.plan.attempt, unread.ids)
+        self.store("committed_df", rows, (self.stored("uncommitted_df"),), figures, live.started_at)
+
+    def all_committed(self, live: LiveCommits, store: ObjectStore) -> set[str]:
+        """All that commits hold, read anew."""
+        reader = replace(self.live_files(), store=store)
+        return _addresses(reader, _unread(reader, live, frozenset()))
 
     def live_commits(self, prepared_until: datetime) -> LiveCommits:
         repository = self.repository
@@ -124,28 +183,12 @@ class Marking(Stepping):
         )
 
     def unread(self, live: LiveCommits, known: frozenset[str]) -> Unread:
-        """Reads the metaranges that are not known, as `assets.committed_df.Unread`."""
-        reader = self.live_files()
-        metarange_ids = tuple(name for name in live.metarange_ids if name not in known)
-        records: dict[RangeRecord, None] = {}
-        for metarange_id in metarange_ids:
-            for row in reader.metarange(metarange_id).to_pylist():
-                records[RangeRecord(**row)] = None
-        return Unread(
-            live.source,
-            metarange_ids,
-            tuple(record for record in records if record.id not in known),
-            tuple(name for name in live.files if name not in known),
-        )
+        """Reads the metaranges that are not known, as `assets.live.Unread`."""
+        return _unread(self.live_files(), live, known)
 
     def committed(self, unread: Unread) -> set[str]:
         """The addresses of what was not read before."""
-        reader = self.live_files()
-        if unread.source is CommitSource.METADATA_FOLDER:
-            tables = [reader.metadata_file(name) for name in unread.files]
-        else:
-            tables = [reader.range(record) for record in unread.records]
-        return {address for table in tables for address in table.column("address").to_pylist()}
+        return _addresses(self.live_files(), unread)
 
     def make_candidates(self) -> None:
         listed, staged, committed = (self.stored(name) for name in STEPS[:3])
@@ -155,8 +198,12 @@ class Marking(Stepping):
         unreferenced = plain.without(listed.rows, staged.addresses, committed.addresses)
         kept: dict[str, int] = {}
         eligible: list[Row] = []
+        reasons = {row["address"]: self.kept_because(row, sighted) for row in unreferenced}
+        if self.plan.flow is Flow.OPTIMIZED:
+            now = [row for row in listed.rows if row["address"] in listed.figures["listed_now"]]
+            self.exactness.marked(self.plan, now, staged.addresses, sighted, reasons)
         for row in unreferenced:
-            reason = self.kept_because(row, sighted)
+            reason = reasons[row["address"]]
             if reason is None:
                 eligible.append(row)
             else:
@@ -227,7 +274,7 @@ class Marking(Stepping):
         listed, staged, committed, candidates = (self.stored(name) for name in STEPS[:4])
         return guards.Mark(
             listed=len(listed.rows),
-            stored=len(listed.rows),
+            stored=len(listed.rows) + listed.figures["settled_objects"],
             listed_bytes=listed.object_bytes,
             uncommitted=len(staged.rows),
             committed=len(committed.rows),

@@ -6,15 +6,24 @@ Rows are dictionaries with the columns of `collection/tables.py`.
 import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS, PLAIN_ETAG, Kept
-from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.layout import Layout, WindowSize
 from lakefs_gc_assets_tests.simulation.bucket import md5
 
 Row = dict[str, Any]
 _MULTIPART, _PLAIN = re.compile(MULTIPART_ETAG), re.compile(PLAIN_ETAG)
 _EMPTY = md5(b"")
+_SLICE_FOLDER = re.compile(r"^data/([0-9a-v]{19}[0g])/")
+
+
+def slice_folder(address: str) -> str | None:
+    """The slice whose folder an address lies in, None for addresses in no slice."""
+    found = _SLICE_FOLDER.match(address)
+    return found[1] if found else None
 
 
 def is_multipart(row: Row) -> bool:
@@ -89,3 +98,30 @@ def same_content(rows: Iterable[Row], others: Iterable[Row]) -> list[Row]:
 def plain_etag(row: Row) -> bool:
     """Whether the ETag looks like the MD5 of a content that is not empty."""
     return row["etag"] is not None and _PLAIN.match(row["etag"]) is not None and row["size"] > 0
+
+
+def of_settled(rows: Iterable[Row], settled: Collection[str]) -> list[Row]:
+    """`sources.carrying.of_settled`."""
+    return [row for row in rows if (folder := slice_folder(row["address"])) is None or folder in settled]
+
+
+def of_unsettled(rows: Iterable[Row], settled: Collection[str]) -> list[Row]:
+    """`sources.carrying.of_unsettled`."""
+    return [row for row in rows if (folder := slice_folder(row["address"])) is not None and folder not in settled]
+
+
+def still_open(
+    universe: Iterable[Row], settled: Collection[str], committed: Collection[str], deleted: Collection[str]
+) -> list[Row]:
+    """`sources.carrying.still_open`."""
+    return without(of_settled(universe, settled), committed, deleted)
+
+
+def in_windows(rows: Iterable[Row], window_size: WindowSize) -> list[Row]:
+    """`sources.carrying.in_windows`."""
+    return [{**row, "slice_window": _window(row["address"], window_size)} for row in rows]
+
+
+@lru_cache(maxsize=20_000)
+def _window(address: str, window_size: WindowSize) -> str:
+    return layout.window(layout.parse(address).slice, window_size)

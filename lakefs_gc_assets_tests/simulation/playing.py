@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from lakefs_gc_assets.collection import hidden, uncommitted
+from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets_tests.simulation import versioning, writers
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.collector import Run
+from lakefs_gc_assets_tests.simulation.exactness import Exactness
+from lakefs_gc_assets_tests.simulation.frames import Shelf
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.processes import Figures, Process, settings
+from lakefs_gc_assets_tests.simulation.processes import ASKED, Asked, Figures, Process, settings
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.repository import Refused
 from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
@@ -23,6 +26,7 @@ from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, Setup, World
 OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS
 MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
 WINDOWS = ("month", "day", "slice")
+FLOWS = (Flow.CLEAN, Flow.OPTIMIZED)
 _QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
 
 
@@ -40,21 +44,33 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """What is played."""
+    """What is played.
+
+    Attributes:
+        chained: whether it ends with optimized runs after a clean one, or with clean ones.
+    """
 
     setup: Setup
     steps: tuple[Step, ...]
+    chained: bool = False
 
 
 @dataclass
 class Result:
-    """What came of a history that broke no rule."""
+    """What came of a history that broke no rule.
+
+    Attributes:
+        compared: optimized runs that were compared with clean ones.
+        late: objects that clean runs reported as late arrivals.
+    """
 
     steps: int
     figures: Figures
     deleted: int
     live: int
     losses: int
+    compared: int
+    late: int
     log: list[str] = field(repr=False)
 
 
@@ -73,7 +89,7 @@ def play(history: History, *, make_run: Callable[..., Run] = Run, quiet: bool = 
             for step in history.steps:
                 player.do(step)
             if quiet:
-                player.end()
+                player.end(chained=history.chained)
         finally:
             player.stop()
     return player.result(len(history.steps))
@@ -114,10 +130,10 @@ class Player:
     def __init__(self, setup: Setup, make_run: Callable[..., Run]) -> None:
         self.world = World.of(setup)
         self.figures = Figures()
-        shelf: dict[tuple[str, str], object] = {}
+        self.exactness = Exactness(self.world.bucket, self.world.oracle)
+        shelf: Shelf = {}
         self.collectors = {
-            name: Process(self.world, name, shelf, self.figures, make_run)  # type: ignore[arg-type]
-            for name in ("c0", "c1")
+            name: Process(self.world, name, shelf, self.figures, self.exactness, make_run) for name in ("c0", "c1")
         }
 
     def do(self, step: Step) -> None:
@@ -149,6 +165,9 @@ class Player:
         if what == "seconds":
             self.world.pass_time(float(numbers[0]))
             return
+        if what == "set_clock":
+            self.world.set_clock(numbers[0], float(numbers[1]))
+            return
         # To a moment near the one when an object, issued a while ago, becomes old enough.
         issued = sorted({int(until) for until in self.world.oracle.linkable_until.values()})
         future = [moment for moment in issued if moment + 2 * HOUR > self.world.time.now]
@@ -162,9 +181,9 @@ class Player:
     def _collect(self, process: Process, what: str, numbers: tuple[int, ...]) -> None:
         match what:
             case "start":
-                sweep, age, window, budget = numbers
+                sweep, age, window, budget, *asked = numbers
                 options = settings(bool(sweep), MIN_AGES[age % len(MIN_AGES)], WINDOWS[window % len(WINDOWS)])
-                process.start(options, budget)
+                process.start(options, budget, Asked(FLOWS[asked[0]], asked[1]) if asked else ASKED)
             case "go_on":
                 process.go_on(numbers[0])
             case "until":
@@ -195,8 +214,12 @@ class Player:
             case _:
                 raise ValueError(f"no such step: {what}")
 
-    def end(self) -> None:
-        """Writers stop, time passes, two runs: then nothing is left that nothing reaches."""
+    def end(self, *, chained: bool = False) -> None:
+        """Writers stop, time passes, two runs: then nothing is left that nothing reaches.
+
+        Args:
+            chained: the two are optimized and come after a clean one, which has run before the time passes.
+        """
         world = self.world
         for process in self.collectors.values():
             process.go_on(None)
@@ -209,20 +232,31 @@ class Player:
             copies_first=world.servers.misbehaviour.copies_first,
         )
         self._end_commits()
+        clean = Asked(Flow.CLEAN)
+        if chained and not self._run_alone(clean):
+            return
         world.pass_time(_QUIET_SECONDS)
-        last = self.collectors["c0"]
         for _ in range(2):
-            failed = self.figures.failed
-            last.start(settings(True, 24.0, "month"), None)
-            if self.figures.failed > failed:
-                if self._all_outside() and "empty live set" in world.log[-1]:
-                    return
-                raise Left(f"a run in quiet times failed: {world.log[-1]}")
+            if not self._run_alone(Asked(Flow.OPTIMIZED) if chained else clean):
+                return
             if not world.garbage():
                 return
             world.pass_time(2 * HOUR)
         garbage = world.garbage()
         raise Left(f"{len(garbage)} objects stay although nothing reaches them: {', '.join(garbage[:5])}")
+
+    def _run_alone(self, asked: Asked) -> bool:
+        """A run while nobody else does anything; whether it deleted what it was to."""
+        world, last, failed = self.world, self.collectors["c0"], self.figures.failed
+        last.start(settings(True, 24.0, "month"), None, asked)
+        if self.figures.failed > failed:
+            if self._all_outside() and "empty live set" in world.log[-1]:
+                return False
+            raise Left(f"a run in quiet times failed: {world.log[-1]}")
+        assert last.run is not None
+        if last.run.plan.flow is not asked.flow and world.setup.layout != "sharded":
+            raise Left(f"a clean run in quiet times instead of an optimized one: {last.run.plan.why_clean}")
+        return True
 
     def _end_commits(self) -> None:
         """Where a commit failed, somebody commits again, or resets the branch."""
@@ -248,4 +282,14 @@ class Player:
     def result(self, steps: int) -> Result:
         oracle = self.world.oracle
         live = [key for key in self.world.bucket.keys if not key.startswith("_lakefs/") and oracle.reachable(key)]
-        return Result(steps, self.figures, oracle.deleted, len(live), len(oracle.losses), self.world.log)
+        exactness = self.exactness
+        return Result(
+            steps,
+            self.figures,
+            oracle.deleted,
+            len(live),
+            len(oracle.losses),
+            exactness.compared,
+            exactness.late,
+            self.world.log,
+        )

@@ -2,12 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import cast
 
 from lakefs_gc_assets.collection import lock, run_folder
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
@@ -18,6 +20,7 @@ from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
+from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.frames import Shelf
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
@@ -74,15 +77,37 @@ def settings(sweep: bool, min_age_hours: float, slice_window: str, approved: str
     )
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a run is opened for.
+
+    Attributes:
+        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all.
+    """
+
+    flow: Flow = Flow.CLEAN
+    only_windows: int = 0
+
+
+ASKED = Asked()
+
+
 @dataclass
 class Figures:
-    """What collectors did in a history."""
+    """What collectors did in a history.
+
+    Attributes:
+        optimized: optimized runs that came to their end.
+        instead: clean ones that did in place of an optimized one.
+    """
 
     runs: int = 0
     sweeps: int = 0
     kills: int = 0
     failed: int = 0
     calls: int = 0
+    optimized: int = 0
+    instead: int = 0
 
 
 @dataclass
@@ -101,11 +126,13 @@ class Process:
     name: str
     shelf: Shelf
     figures: Figures
+    exactness: Exactness
     make_run: Callable[..., Run] = Run
     coroutine: Coroutine | None = None
     run: Run | None = None
     view: BucketView | None = None
     api: CollectorsApi | None = None
+    machine: MachineClock = field(init=False)
     recheck: Recheck = field(init=False)
     budget: int | None = None
     stop_before: tuple[re.Pattern[str], int] | None = None
@@ -119,6 +146,7 @@ class Process:
     unfenced: int = 0
     in_background: bool = False
     options: CollectionSettings | None = None
+    asked: Asked = ASKED
 
     def __post_init__(self) -> None:
         self.recheck = Recheck(self.world.time)
@@ -128,17 +156,17 @@ class Process:
     def active(self) -> bool:
         return self.coroutine is not None
 
-    def start(self, options: CollectionSettings, budget: int | None) -> None:
+    def start(self, options: CollectionSettings, budget: int | None, asked: Asked = ASKED) -> None:
         """A new run."""
         if self.active:
             return
-        seconds = int(self.world.time.now + self.world.setup.collector_skew)
+        seconds = int(self.world.time.now + self.world.collector_skew)
         self.figures.runs += 1
         self.figures.sweeps += options.sweep
         prefix = ((_YEAR_4000 - seconds) & 0xFFFF_FFFF).to_bytes(4)
         run_id = xids.encode(prefix + self.name.encode().ljust(5)[:5] + self.figures.runs.to_bytes(3))
-        self.options = options
-        self._launch(run_id, f"owner of {run_id}", (), budget)
+        self.options, self.asked = options, asked
+        self._launch(run_id, f"owner of {run_id}", (), (), budget)
 
     def resume(self, budget: int | None, *, whole: bool) -> None:
         """The last run goes on from its first step that is not done, or wholly anew; on another machine, so to say."""
@@ -149,7 +177,7 @@ class Process:
         done = [name for name in STEPS if not whole and attempts.get(name) == attempts.get(STEPS[0], "")]
         if len(done) == len(STEPS):
             return
-        self._launch(run_id, self.run.owner, done, budget)
+        self._launch(run_id, self.run.owner, self.run.windows, done, budget)
 
     def approve(self, budget: int | None) -> None:
         """The last run was a dry one, and somebody wants its candidates to go after all."""
@@ -158,11 +186,13 @@ class Process:
         if (self.run.run_id, STEPS[3]) in self.shelf:
             options = self.options
             self.options = settings(False, options.min_age_hours, options.slice_window, self.run.run_id)
-            self._launch(self.run.run_id, self.run.owner, STEPS[:4], budget)
+            self._launch(self.run.run_id, self.run.owner, self.run.windows, STEPS[:4], budget)
 
-    def _launch(self, run_id: str, owner: str, done: list[str] | tuple[str, ...], budget: int | None) -> None:
+    def _launch(
+        self, run_id: str, owner: str, windows: tuple[str, ...], done: Sequence[str], budget: int | None
+    ) -> None:
         world, setup = self.world, self.world.setup
-        machine = MachineClock(world.time, setup.collector_skew)
+        self.machine = machine = MachineClock(world.time, world.collector_skew)
         self.recheck = Recheck(world.time)
         self.dead, self.frozen, self.unfenced = False, False, 0
         self.fail_in, self.fail_at, self.stop_before = None, None, None
@@ -202,6 +232,10 @@ class Process:
                 began_listing=world.oracle.listing,
                 marked=world.oracle.marked,
                 rechecked=self.recheck.ends,
+                exactness=self.exactness,
+                flow=self.asked.flow,
+                windows=windows,
+                only_windows=self.asked.only_windows,
             )
             run.collect(done)
 
@@ -312,6 +346,12 @@ class Process:
         elif key == run_folder.report(run_id):
             frame = self.shelf.get((run_id, "candidates"))
             self.world.oracle.report(run_id, data, frame.addresses if frame else frozenset())
+            self._count(json.loads(data))
+
+    def _count(self, report: dict[str, object]) -> None:
+        if report["ending"] != Ending.FAILED:
+            self.figures.optimized += report["flow"] == Flow.OPTIMIZED
+            self.figures.instead += report["why_clean"] is not None
 
     def _require_fenced(self, call: str) -> None:
         """One batch may be under way when the lock is lost; a second one is a violation."""
@@ -324,11 +364,11 @@ class Process:
 
     def _require_fresh_mark(self) -> None:
         """A mark that is too old by any clock that the collector sees is not swept."""
-        setup, run = self.world.setup, self.run
+        run, own = self.run, self.machine.skew
         assert run is not None
-        began = run.started_at.timestamp() - setup.collector_skew
+        began = run.started_at.timestamp() - own
         seen = [skew for answered, skew in self.api.answered if answered <= began] if self.api else []
-        ahead = max([0.0, *(skew - setup.collector_skew for skew in seen)])
+        ahead = max([0.0, *(skew - own for skew in seen)])
         age = began + ahead - self.world.oracle.runs[run.run_id].listing_began
         if age > MARK_VALID + 3 * MINUTE:
             raise Violation(f"{self.name} sweeps by a mark that is {age / HOUR:.1f} hours old")

@@ -11,15 +11,15 @@ from datetime import datetime, timedelta
 from lakefs_gc_assets.collection import (
     failing,
     planning,
-    universe,
 )
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection.live_files import LiveFiles
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.plan import Flow, Plan
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.frames import Frame, Shelf
 from lakefs_gc_assets_tests.simulation.plain import Row
 
@@ -36,6 +36,9 @@ class Stepping:
 
     Attributes:
         shelf: frames stored so far, of all runs.
+        flow: what is asked for.
+        windows: the windows that the run was opened for; all that it needs where nobody chose any.
+        exactness: compares optimized runs with clean ones.
         began_listing, marked, rechecked: tell the oracle.
         lock: held by the step under way.
     """
@@ -47,6 +50,10 @@ class Stepping:
     began_listing: Callable[[str], None]
     marked: Callable[[str, Sequence[str]], None]
     rechecked: Callable[[], None]
+    exactness: Exactness
+    flow: Flow = Flow.CLEAN
+    windows: tuple[str, ...] = ()
+    only_windows: int = 0
     lock: Lock | None = None
     started_at: datetime = field(init=False)
     plan: Plan = field(init=False)
@@ -58,6 +65,12 @@ class Stepping:
                 with self.step(name):
                     getattr(self, f"make_{name}")()
 
+    def open(self) -> None:
+        """What `partitions.open_run` does: chooses the windows, which later attempts keep."""
+        if not self.windows:
+            needed, _ = planning.windows_to_collect(self.repository, self.flow)
+            self.windows = needed[-self.only_windows :]
+
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """What `assets.step.step` does around the work of an asset."""
@@ -65,7 +78,9 @@ class Stepping:
         plan: Plan | None = None
         lock: Lock | None = None
         try:
-            if name != STEPS[0]:
+            if name == STEPS[0]:
+                self.open()
+            else:
                 plan = plans.read(repository.store, self.run_id)
                 self.owner = plan.owner
             lock = Lock.acquire(
@@ -76,11 +91,13 @@ class Stepping:
                 expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
             )
             if plan is None:
-                windows = universe.windows_of(
-                    universe.folders(repository.store).slices, repository.settings.slice_window
-                )
                 plan = planning.begin(
-                    repository=repository, run_id=self.run_id, windows=windows, owner=self.owner, lock=lock
+                    repository=repository,
+                    run_id=self.run_id,
+                    windows=self.windows,
+                    owner=self.owner,
+                    lock=lock,
+                    flow=self.flow,
                 )
             self.plan, self.lock = plan, lock
             self.started_at = repository.clock.now()

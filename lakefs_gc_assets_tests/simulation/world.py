@@ -77,6 +77,10 @@ class World:
     background: list[Callable[[], None]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     imports: int = 0
+    collector_skew: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.collector_skew = self.setup.collector_skew
 
     @classmethod
     def of(cls, setup: Setup) -> "World":
@@ -123,6 +127,19 @@ class World:
         if linkable:
             self.oracle.linkable_until[key] = issued + LINK_SECONDS - self.oracle.slowest_skew
         return key, issued
+
+    def set_clock(self, machine: int, skew: float) -> None:
+        """Somebody sets a clock: of the collectors' machine, for runs to come, of the store, or of a server."""
+        machines = [self.bucket.clock, *(server.clock for server in self.servers.servers)]
+        if machine % (1 + len(machines)) == 0:
+            self.collector_skew = skew
+            return
+        machines[machine % (1 + len(machines)) - 1].skew = skew
+        slower = self.oracle.slowest_skew - skew
+        if slower > 0:
+            self.oracle.slowest_skew = skew
+            for key in self.oracle.linkable_until:
+                self.oracle.linkable_until[key] += slower
 
     def start(self, name: str, job: Job) -> None:
         """Begins an operation; its first step happens at once."""

@@ -1,0 +1,73 @@
+"""Histories in which one run builds on another: clean, optimized, optimized, …, with whatever may come in between."""
+
+import random
+from dataclasses import replace
+
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS, Maker
+from lakefs_gc_assets_tests.simulation.playing import FLOWS, MIN_AGES, WINDOWS, History, Step
+from lakefs_gc_assets_tests.simulation.world import Setup
+
+LEAST_RUNS = 4
+_SKEWS = (0, 0, -14 * MINUTE, 14 * MINUTE)
+_CLEAN, _OPTIMIZED = range(len(FLOWS))
+
+
+def generate(seed: int) -> History:
+    """The history of a seed."""
+    maker = _ChainMaker(random.Random(f"chain {seed}"))
+    setup = maker.setup(seed)
+    while len(maker.steps) < LEAST_STEPS or maker.runs < LEAST_RUNS:
+        maker.round()
+    return History(setup, tuple(maker.steps), chained=True)
+
+
+class _ChainMaker(Maker):
+    """Puts a history together: settings mostly stay, and most runs are asked to be optimized."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        self.runs = 0
+        self.age, self.window = chance.randrange(len(MIN_AGES)), chance.randrange(len(WINDOWS))
+
+    def setup(self, seed: int) -> Setup:
+        setup = super().setup(seed)
+        return replace(setup, layout="sharded" if self.chance.random() < 0.03 else "slice")
+
+    def round(self) -> None:
+        """Some writing, time, perhaps a change of what the next run rests on, and a run."""
+        for _ in range(self.chance.randint(3, 8)):
+            self.fill()
+        if self.chance.random() < 0.2:
+            self.misbehave()
+        if self.chance.random() < 0.15:
+            self.set_clock()
+        kind = self.chance.random()
+        if kind < 0.6:
+            self.wait(self.chance.uniform(24, 34) * HOUR)
+        elif kind < 0.8:
+            self.wait(self.chance.uniform(0.1, 9) * HOUR)
+        elif kind < 0.9:
+            self.wait(self.chance.uniform(2, 5) * DAY)
+        else:
+            self.near()
+        chosen = self.chance.choices([each for each, _ in self.episodes], [weight for _, weight in self.episodes])[0]
+        chosen("c0" if self.chance.random() < 0.9 else "c1")
+
+    def set_clock(self) -> None:
+        """Somebody sets a clock."""
+        skew = int(self.chance.choice(_SKEWS))
+        self.steps.append(Step("time", "set_clock", (self.chance.randrange(4), skew)))
+
+    def start(self, name: str) -> None:
+        """A run begins, mostly with the settings of the one before."""
+        if self.chance.random() < 0.05:
+            self.age = self.chance.randrange(len(MIN_AGES))
+        if self.chance.random() < 0.05:
+            self.window = self.chance.randrange(len(WINDOWS))
+        flow = _OPTIMIZED if self.chance.random() < (0.9 if self.runs else 0.3) else _CLEAN
+        only_windows = self.chance.randint(1, 2) if self.chance.random() < 0.04 else 0
+        sweep = int(self.chance.random() < 0.87)
+        self.runs += 1
+        numbers = (sweep, self.age, self.window, self.budget(), flow, only_windows)
+        self.steps.append(Step(name, "start", numbers))

@@ -1,0 +1,139 @@
+"""That an optimized run marks what a clean run would have marked at that moment.
+
+A clean run lists everything and reads every range. Here is what one would have had that listed the store at the moment
+when the optimized run began to list: of the parts that the optimized run lists as well, the very same answers; of all
+others, what lies in the bucket then. It is given the same uncommitted data, the same commits with all of their ranges,
+the same cutoff and sightings, and every window. Each object that nothing references must then be kept for the same
+reason by both, or be a candidate of both. Staged entries that the server does not list are asked for afterwards, of
+candidates alone, and so alike.
+
+Documented differences, and no others:
+
+- A *late arrival* is found by clean runs only: it came into a slice, more than 26 hours after the slice was begun, or
+  to where no slice is, after the run that settled that place had begun to list it.
+- What a store called deleted and did not delete waits for a clean run, too.
+- What somebody else deleted since it was carried is deleted once more, which does nothing.
+- A run limited to some windows keeps what lies in others, and no run builds on it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lakefs_gc_assets.collection import universe
+from lakefs_gc_assets.collection.eligibility import Kept
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.universe import Listing
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.simulation import plain
+from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
+from lakefs_gc_assets_tests.simulation.clocks import HOUR
+from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
+from lakefs_gc_assets_tests.simulation.plain import Row
+
+LATE_SECONDS = 26 * HOUR
+"""A slice is not settled before it is older than minimum age, an hour of use and the skews together."""
+_NO_SLICE = ""
+Marked = dict[str, Kept | None]
+"""What becomes of each object that nothing references: why it is kept, None for a candidate."""
+
+
+@dataclass
+class Exactness:
+    """Compares runs, and notes since when each slice is settled by the run that a later one builds on.
+
+    Attributes:
+        settled_since: by run id and slice, true time; slices are settled for all runs that build on the run.
+        compared: how many optimized marks were compared with objects that nothing references.
+        late: how many objects only a clean run marks.
+    """
+
+    bucket: Bucket
+    oracle: Oracle
+    settled_since: dict[str, dict[str, float]] = field(default_factory=dict)
+    elsewhere: dict[str, list[Row]] = field(default_factory=dict)
+    committed: dict[str, set[str]] = field(default_factory=dict)
+    compared: int = 0
+    late: int = 0
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store at this very moment: no call goes on to another."""
+        return BucketView(self.bucket, _no_point, _read_only, _read_only, page=1_000_000, delete_limit=0)
+
+    def listing(self, plan: Plan, listing: Listing) -> None:
+        """An optimized run begins to list: what a clean one would list beside that."""
+        store = self.store
+        parts = [part for part in universe.listing(store, plan.cutoff).parts if part not in listing.parts]
+        batches = (batch for part in parts for batch in universe.list_part(store, part, plan.slice_window))
+        self.elsewhere[plan.run_id] = [row for batch in batches for row in batch.to_pylist()]
+
+    def commits(self, run_id: str, read: Callable[[ObjectStore], set[str]]) -> None:
+        """An optimized run knows the commits: reads all that they hold."""
+        self.committed[run_id] = read(self.store)
+
+    def marked(
+        self, plan: Plan, listed: Iterable[Row], staged: frozenset[str], sighted: set[str], mine: Marked
+    ) -> None:
+        """An optimized run marks.
+
+        Args:
+            listed: what it listed itself.
+            mine: what it makes of its whole universe.
+        """
+        everything = [*listed, *self.elsewhere[plan.run_id]]
+        windows = {row["slice_window"] for row in everything}
+        clean = {
+            row["address"]: plain.kept_because(row, plan.cutoff, windows, sighted)
+            for row in plain.without(everything, staged, self.committed[plan.run_id])
+        }
+        there = {row["address"] for row in everything}
+        self.compared += bool(clean)
+        for address in clean.keys() | mine.keys():
+            if address not in mine:
+                self._require_late(plan, address)
+            elif address not in clean and address not in there:
+                if address in self.bucket.objects:
+                    raise Violation(f"run {plan.run_id} marks {address}, which no clean run would list")
+            elif address not in clean:
+                raise Violation(f"run {plan.run_id} finds {address}, which a clean run would know to be referenced")
+            elif mine[address] not in (clean[address], Kept.OTHER_WINDOW):
+                raise Violation(
+                    f"run {plan.run_id} finds {address}: {mine[address]}, and a clean run: {clean[address]}"
+                )
+
+    def _require_late(self, plan: Plan, address: str) -> None:
+        assert plan.predecessor is not None
+        if not self._late(plan.predecessor, address):
+            raise Violation(f"run {plan.run_id} does not find {address}, which a clean run would find")
+
+    def found_late(self, run_id: str, predecessor: str, addresses: Iterable[str]) -> None:
+        """A clean run reports candidates that no run building on an earlier one would have found."""
+        for address in addresses:
+            self.late += 1
+            if not self._late(predecessor, address):
+                raise Violation(f"run {run_id} calls {address} a late arrival, and it was there before")
+
+    def _late(self, predecessor: str, address: str) -> bool:
+        since, appeared = self.settled_since[predecessor], self.bucket.appeared[address]
+        folder = plain.slice_folder(address)
+        if any(address in watched.accepted for watched in self.oracle.runs.values()):
+            return True
+        if folder is not None and appeared < xids.created_at(folder) + LATE_SECONDS:
+            return False
+        place = folder or _NO_SLICE
+        return place in since and appeared >= since[place]
+
+    def left(self, plan: Plan, settled: Iterable[str]) -> None:
+        """A run leaves something to build on."""
+        before: Mapping[str, float] = self.settled_since.get(plan.predecessor or "", {})
+        began = self.oracle.runs[plan.run_id].listing_began
+        self.settled_since[plan.run_id] = {place: before.get(place, began) for place in (_NO_SLICE, *settled)}
+
+
+def _no_point(call: str) -> bool:
+    return False
+
+
+def _read_only(key: str, what: object) -> None:
+    raise AssertionError(f"{key} is written or deleted")
