@@ -53,7 +53,7 @@ class Bug:
     run: type[Run] = Run
 
 
-def _replaced(*replacements: tuple[object, str, object]) -> Patches:
+def replaced(*replacements: tuple[object, str, object]) -> Patches:
     @contextmanager
     def patches() -> Iterator[None]:
         with ExitStack() as stack:
@@ -228,7 +228,7 @@ def _last_location_only() -> AbstractContextManager[object]:
     def last(store: Any, state: Any) -> tuple[str, ...]:
         return written(store, state) if pages[-1].location else ()
 
-    return _replaced((uncommitted, "_believable_page", asked), (uncommitted, "_written", last), _UNCHECKED)()
+    return replaced((uncommitted, "_believable_page", asked), (uncommitted, "_written", last), _UNCHECKED)()
 
 
 def _end_at_empty_page(api: Any, token: str | None, state: Any) -> UncommittedPage:
@@ -282,49 +282,47 @@ def _claim_first(self: Sweep, batch: pa.Table) -> pa.Table:
 
 BUGS: dict[str, Bug] = {
     "committed read before uncommitted": Bug(run=CommittedFirst),
-    "listing after prepare": Bug(_replaced((order, "require_safe_order", lambda *spans: None)), run=ListingLate),
-    "copies read first": Bug(_replaced((Servers, "prepare", _copies_first(Servers.prepare)), _UNCHECKED)),
+    "listing after prepare": Bug(replaced((order, "require_safe_order", lambda *spans: None)), run=ListingLate),
+    "copies read first": Bug(replaced((Servers, "prepare", _copies_first(Servers.prepare)), _UNCHECKED)),
     "the last page's location only": Bug(_last_location_only),
-    "an empty page taken for the end": Bug(
-        _replaced((uncommitted, "_believable_page", _end_at_empty_page), _UNCHECKED)
-    ),
+    "an empty page taken for the end": Bug(replaced((uncommitted, "_believable_page", _end_at_empty_page), _UNCHECKED)),
     "a branch deleted during prepare unnoticed": Bug(
-        _replaced((uncommitted, "_believable_page", uncommitted._ask), _UNCHECKED)
+        replaced((uncommitted, "_believable_page", uncommitted._ask), _UNCHECKED)
     ),
     "empty live set accepted": Bug(
-        _replaced((LiveFiles, "range", _nothing_of_a_range), (guards, "require_live_set", lambda mark: None))
+        replaced((LiveFiles, "range", _nothing_of_a_range), (guards, "require_live_set", lambda mark: None))
     ),
     "cutoff from LastModified alone": Bug(run=LastModifiedAlone),
     "cutoff from the name alone": Bug(run=NameAlone),
-    "6 hours instead of 24": Bug(_replaced((cutoff, "cutoff", _cutoff(min_age=timedelta(hours=6))))),
-    "no skew": Bug(_replaced((cutoff, "cutoff", _cutoff(skew=timedelta())))),
+    "6 hours instead of 24": Bug(replaced((cutoff, "cutoff", _cutoff(min_age=timedelta(hours=6))))),
+    "no skew": Bug(replaced((cutoff, "cutoff", _cutoff(skew=timedelta())))),
     "the earliest clock for mark too old": Bug(run=EarliestClock),
     "dump taken as a snapshot": Bug(
-        _replaced((commits, "_fetch_missing", lambda *arguments: []), (commits, "_dumped", _snapshot(commits._dumped)))
+        replaced((commits, "_fetch_missing", lambda *arguments: []), (commits, "_dumped", _snapshot(commits._dumped)))
     ),
-    "tags forgotten": Bug(_replaced((refs, "read_tags", lambda data, file, **expected: []))),
+    "tags forgotten": Bug(replaced((refs, "read_tags", lambda data, file, **expected: []))),
     "hidden staged entries ignored": Bug(run=HiddenIgnored),
     "multipart seen once": Bug(run=MultipartSeenOnce),
     "a range skipped on error": Bug(run=RangeSkipped),
-    "trailing slash and //": Bug(_replaced((addresses, "_spellings", lambda key: (key,)))),
+    "trailing slash and //": Bug(replaced((addresses, "_spellings", lambda key: (key,)))),
     "full addresses not normalised": Bug(
-        _replaced((Namespace, "live_keys", lambda self, address, address_type: (address,)), _UNCHECKED)
+        replaced((Namespace, "live_keys", lambda self, address, address_type: (address,)), _UNCHECKED)
     ),
     "hash used in an intersection": Bug(run=HashIntersected),
     "frames of two attempts mixed": Bug(
-        _replaced((order, "require_safe_order", lambda *spans: None)), run=AttemptsMixed
+        replaced((order, "require_safe_order", lambda *spans: None)), run=AttemptsMixed
     ),
     "recheck without new commits": Bug(run=NoNewCommits),
     "recheck older than the sweep": Bug(run=OldRecheck),
     "resume without recheck": Bug(run=ResumeUnchecked),
     "two collectors at once": Bug(
-        _replaced(
+        replaced(
             (lock, "_take", _take_lock),
             (lock, "verify", lambda *arguments: None),
             (sweep, "verify", lambda *arguments: None),
         )
     ),
-    "receipts written before the delete": Bug(_replaced((Sweep, "_batch", _claim_first))),
+    "receipts written before the delete": Bug(replaced((Sweep, "_batch", _claim_first))),
     "success claimed on partial failure": Bug(run=SuccessClaimed),
 }
 """By name; a sentence of the issue's list each."""

@@ -28,6 +28,7 @@ class _ChainMaker(Maker):
     def __init__(self, chance: random.Random) -> None:
         super().__init__(chance)
         self.runs = 0
+        self.episodes = (*self.episodes, (self.refused, 3), (self.nothing_between, 3))
         self.age, self.window = chance.randrange(len(MIN_AGES)), chance.randrange(len(WINDOWS))
 
     def setup(self, seed: int) -> Setup:
@@ -44,7 +45,7 @@ class _ChainMaker(Maker):
             self.set_clock()
         kind = self.chance.random()
         if kind < 0.6:
-            self.wait(self.chance.uniform(24, 34) * HOUR)
+            self.wait(self.chance.uniform(24, 38) * HOUR)
         elif kind < 0.8:
             self.wait(self.chance.uniform(0.1, 9) * HOUR)
         elif kind < 0.9:
@@ -71,3 +72,20 @@ class _ChainMaker(Maker):
         self.runs += 1
         numbers = (sweep, self.age, self.window, self.budget(), flow, only_windows)
         self.steps.append(Step(name, "start", numbers))
+
+    def refused(self, name: str) -> None:
+        """Deletions fail; the next run asks again."""
+        self.wait(self.chance.uniform(2, 6) * HOUR)
+        self.start(name)
+        self.steps.append(Step(name, "refuse_deletes", (self.chance.randint(1, 2),)))
+        self.finish(name)
+        self.nothing_between(name)
+
+    def nothing_between(self, name: str) -> None:
+        """Two runs soon after each other, where little or nothing is new."""
+        self.plain_run(name)
+        if self.chance.random() < 0.5:
+            self.fill()
+        self.wait(self.chance.uniform(0.1, 3) * HOUR)
+        self.start(name)
+        self.finish(name)

@@ -141,17 +141,21 @@ class Marking(Carrying):
     def make_committed_df(self) -> None:
         previous = self.stored("uncommitted_df")
         before = self.inherited()
-        known = before.read_ids if before else frozenset()
         live = self.live_commits(previous.span.ended_at)
         if before and before.report.commit_source != live.source.value:
             raise OrderViolation(f"commits come from the {live.source}, unlike in run {before.run_id}")
         if before:
             self.exactness.commits(self.run_id, partial(self.all_committed, live))
-        unread = self.unread(live, known)
+        known = before.read_ids if before else frozenset()
+        unread = self.unread_at_mark(live, known)
         rows = [{"address": address} for address in sorted(self.committed(unread))]
         if before:
             rows += before.committed()
         self.store_committed(rows, live, unread, known)
+
+    def unread_at_mark(self, live: LiveCommits, known: frozenset[str]) -> "Unread":
+        """What of the commits this run and the ones before it have not read."""
+        return self.unread(live, known)
 
     def store_committed(self, rows: Sequence[Row], live: LiveCommits, unread: "Unread", known: frozenset[str]) -> None:
         """Stores committed addresses with what tells which of them need not be read again."""
