@@ -11,7 +11,7 @@ SEED ?= 0
 LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
-# Processes of `make test`, each with a Spark session of up to 3 GB; a file's tests stay together.
+# Processes of `make test`: one with all tests of Spark's session, the others with the rest, file by file.
 WORKERS ?= 2
 
 BIN := .venv/bin
@@ -48,7 +48,7 @@ lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
 	$(BIN)/python -m dagster definitions validate -w workspace.yaml
 
 test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some, WORKERS=0 in one process; HYPOTHESIS_PROFILE=soak searches longer)
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 soak: $(INSTALLED) ## Plays simulated histories on all cores, then looks for every seeded bug (HISTORIES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
