@@ -15,6 +15,7 @@ _DECIDED = {
     Outcome.ACCEPTED: "deleted",
     Outcome.FAILED: "tried to delete, and failed",
     Outcome.KEPT_LIVE: "kept as live at the recheck",
+    Outcome.RESTORED: "brought it back",
     Outcome.DRY_RUN: "found it to be a candidate, in a dry run",
 }
 

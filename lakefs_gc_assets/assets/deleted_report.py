@@ -16,7 +16,7 @@ from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.live import Committed, Uncommitted
 from lakefs_gc_assets.assets.reporting import report_of
 from lakefs_gc_assets.assets.step import Step, latest_clock, step
-from lakefs_gc_assets.collection import approval, guards, ownership, ranges_read, receipts, report
+from lakefs_gc_assets.collection import approval, guards, ownership, ranges_read, receipts, report, restoration
 from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
@@ -84,8 +84,10 @@ def approved(run: Step, candidates: StoredFrame) -> bool:
 def swept(run: Step, candidates: StoredFrame) -> DataFrame:
     """Deletes the candidates, pass by pass, each after a recheck; returns what became of them (RECEIPTS).
 
-    Raises GuardTripped where the amount looks like a mistake, and whatever a recheck raises.
+    Raises OrderViolation where objects were brought back since, GuardTripped where the amount looks like a mistake, and
+    whatever a recheck raises.
     """
+    restoration.require_none_since(run.repository.store, run.plan.run_id)
     listed, committed = run.stored("store_df"), run.stored("committed_df")
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(run.repository), run.repository.settings)
     found = mark_of(listed, run.stored("uncommitted_df"), committed, candidates)

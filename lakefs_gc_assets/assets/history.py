@@ -7,14 +7,14 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.step import Step
-from lakefs_gc_assets.collection import receipts, run_folder
+from lakefs_gc_assets.collection import receipts, restoration, run_folder
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.sources import tasks
 
 
 def deleted_before(run: Step) -> DataFrame:
-    """Addresses (`address`) whose deletion the store accepted from an earlier run."""
+    """Addresses (`address`) whose deletion the store accepted from an earlier run, and nobody undid."""
     store, opener = run.repository.store, run.repository.opener
     earlier = (run_id for run_id in run_folder.newest_runs(store) if run_id != run.plan.run_id)
     keys = [key for run_id in earlier for key in receipts.keys(store, run_id)]
@@ -23,4 +23,8 @@ def deleted_before(run: Step) -> DataFrame:
         yield from receipts.read_file(opener.open(), key).to_batches()
 
     rows = tasks.dataframe(run.spark, tasks.spread(keys, run.partitions(0)), read, RECEIPTS)
-    return rows.where(F.col("outcome") == Outcome.ACCEPTED.value).select("address")
+    deleted = rows.where(F.col("outcome") == Outcome.ACCEPTED.value)
+    if restoration.read(store) is not None:
+        restored = rows.where(F.col("outcome") == Outcome.RESTORED.value)
+        deleted = deleted.join(restored, ["address", "attempt"], "left_anti")
+    return deleted.select("address")

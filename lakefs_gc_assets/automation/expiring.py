@@ -1,20 +1,17 @@
 """The job that removes the frames of old runs, and their partitions."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
-from lakefs_gc_assets.assets.step import latest_clock, renewed
 from lakefs_gc_assets.collection import expiring
 from lakefs_gc_assets.collection.expiring import Expiry
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import AutomationSettings
 from lakefs_gc_assets.failures import readable
+from lakefs_gc_assets.holding import held
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import REPOSITORY_TAG
@@ -53,7 +50,7 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
                 context.add_output_metadata({"dry": True, **_described(decided)})
                 context.log.info(f"a dry run: {_count(decided)} runs would lose their frames")
                 return
-            with _locked(context, repository) as lock:
+            with held(repository, _LOCK_NAME, context.run_id, context.log.warning) as lock:
                 decided = expiring.decide(repository.store, settings.keep_runs)
                 removed = _remove(context.instance, names, repository, decided, lock)
             context.add_output_metadata({"dry": False, "objects_removed": removed, **_described(decided)})
@@ -72,23 +69,6 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
         removing()
 
     return expire_runs
-
-
-@contextmanager
-def _locked(context: dg.OpExecutionContext, repository: OpenRepository) -> Iterator[Lock]:
-    """No run can be under way meanwhile, so one that has not ended will not end by itself."""
-    lock = Lock.acquire(
-        repository.store,
-        run_id=_LOCK_NAME,
-        owner=context.run_id,
-        now=latest_clock(repository),
-        expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
-    )
-    try:
-        with renewed(lock, repository, context.log.warning):
-            yield lock
-    finally:
-        lock.release()
 
 
 def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenRepository, decided: Expiry, lock: Lock) -> int:

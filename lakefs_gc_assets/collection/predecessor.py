@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 
-from lakefs_gc_assets.collection import approval, run_folder
+from lakefs_gc_assets.collection import approval, restoration, run_folder
 from lakefs_gc_assets.collection import carry as carries
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection import report as reports
@@ -53,6 +53,7 @@ def find(repository: OpenRepository, live_definition: str, before: str | None = 
         carry = found.report.carry
         if carry is None:
             raise NoPredecessor(f"run {found.report.run_id} left nothing to build on: {_why_nothing(found.report)}")
+        _require_not_undone(repository.store, found.report.run_id)
         _require_alike(repository, found.plan, live_definition)
         run_id = found.report.run_id
         carries.require_frames(repository.store, run_id, carry)
@@ -115,6 +116,16 @@ def _why_nothing(report: Report) -> str:
     if report.error is not None:
         return f"it failed ({report.error})"
     return report.no_carry or "its report does not say why"
+
+
+def _require_not_undone(store: ObjectStore, run_id: str) -> None:
+    """Raises NoPredecessor where objects came back since: what the run left does not know of them."""
+    restored = restoration.read(store)
+    if restored is not None and restored.concerns(run_id):
+        raise NoPredecessor(
+            f"objects that run {restored.run_id} had deleted were brought back at {restored.began_at:%F %T}Z, after "
+            f"run {run_id} was opened"
+        )
 
 
 def _require_alike(repository: OpenRepository, earlier: Plan, live_definition: str) -> None:

@@ -19,12 +19,16 @@ _ADDED = ("attempt", "version_id")
 
 
 class Outcome(StrEnum):
-    """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is."""
+    """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is.
+
+    `RESTORED` is a later receipt of the same address and attempt, after `ACCEPTED`.
+    """
 
     DRY_RUN = "dry_run"
     ACCEPTED = "accepted"
     FAILED = "failed"
     KEPT_LIVE = "kept_live"
+    RESTORED = "restored"
 
 
 def table(

@@ -75,7 +75,7 @@ class DeletedReportFrame(Frame):
     slice_window: T.StringType() = pa.Field(nullable=False, description=SLICE_WINDOW)
     outcome: T.StringType() = pa.Field(
         nullable=False,
-        isin=[outcome.value for outcome in Outcome],
+        isin=[outcome.value for outcome in Outcome if outcome is not Outcome.RESTORED],
         description="dry_run, accepted by the store, failed, or kept_live at the recheck.",
     )
     error: T.StringType() = pa.Field(nullable=True, description="What the store said of a failed deletion.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -66,6 +66,10 @@ def checked_key(key: str) -> str:
     if not key:
         raise StorageError("an empty text, or one that is not Unicode, cannot be the key of an object")
     return key
+
+
+NULL_VERSION = "null"
+"""Version of whatever was written or deleted last while versioning was suspended: no object's own."""
 
 
 class DeleteResult(StrEnum):
@@ -145,5 +149,17 @@ class ObjectStore(Protocol):
         """Deletes at most `delete_limit` keys, one outcome for each, in order; a missing key is accepted.
 
         Raises StorageError where the call failed as a whole: then any of the keys may be gone.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsVersions(ObjectStore, Protocol):
+    """A store whose deletes leave delete markers behind, where its bucket keeps versions."""
+
+    def remove_delete_marker(self, key: str, version_id: str) -> bool:
+        """Removes this delete marker if it is the newest version of the key; returns whether it did.
+
+        Raises StorageError, also for NULL_VERSION.
         """
         ...

@@ -17,6 +17,7 @@ from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.storage import obstore_listing, s3_listing
 from lakefs_gc_assets.storage.busy_keys import insisting
 from lakefs_gc_assets.storage.interface import (
+    NULL_VERSION,
     DeleteOutcome,
     DeleteResult,
     Level,
@@ -167,6 +168,26 @@ class S3Store:
             return _failed(full, str(error))
         return _accepted(full, answer.get("DeleteMarker", False), answer.get("VersionId"))
 
+    def remove_delete_marker(self, key: str, version_id: str) -> bool:
+        """See KeepsVersions.remove_delete_marker. Takes the permissions to list and to delete versions."""
+        full = self._full(key)
+        if version_id == NULL_VERSION:
+            # An object written in between would have the same version, and would be lost.
+            raise StorageError(f"cannot remove the delete marker of {full!r}: it has no version of its own")
+        # Of all names with this prefix the key itself sorts first, and of its versions the newest.
+        answer = self._ask(
+            f"look at the versions of {full!r}",
+            lambda: self._client.list_object_versions(Bucket=self._bucket, Prefix=full, MaxKeys=1),
+        )
+        markers = _with_key(answer.get("DeleteMarkers", []), [full])
+        if not any(found.get("VersionId") == version_id and found.get("IsLatest") is True for found in markers):
+            return False
+        self._ask(
+            f"remove the delete marker of {full!r}",
+            lambda: self._client.delete_object(Bucket=self._bucket, Key=full, VersionId=version_id),
+        )
+        return True
+
     def _ask(self, action: str, call: Callable[[], _Result]) -> _Result:
         """Calls boto3, again where another writer was in the way, and turns its errors into ours."""
         attempts = Retrying(
@@ -191,7 +212,7 @@ def _accepted(full: str, marked: bool, version_id: str | None) -> DeleteOutcome:
     """What a bucket without versions accepted, or one that put a delete marker on top of the versions it has."""
     if not marked:
         return DeleteOutcome(full, DeleteResult.ACCEPTED)
-    kept = None if version_id == "null" else True
+    kept = None if version_id == NULL_VERSION else True
     return DeleteOutcome(full, DeleteResult.ACCEPTED, version_id=version_id, soft_deleted=kept)
 
 

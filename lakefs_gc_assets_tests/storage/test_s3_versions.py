@@ -4,8 +4,9 @@ from uuid import uuid4
 
 import pytest
 
+from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import DeleteResult, KeepsVersions, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.s3_server import S3Server
 
@@ -71,3 +72,48 @@ def test_a_lock_is_put_only_if_absent_below_a_delete_marker(s3_server: S3Server,
     etag = store.put_if_absent("lock", b"second")
     assert store.put_if_match("lock", b"third", etag)
     assert store.get("lock") == b"third"
+
+
+class TestADeleteMarker:
+    @pytest.mark.parametrize("key", ["data/slice/object", "data/slice/ä b%2F+"])
+    def test_is_removed_and_the_object_is_there_again(self, s3_server: S3Server, versioned: str, key: str) -> None:
+        store = opened(s3_server, versioned)
+        assert isinstance(store, KeepsVersions)
+        for other in (key + "0", key + "/0"):
+            store.put(other, b"")
+            store.delete([other])
+        store.put(key, b"content")
+        [outcome] = store.delete([key])
+        assert outcome.version_id is not None
+        assert store.remove_delete_marker(key, outcome.version_id) is True
+        assert keys(store) == {key}
+        assert store.get(key) == b"content"
+        assert store.remove_delete_marker(key, outcome.version_id) is False
+
+    def test_stays_where_anything_is_newer(self, s3_server: S3Server, versioned: str) -> None:
+        store = opened(s3_server, versioned)
+        assert isinstance(store, KeepsVersions)
+        for key in ("deleted again", "written again"):
+            store.put(key, b"content")
+        first = [outcome.version_id or "" for outcome in store.delete(["deleted again", "written again"])]
+        store.delete(["deleted again"])
+        store.put("written again", b"newer")
+        assert not store.remove_delete_marker("deleted again", first[0])
+        assert not store.remove_delete_marker("written again", first[1])
+        assert keys(store) == {"written again"}
+        answer = s3_server.client().list_object_versions(Bucket=versioned, Prefix=store._root)  # type: ignore[attr-defined]
+        assert len(answer["DeleteMarkers"]) == 3
+
+    def test_is_told_from_an_object_by_more_than_its_id(self, s3_server: S3Server, versioned: str) -> None:
+        store = opened(s3_server, versioned)
+        assert isinstance(store, KeepsVersions)
+        store.put("key", b"content")
+        answer = s3_server.client().list_object_versions(Bucket=versioned, Prefix=store._root)  # type: ignore[attr-defined]
+        assert not store.remove_delete_marker("key", answer["Versions"][0]["VersionId"])
+        assert store.get("key") == b"content"
+
+    def test_without_a_version_of_its_own_is_refused(self, s3_server: S3Server, versioned: str) -> None:
+        store = opened(s3_server, versioned)
+        assert isinstance(store, KeepsVersions)
+        with pytest.raises(StorageError, match="no version of its own"):
+            store.remove_delete_marker("key", "null")

@@ -1,0 +1,41 @@
+"""`lakefs-gc restore`: brings back what a run deleted."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.command_options import CONFIG, REPOSITORY, loaded_configuration, one_line_errors
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.option("--run-id", required=True, help="The run whose deletions are undone.")
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    help="Bring back this object only: relative to the storage namespace (data/…), or in full. May be given again.",
+)
+def restore(file: Path | None, repository: str | None, run_id: str, addresses: tuple[str, ...]) -> None:
+    """Brings back what a run deleted from a bucket that keeps versions.
+
+    Removes the delete markers that the run's receipts name, where they are still the newest version of the object, and
+    nothing else. May be repeated. The next run is a clean one.
+
+    Exit status 0 if every object is there again, 1 otherwise.
+    """
+    with one_line_errors():
+        loaded = loaded_configuration(file, repository)
+        from lakefs_gc_assets.collection.restoring import Fate
+        from lakefs_gc_assets.undoing import restored
+
+        counts: Counter[Fate] = Counter()
+        for each in restored(loaded, run_id, addresses, lambda line: click.echo(line, err=True)):
+            counts[each.fate] += 1
+            click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+        click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))
+        if not all(fate.is_well for fate in counts):
+            sys.exit(1)
