@@ -48,7 +48,7 @@ lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
 	$(BIN)/python -m dagster definitions validate -w workspace.yaml
 
 test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some, WORKERS=0 in one process; HYPOTHESIS_PROFILE=soak searches longer)
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 soak: $(INSTALLED) ## Plays simulated histories on all cores, then looks for every seeded bug (HISTORIES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)

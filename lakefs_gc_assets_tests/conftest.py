@@ -1,16 +1,23 @@
 """What all tests share: one Spark session, hypothesis profiles, no telemetry."""
 
 import os
+import re
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from lakefs_gc_assets.configuration import SparkSettings
 from lakefs_gc_assets.spark_session import properties
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+_ROOT = Path(__file__).parents[1]
+_SESSION = re.compile(r"\b(SparkSession|Replaying|GraphRuns)\b")
 
 # `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) looks for new ones, long.
 settings.register_profile("default", deadline=None)
@@ -19,12 +26,22 @@ settings.register_profile("soak", deadline=None, max_examples=5000, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several processes one has all tests of the Spark session; the others take whole files of what is left."""
-    for item in items:
-        uses_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else str(item.path)))
+class BySession(LoadFileScheduling):  # type: ignore[misc]
+    """Of several processes one has all files with tests of the Spark session; the others take files of what is left."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if _uses_spark(file) else file
+
+
+@cache
+def _uses_spark(file: str) -> bool:
+    return _SESSION.search((_ROOT / file).read_text()) is not None
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySession:
+    """How xdist deals out tests."""
+    return BySession(config, log)
 
 
 @pytest.fixture(scope="session")
