@@ -47,7 +47,7 @@ def step_of(repository: OpenRepository, **plan: str) -> Step:
 
 def test_an_empty_live_set_is_not_swept_even_where_there_are_candidates(opened: OpenRepository) -> None:
     with pytest.raises(GuardTripped, match="empty live set"):
-        swept(step_of(opened), frame("candidates", 1, **CANDIDATES))
+        swept(step_of(opened, run_id="run"), frame("candidates", 1, **CANDIDATES))
 
 
 def test_outcomes_that_were_lost_end_the_run() -> None:
