@@ -6,9 +6,9 @@ from dataclasses import replace
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS, Maker
 from lakefs_gc_assets_tests.simulation.playing import FLOWS, MIN_AGES, WINDOWS, History, Step
-from lakefs_gc_assets_tests.simulation.world import Setup
+from lakefs_gc_assets_tests.simulation.world import BRANCHES, Setup
 
-LEAST_RUNS = 4
+LEAST_RUNS = 7
 _SKEWS = (0, 0, -14 * MINUTE, 14 * MINUTE)
 _CLEAN, _OPTIMIZED = range(len(FLOWS))
 
@@ -28,7 +28,7 @@ class _ChainMaker(Maker):
     def __init__(self, chance: random.Random) -> None:
         super().__init__(chance)
         self.runs = 0
-        self.episodes = (*self.episodes, (self.refused, 3), (self.nothing_between, 3))
+        self.episodes = (*self.episodes, (self.refused, 3), (self.little_between, 8))
         self.age, self.window = chance.randrange(len(MIN_AGES)), chance.randrange(len(WINDOWS))
 
     def setup(self, seed: int) -> Setup:
@@ -52,8 +52,16 @@ class _ChainMaker(Maker):
             self.wait(self.chance.uniform(2, 5) * DAY)
         else:
             self.near()
+        if self.chance.random() < 0.6:
+            self.end_commits()
         chosen = self.chance.choices([each for each, _ in self.episodes], [weight for _, weight in self.episodes])[0]
         chosen("c0" if self.chance.random() < 0.9 else "c1")
+
+    def end_commits(self) -> None:
+        """Somebody commits again where a commit failed, which keeps runs from deleting, and chains from growing."""
+        for branch in range(len(BRANCHES)):
+            self.steps.append(Step("w8", "upload_now", (branch, self.chance.randrange(10), 2, 0)))
+            self.steps.append(Step("w8", "commit_now", (branch, 0, 0)))
 
     def set_clock(self) -> None:
         """Somebody sets a clock."""
@@ -79,13 +87,14 @@ class _ChainMaker(Maker):
         self.start(name)
         self.steps.append(Step(name, "refuse_deletes", (self.chance.randint(1, 2),)))
         self.finish(name)
-        self.nothing_between(name)
+        self.little_between(name)
 
-    def nothing_between(self, name: str) -> None:
-        """Two runs soon after each other, where little or nothing is new."""
+    def little_between(self, name: str) -> None:
+        """Runs soon after each other, where little or nothing is new."""
         self.plain_run(name)
-        if self.chance.random() < 0.5:
-            self.fill()
-        self.wait(self.chance.uniform(0.1, 3) * HOUR)
-        self.start(name)
-        self.finish(name)
+        for _ in range(self.chance.randint(1, 3)):
+            for _ in range(self.chance.randint(0, 3)):
+                self.fill()
+            self.wait(self.chance.choice((0.1, 1, 3, 27)) * HOUR)
+            self.start(name)
+            self.finish(name)

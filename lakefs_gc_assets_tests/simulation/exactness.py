@@ -89,7 +89,7 @@ class Exactness:
         }
         there = {row["address"] for row in everything}
         self.compared += bool(clean)
-        for address in clean.keys() | mine.keys():
+        for address in sorted(clean.keys() | mine.keys()):
             if address not in mine:
                 self._require_late(plan, address)
             elif address not in clean and address not in there:

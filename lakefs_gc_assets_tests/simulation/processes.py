@@ -99,6 +99,7 @@ class Figures:
     Attributes:
         optimized: optimized runs that came to their end.
         instead: clean ones that did in place of an optimized one.
+        chains: how many optimized runs, one built on the other, each run id stands at the end of.
     """
 
     runs: int = 0
@@ -108,6 +109,12 @@ class Figures:
     calls: int = 0
     optimized: int = 0
     instead: int = 0
+    chains: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def longest_chain(self) -> int:
+        """Optimized runs that built on each other."""
+        return max(self.chains.values(), default=0)
 
 
 @dataclass
@@ -348,10 +355,12 @@ class Process:
             self.world.oracle.report(run_id, data, frame.addresses if frame else frozenset())
             self._count(json.loads(data))
 
-    def _count(self, report: dict[str, object]) -> None:
+    def _count(self, report: dict[str, str | None]) -> None:
+        figures, before = self.figures, report["predecessor"]
         if report["ending"] != Ending.FAILED:
-            self.figures.optimized += report["flow"] == Flow.OPTIMIZED
-            self.figures.instead += report["why_clean"] is not None
+            figures.optimized += report["flow"] == Flow.OPTIMIZED
+            figures.instead += report["why_clean"] is not None
+            figures.chains[report["run_id"] or ""] = 1 + figures.chains.get(before, 0) if before else 0
 
     def _require_fenced(self, call: str) -> None:
         """One batch may be under way when the lock is lost; a second one is a violation."""

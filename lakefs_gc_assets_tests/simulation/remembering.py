@@ -15,7 +15,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collection import live_files, uncommitted
+from lakefs_gc_assets.collection import live_files, stored_records, stored_tables, uncommitted
 from lakefs_gc_assets.collection.commits import fetch
 from lakefs_gc_assets.collection.live_files import LiveFiles
 from lakefs_gc_assets.collection.tables import TIME
@@ -58,6 +58,8 @@ def remembering() -> Iterator[None]:
         patch(uncommitted, "read_addresses", read_addresses)
         patch(live_files, "read_addresses", read_addresses)
         patch(names, "read", _of_names(names.read))
+        patch(stored_tables, "decode", _of_table(memory, stored_tables.decode))
+        patch(stored_records, "decode", _of_record(memory, stored_records.decode))
         patch(pq.ParquetFile, "read", functools.partialmethod(_read_parquet, use_threads=False))
         # Indented JSON is made in Python, the plain one in C.
         patch(json, "dumps", lambda value, *, indent=None, **options: _dumps(value, **options))
@@ -86,6 +88,26 @@ def _of_bytes(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[...,
         key = (read, data, repr(options))
         if key not in memory:
             memory[key] = read(data, file, **options)
+        return memory[key]
+
+    return remembered
+
+
+def _of_table(memory: dict[Any, Any], decode: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
+    def remembered(schema: pa.Schema, data: bytes, file: str, *more: Any) -> pa.Table:
+        key = (decode, schema, data)
+        if key not in memory:
+            memory[key] = decode(schema, data, file, *more)
+        return memory[key]
+
+    return remembered
+
+
+def _of_record(memory: dict[Any, Any], decode: Callable[..., Any]) -> Callable[..., Any]:
+    def remembered(kind: type, format_version: int, data: bytes, file: str) -> Any:
+        key = (decode, kind, format_version, data)
+        if key not in memory:
+            memory[key] = decode(kind, format_version, data, file)
         return memory[key]
 
     return remembered

@@ -1,5 +1,6 @@
 """Any number of histories, then every seeded bug afresh: `make soak HISTORIES=N SEED=S`.
 
+There are two kinds: of clean runs, and of optimized ones that build on each other; so many of each are played.
 Histories of consecutive seeds are spread over all cores. A failing one is printed with its seed and the steps that are
 left of it when it is shortened, and ends the soak.
 """
@@ -10,14 +11,16 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TypeVar
 
-from lakefs_gc_assets_tests.simulation.bugs import BUGS
-from lakefs_gc_assets_tests.simulation.histories import generate
+from lakefs_gc_assets_tests.simulation import chains, histories
+from lakefs_gc_assets_tests.simulation.bugs import BUGS, Bug
+from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.playing import History, play
 from lakefs_gc_assets_tests.simulation.shortening import failure, shortened, told
 
 BOUND = 2000
@@ -39,6 +42,10 @@ class Sums:
     deleted: int = 0
     losses: int = 0
     live: int = 0
+    optimized: int = 0
+    instead: int = 0
+    compared: int = 0
+    late: int = 0
 
     def add(self, other: "Sums") -> None:
         for field in fields(self):
@@ -53,28 +60,50 @@ class Batch:
     failed: int | None = None
 
 
-def played(seeds: range) -> Batch:
+@dataclass(frozen=True)
+class Kind:
+    """Histories of one kind, and the bugs that they show."""
+
+    generate: Callable[[int], History]
+    bugs: Mapping[str, Bug]
+
+
+KINDS = {"clean": Kind(histories.generate, BUGS), "optimized": Kind(chains.generate, CHAIN_BUGS)}
+
+
+def played(kind: str, seeds: range) -> Batch:
     """Plays histories until one fails."""
     logging.disable(logging.WARNING)
     sums = Sums()
     for seed in seeds:
         try:
-            result = play(generate(seed))
+            result = play(KINDS[kind].generate(seed))
         except Violation:
             return Batch(sums, seed)
         figures = result.figures
         sums.add(
             Sums(
-                1, result.steps, figures.runs, figures.kills, figures.calls, result.deleted, result.losses, result.live
+                histories=1,
+                steps=result.steps,
+                runs=figures.runs,
+                kills=figures.kills,
+                calls=figures.calls,
+                deleted=result.deleted,
+                losses=result.losses,
+                live=result.live,
+                optimized=figures.optimized,
+                instead=figures.instead,
+                compared=result.compared,
+                late=result.late,
             )
         )
     return Batch(sums)
 
 
-def found(name: str, seeds: Iterable[int]) -> int | None:
+def found(kind: str, name: str, seeds: Iterable[int]) -> int | None:
     """The first of the seeds whose history shows a bug."""
     logging.disable(logging.WARNING)
-    bug = BUGS[name]
+    generate, bug = KINDS[kind].generate, KINDS[kind].bugs[name]
     return next((seed for seed in seeds if type(failure(generate(seed), bug)) is Violation), None)
 
 
@@ -84,33 +113,39 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--kind", choices=(*KINDS, "both"), default="both")
     parser.add_argument("--no-bugs", action="store_true", help="play histories only")
     asked = parser.parse_args()
+    kinds = tuple(KINDS) if asked.kind == "both" else (asked.kind,)
     with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
-        batches = [
-            range(start, min(start + _BATCH, asked.seed + asked.histories))
-            for start in range(asked.seed, asked.seed + asked.histories, _BATCH)
-        ]
-        passed = _soaked(pool.imap_unordered(played, batches))
-        if not passed or asked.no_bugs:
-            return 0 if passed else 1
+        for kind in kinds:
+            batches = [
+                range(start, min(start + _BATCH, asked.seed + asked.histories))
+                for start in range(asked.seed, asked.seed + asked.histories, _BATCH)
+            ]
+            if not _soaked(kind, pool.imap_unordered(partial(played, kind), batches)):
+                return 1
+        if asked.no_bugs:
+            return 0
         seeds = range(asked.seed, asked.seed + BOUND)
-        return 0 if _bugs(zip(BUGS, pool.starmap(found, [(name, seeds) for name in BUGS], 1), strict=True)) else 1
+        wanted = [(kind, name, seeds) for kind in kinds for name in KINDS[kind].bugs]
+        names = [name for _, name, _ in wanted]
+        return 0 if _bugs(zip(names, pool.starmap(found, wanted, 1), strict=True)) else 1
 
 
-def _soaked(batches: Iterator[Batch]) -> bool:
+def _soaked(kind: str, batches: Iterator[Batch]) -> bool:
     sums, began = Sums(), time.monotonic()
     told_at = began
     for batch in batches:
         sums.add(batch.sums)
         if batch.failed is not None:
-            print(f"history {batch.failed} failed; shortening it", flush=True)
-            print(told(shortened(generate(batch.failed))), flush=True)
+            print(f"{kind} history {batch.failed} failed; shortening it", flush=True)
+            print(told(shortened(KINDS[kind].generate(batch.failed))), flush=True)
             return False
         if time.monotonic() - told_at >= _TOLD_EVERY_SECONDS:
             told_at = time.monotonic()
-            print(f"so far {_line(sums, told_at - began)}", flush=True)
-    print(_line(sums, time.monotonic() - began), flush=True)
+            print(f"{kind}: so far {_line(sums, told_at - began)}", flush=True)
+    print(f"{kind}: {_line(sums, time.monotonic() - began)}", flush=True)
     return True
 
 
@@ -118,6 +153,8 @@ def _line(sums: Sums, seconds: float) -> str:
     return (
         f"{sums.histories:,} histories with {sums.steps:,} steps in {seconds:,.0f} s "
         f"({sums.histories / seconds:.1f} a second): {sums.runs:,} runs, {sums.kills:,} killed, {sums.calls:,} calls, "
+        f"{sums.optimized:,} optimized to their end and {sums.instead:,} clean instead, {sums.compared:,} marks as a "
+        f"clean run's but for late arrivals, {sums.late:,} of which clean runs found, "
         f"{sums.deleted:,} objects deleted, {sums.live:,} live at the end; lost: {sums.losses:,} staged again after "
         "the last recheck, no others"
     )
