@@ -72,9 +72,9 @@ class Request:
                 raise bad_request(f'request body has an error: property "{name}" is missing')
         for name, value in body.items():
             expected = _TYPES.get(name)
-            if expected is not None and (
-                not isinstance(value, expected) or isinstance(value, bool) > (expected is bool)
-            ):
+            absent = value is None and name not in required
+            # True is an int for Python, not for JSON.
+            if expected is not None and not absent and type(value) is not expected:
                 raise bad_request(f'request body has an error: Error at "/{name}": value must be {_SAID[expected]}')
         return body
 
