@@ -16,6 +16,7 @@ from lakefs_gc_assets.collection import (
     ranges_read,
     receipts,
     report,
+    restoration,
 )
 from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.carry import Carry
@@ -63,6 +64,7 @@ class Run(Marking):
     def swept(self, candidates: Frame) -> list[Row]:
         """Deletes the candidates, pass by pass: what `assets.deleted_report.swept` does."""
         repository, settings = self.repository, self.repository.settings
+        restoration.require_none_since(repository.store, self.run_id)
         self.require_fresh_mark()
         guards.require_live_set(self.mark())
         for guard in guards.tripped(self.mark(), settings):
@@ -120,6 +122,7 @@ class Run(Marking):
             lock=self.lock.token,
             clock=self.repository.clock,
             valid_until=valid_until,
+            attempt=self.plan.attempt,
         )
         named = [{name: row[name] for name in _CANDIDATE_COLUMNS.names} for row in rows]
         table = pa.Table.from_pylist(named, schema=_CANDIDATE_COLUMNS)
