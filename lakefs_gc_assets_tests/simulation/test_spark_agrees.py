@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.tables import LISTED
-from lakefs_gc_assets.sources import subtraction
+from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.sources import carrying, subtraction
 from lakefs_gc_assets_tests.simulation import plain
 from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.frames import Frame
@@ -94,3 +95,23 @@ def test_the_same_objects_have_the_same_content(spark: SparkSession) -> None:
         found = subtraction.same_content(_listed(spark, rows[:half]), _listed(spark, rows[half:])).collect()
         expected = plain.same_content(rows[:half], rows[half:])
         assert sorted(row.address for row in found) == sorted(row["address"] for row in expected)
+
+
+def test_the_same_objects_are_left_to_the_next_run(spark: SparkSession) -> None:
+    size: WindowSize = "day"
+    for mark in _marks()[:3]:
+        rows, committed = mark.listed.rows, mark.live[1].addresses
+        slices = sorted({folder for row in rows if (folder := plain.slice_folder(row["address"]))})
+        settled, deleted = frozenset(slices[1:]), frozenset(row["address"] for row in rows[::3])
+        found = carrying.still_open(
+            _listed(spark, rows), settled, _addresses(spark, committed), _addresses(spark, deleted)
+        )
+        expected = plain.in_windows(plain.still_open(rows, settled, committed, deleted), size)
+        assert sorted((row.address, row.slice_window) for row in carrying.in_windows(found, size).collect()) == sorted(
+            (row["address"], row["slice_window"]) for row in expected
+        )
+        assert expected
+        unsettled = carrying.of_unsettled(_listed(spark, rows), settled)
+        assert sorted(row.address for row in unsettled.collect()) == sorted(
+            row["address"] for row in plain.of_unsettled(rows, settled)
+        )
