@@ -23,9 +23,9 @@ def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence
         added: the last columns, where files of earlier versions have none of them: null there.
     """
     try:
-        # From a buffer: threads that read a Python file outlive a failed read, and can crash the process.
         stored = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        table = stored.read()
+        # Threads that read other columns outlive a failed read, and can crash the process.
+        table = stored.read(use_threads=False)
         if added and not set(added).intersection(table.column_names):
             for name in added:
                 table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))

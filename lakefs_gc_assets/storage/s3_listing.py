@@ -53,13 +53,14 @@ def whole_pages(
         raise connection.errors.explain(action, error) from None
 
 
-_TYPES = {"Key": str, "Size": int, "LastModified": datetime, "ETag": str}
+_LARGEST = (1 << 63) - 1
+_TYPES: dict[str, type] = {"Key": str, "Size": int, "LastModified": datetime, "ETag": str}
 
 
 def _is_whole(facts: Mapping[str, Any]) -> bool:
     """Whether an object is listed with what is needed of it, once each: of two boto3 makes a list."""
-    given = {name: facts.get(name, "" if name == "ETag" else None) for name in _TYPES}
-    return all(isinstance(value, _TYPES[name]) for name, value in given.items())
+    given: dict[str, Any] = {name: facts.get(name, "" if name == "ETag" else None) for name in _TYPES}
+    return all(isinstance(value, _TYPES[name]) for name, value in given.items()) and 0 <= given["Size"] <= _LARGEST
 
 
 def _as_batch(page: "ListObjectsV2OutputTypeDef") -> pa.RecordBatch:
