@@ -24,6 +24,9 @@ DEFAULT_FILE = "lakefs-gc.yaml"
 FlowName = Literal["clean", "optimized", "committed", "unified"]
 """The flows that a run can be asked for, as in a plan."""
 
+SweepMode = Literal["delete", "quarantine"]
+"""What a sweep does to candidates."""
+
 
 class Settings(BaseModel):
     """Base of the sections: unknown keys are refused, numbers are finite, values never change."""
@@ -130,6 +133,12 @@ class CollectionSettings(Settings):
     sweep: bool = Field(
         default=False,
         description="Delete the candidates. Off, a run is a dry run: it marks, reports and deletes nothing.",
+    )
+    sweep_mode: SweepMode = Field(
+        default="delete",
+        description="What a sweep does: delete, or quarantine: copy each object to "
+        "_lakefs/retention/gc/quarantine/<run id>/ before it is deleted, from where `lakefs-gc restore` brings it "
+        "back. Takes S3 or a folder; frees nothing by itself.",
     )
     min_age_hours: float = Field(
         default=24,

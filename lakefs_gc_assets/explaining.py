@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from lakefs_gc_assets.collection import explanation
 from lakefs_gc_assets.collection.explanation import Explanation, Holder
-from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collection.receipts import GONE, Outcome
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.layout import Layout
@@ -15,6 +15,8 @@ _DECIDED = {
     Outcome.ACCEPTED: "deleted",
     Outcome.FAILED: "tried to delete, and failed",
     Outcome.KEPT_LIVE: "kept as live at the recheck",
+    Outcome.COPIED: "copied to quarantine",
+    Outcome.QUARANTINED: "moved to quarantine",
     Outcome.RESTORED: "brought it back",
     Outcome.DRY_RUN: "found it to be a candidate, in a dry run",
 }
@@ -57,8 +59,8 @@ def verdict(found: Explanation) -> str:
     if found.uncommitted:
         return "stays: it is staged"
     if found.stored is None:
-        deleted = next((each for each in found.decisions if each.outcome == Outcome.ACCEPTED), None)
-        return "is gone" if deleted is None else f"is gone: run {deleted.run_id} deleted it"
+        gone = next((each for each in found.decisions if each.outcome in GONE), None)
+        return "is gone" if gone is None else f"is gone: run {gone.run_id} {_DECIDED[Outcome(gone.outcome)]} it"
     if kind is Layout.UNRECOGNISED:
         return "stays: its name is none that lakeFS makes"
     if found.holders:

@@ -20,10 +20,11 @@ from lakefs_gc_assets.command_options import CONFIG, REPOSITORY, loaded_configur
     help="Bring back this object only: relative to the storage namespace (data/…), or in full. May be given again.",
 )
 def restore(file: Path | None, repository: str | None, run_id: str, addresses: tuple[str, ...]) -> None:
-    """Brings back what a run deleted from a bucket that keeps versions.
+    """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
 
-    Removes the delete markers that the run's receipts name, where they are still the newest version of the object, and
-    nothing else. May be repeated. The next run is a clean one.
+    Out of quarantine each object is copied to its address, where there is none. In a bucket that keeps versions the
+    delete markers go that the run's receipts name, where they are still the newest version, and nothing else. May be
+    repeated. The next run is a clean one.
 
     Exit status 0 if every object is there again, 1 otherwise.
     """

@@ -153,6 +153,10 @@ def described(found: Report) -> list[str]:
             f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}; "
             f"{counts['failed']:,} failed, {counts['kept_live']:,} kept as live at the recheck"
         )
+    if counts.get("quarantined"):
+        lines.append(
+            f"  quarantined {counts['quarantined']:>12,} objects, {size(sizes['quarantined'])}: moved, not freed"
+        )
     lines += [f"  warning: {warning}" for warning in found.warnings]
     if found.dry_run and counts["candidates"]:
         lines.append("  this was a dry run: nothing was deleted; --sweep deletes")

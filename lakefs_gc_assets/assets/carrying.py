@@ -7,11 +7,10 @@ from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import planning, ranges_read, report
+from lakefs_gc_assets.collection import planning, ranges_read, receipts, report
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.predecessor import NoPredecessor
-from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.universe import Folders
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
@@ -123,7 +122,7 @@ def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
         run.plan.skew,
     )
     universe, held = listed.dataframe(run.spark), committed.dataframe(run.spark)
-    deleted = outcomes.dataframe(run.spark).where(F.col("outcome") == Outcome.ACCEPTED.value)
+    deleted = outcomes.dataframe(run.spark).where(F.col("outcome").isin(*receipts.GONE))
     waiting = run.store_everywhere(carries.OPEN, carrying.still_open(universe, settled, held, deleted))
     kept = carrying.of_unsettled(held, settled).dropDuplicates(["address"])
     carried = run.store_everywhere(carries.COMMITTED, kept)

@@ -18,6 +18,7 @@ from lakefs_gc_assets.assets.reporting import report_of
 from lakefs_gc_assets.assets.step import Step, latest_clock, step
 from lakefs_gc_assets.collection import approval, guards, ownership, ranges_read, receipts, report, restoration
 from lakefs_gc_assets.collection.approval import Approval
+from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.collection.tables import RECEIPTS
@@ -40,7 +41,11 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             require_all_decided(stored, candidates)
             ended = report_of(run, stored, leave(run, stored))
             report.write(run.repository.store, ended)
-            run.log(f"{ended.ending.value}: {ended.counts['deleted']:,} deleted, {ended.counts['failed']:,} failed")
+            counts = ended.counts
+            run.log(
+                f"{ended.ending.value}: {counts['deleted']:,} deleted, {counts['quarantined']:,} moved to quarantine, "
+                f"{counts['failed']:,} failed"
+            )
             return stored
 
     return deleted_report
@@ -105,7 +110,7 @@ def swept(run: Step, candidates: StoredFrame) -> DataFrame:
         wait_for_recheck(run, listed.manifest.span.ended_at)
     decided, remaining, left = [], rows, found.candidates
     if earlier.num_rows:
-        done = run.spark.createDataFrame(earlier).where(F.col("outcome") == Outcome.ACCEPTED.value)
+        done = run.spark.createDataFrame(earlier).where(F.col("outcome").isin(*receipts.GONE))
         decided = [done.dropDuplicates(["address"]).select(*RECEIPTS.names)]
         remaining = subtraction.without_exactly(rows, done)
         left = remaining.count()
@@ -196,10 +201,11 @@ def _decided(run: Step, rows: DataFrame, outcome: Outcome) -> DataFrame:
 
 
 def _deleter(run: Step, valid_until: datetime) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    kind = Quarantine if run.repository.settings.sweep_mode == "quarantine" else Sweep
     opener, plan, lock, clock = run.repository.opener, run.plan, run.lock.token, run.repository.clock
 
     def delete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        sweep = Sweep(opener.open(), plan.run_id, lock, clock, valid_until, plan.attempt)
+        sweep = kind(opener.open(), plan.run_id, lock, clock, valid_until, plan.attempt)
         for batch in batches:
             for rows in sweep.delete(pa.Table.from_batches([batch])):
                 yield from rows.to_batches()

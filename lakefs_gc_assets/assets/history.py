@@ -14,7 +14,7 @@ from lakefs_gc_assets.sources import tasks
 
 
 def deleted_before(run: Step) -> DataFrame:
-    """Addresses (`address`) whose deletion the store accepted from an earlier run, and nobody undid."""
+    """Addresses (`address`) that earlier runs deleted or moved to quarantine, and nobody brought back."""
     store, opener = run.repository.store, run.repository.opener
     earlier = (run_id for run_id in run_folder.newest_runs(store) if run_id != run.plan.run_id)
     keys = [key for run_id in earlier for key in receipts.keys(store, run_id)]
@@ -23,7 +23,7 @@ def deleted_before(run: Step) -> DataFrame:
         yield from receipts.read_file(opener.open(), key).to_batches()
 
     rows = tasks.dataframe(run.spark, tasks.spread(keys, run.partitions(0)), read, RECEIPTS)
-    deleted = rows.where(F.col("outcome") == Outcome.ACCEPTED.value)
+    deleted = rows.where(F.col("outcome").isin(*receipts.GONE))
     if restoration.read(store) is not None:
         restored = rows.where(F.col("outcome") == Outcome.RESTORED.value)
         deleted = deleted.join(restored, ["address", "attempt"], "left_anti")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lakefs_gc_assets.collection import cutoff, plan, predecessor, report, run_folder, universe
+from lakefs_gc_assets.collection import cutoff, plan, predecessor, quarantining, report, run_folder, universe
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
@@ -23,10 +23,13 @@ def begin(
         flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why.
     Raises:
         OrderViolation: the id is none of ours, the run has ended well already, or another Dagster run began it.
+        ConfigurationError: the store cannot do what the sweep mode asks for.
         GuardTripped: the clocks disagree.
     """
     if not xids.is_xid(run_id):
         raise OrderViolation(f"{run_id!r} is no run id: the job open_run makes them, add none by hand")
+    if repository.settings.sweep_mode == "quarantine":
+        quarantining.require_copies(repository.store)
     earlier = report.read(repository.store, run_id)
     if earlier is not None and earlier.success:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")

@@ -21,14 +21,21 @@ _ADDED = ("attempt", "version_id")
 class Outcome(StrEnum):
     """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is.
 
-    `RESTORED` is a later receipt of the same address and attempt, after `ACCEPTED`.
+    `COPIED` says that there is a copy in quarantine, `QUARANTINED` that the object was deleted after that. `RESTORED`
+    is a later receipt of the same address and attempt, after one of GONE.
     """
 
     DRY_RUN = "dry_run"
     ACCEPTED = "accepted"
     FAILED = "failed"
     KEPT_LIVE = "kept_live"
+    COPIED = "copied"
+    QUARANTINED = "quarantined"
     RESTORED = "restored"
+
+
+GONE = (Outcome.ACCEPTED.value, Outcome.QUARANTINED.value)
+"""Outcomes of objects that are no more at their address."""
 
 
 def table(

@@ -1,12 +1,13 @@
-"""Undoing the deletions of a run in a bucket that keeps versions: the delete markers that it made are removed.
+"""Undoing the deletions of a run: its objects come back out of quarantine, or from below their delete markers.
 
-Only markers whose version ids are in the run's receipts are touched, and only where they are still the newest version.
-An answer that got lost can leave a marker that no receipt names below one that does: its object stays hidden, which is
-told.
+Out of quarantine the store copies an object to its address, where there is none, and the copy there is removed.
+In a bucket that keeps versions delete markers are removed, only those whose version ids are in the run's receipts, and
+only where they are still the newest version. An answer that got lost can leave a marker that no receipt names below one
+that does: its object stays hidden, which is told.
 """
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection import receipts, restoration
+from lakefs_gc_assets.collection import quarantining, receipts, restoration
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.lock import LockToken, verify
+from lakefs_gc_assets.collection.quarantining import require_copies
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, ObjectNotFound, StorageError
-from lakefs_gc_assets.storage.interface import NULL_VERSION, KeepsVersions, ObjectStore
+from lakefs_gc_assets.storage.interface import NULL_VERSION, CopiesObjects, KeepsVersions, ObjectFacts, ObjectStore
 
 BATCH = 500
 """Addresses between two looks at the lock; their receipts are stored together."""
@@ -61,20 +63,25 @@ def deleted_by(store: ObjectStore, run_id: str, addresses: Sequence[str] = ()) -
     """
     plans.read(store, run_id)
     rows = receipts.read(store, run_id)
-    accepted = rows.filter(pc.equal(rows.column("outcome"), Outcome.ACCEPTED.value))
+    gone = rows.filter(pc.is_in(rows.column("outcome"), pa.array(receipts.GONE, pa.string())))
     if addresses:
-        unknown = set(addresses).difference(accepted.column("address").to_pylist())
+        unknown = set(addresses).difference(gone.column("address").to_pylist())
         if unknown:
             raise CollectionError(f"run {run_id} did not delete {min(unknown)!r}")
-        accepted = accepted.filter(pc.is_in(accepted.column("address"), pa.array(addresses, pa.string())))
-    if not accepted.num_rows:
+        gone = gone.filter(pc.is_in(gone.column("address"), pa.array(addresses, pa.string())))
+    if not gone.num_rows:
         raise CollectionError(f"run {run_id} deleted nothing")
-    if accepted.column("version_id").null_count == accepted.num_rows:
+    if gone.column("version_id").null_count == gone.num_rows and not _moved(gone):
         raise CollectionError(
-            f"what run {run_id} deleted is gone: its receipts name no delete marker. Only a bucket that kept versions "
-            "when the run deleted can bring objects back"
+            f"what run {run_id} deleted is gone: its receipts name no delete marker and nothing in quarantine. Only a "
+            "bucket that kept versions when the run deleted, or the sweep mode quarantine, can bring objects back"
         )
-    return accepted
+    return gone
+
+
+def _moved(gone: pa.Table) -> bool:
+    """Whether some of these objects were moved into quarantine."""
+    return Outcome.QUARANTINED in gone.column("outcome").unique().to_pylist()
 
 
 def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken, clock: Clock) -> Iterator[Restored]:
@@ -86,21 +93,20 @@ def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken,
         deleted: receipts of the run, see `deleted_by`.
         lock: the repository's, held.
     Raises:
-        ConfigurationError: the store keeps no versions.
+        ConfigurationError: the store has no quarantine, or keeps no versions.
         LockLost: before a batch, when the lock is no longer held.
     """
-    if not isinstance(store, KeepsVersions):
-        raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
+    undo = _undoing(store, run_id, deleted)
     verify(store, lock)
     restoration.write(store, run_id, clock.now())
     latest_first = deleted.sort_by([("decided_at", "descending")])
     # In one thread the ids of an address stay in this order.
     groups = latest_first.group_by("address", use_threads=False)
-    by_address = groups.aggregate([("version_id", "list"), ("size", "max")])
+    by_address = groups.aggregate([("version_id", "list"), ("outcome", "list"), ("size", "max")])
     with ThreadPoolExecutor(_CALLERS) as pool:
         for start in range(0, by_address.num_rows, BATCH):
             verify(store, lock)
-            found = list(pool.map(lambda row: _restored(store, row), by_address.slice(start, BATCH).to_pylist()))
+            found = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
             there = pa.array([each.address for each in found if each.fate.is_well], pa.string())
             if len(there):
                 rows = deleted.filter(pc.is_in(deleted.column("address"), there))
@@ -108,25 +114,69 @@ def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken,
             yield from found
 
 
-def _restored(store: KeepsVersions, row: dict[str, Any]) -> Restored:
+def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Restored]:
+    """What brings one address back."""
+    copying = require_copies(store) if _moved(deleted) else None
+    versions = store if isinstance(store, KeepsVersions) else None
+    if copying is None and versions is None:
+        raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
+
+    def undo(row: dict[str, Any]) -> Restored:
+        if copying is not None and Outcome.QUARANTINED in row["outcome_list"]:
+            return _from_quarantine(copying, run_id, row)
+        if versions is not None:
+            return _from_versions(versions, row)
+        return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine")
+
+    return undo
+
+
+def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
+    """Copies one object back where there is none, then removes its copy."""
+    address, copy = row["address"], quarantining.key(run_id, row["address"])
+    try:
+        fate = Fate.THERE
+        if _facts(store, address) is None:
+            if _facts(store, copy) is None:
+                return Restored(address, Fate.HIDDEN, "it is no more in quarantine")
+            store.copy_if_absent(copy, address)
+            fate = Fate.RESTORED
+        there, kept = store.head(address), _facts(store, copy)
+        if there.size != row["size_max"]:
+            return Restored(address, Fate.FAILED, _other_size(there.size, row["size_max"]))
+        # Anything else at the address is not what the copy was made of.
+        if kept is not None and (fate is Fate.RESTORED or there.etag == kept.etag):
+            (removed,) = store.delete([copy])
+            if removed.error is not None:
+                return Restored(address, Fate.FAILED, f"it is back, but its copy was not removed: {removed.error}")
+    except StorageError as error:
+        return Restored(address, Fate.FAILED, str(error))
+    return Restored(address, fate)
+
+
+def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
     """Removes the markers of one address, the latest first, and looks what is there then."""
     address, version_ids = row["address"], row["version_id_list"]
     try:
         named = [version_id for version_id in version_ids if version_id not in (None, NULL_VERSION)]
         removed = [store.remove_delete_marker(address, version_id) for version_id in named]
-        size = _size(store, address)
+        there = _facts(store, address)
     except StorageError as error:
         return Restored(address, Fate.FAILED, str(error))
-    if size is None:
+    if there is None:
         return Restored(address, Fate.HIDDEN, _why_hidden(version_ids, removed))
-    if size != row["size_max"]:
-        return Restored(address, Fate.FAILED, f"there is an object of {size:,} bytes, {row['size_max']:,} were deleted")
+    if there.size != row["size_max"]:
+        return Restored(address, Fate.FAILED, _other_size(there.size, row["size_max"]))
     return Restored(address, Fate.RESTORED if any(removed) else Fate.THERE)
 
 
-def _size(store: ObjectStore, address: str) -> int | None:
+def _other_size(there: int, deleted: int) -> str:
+    return f"there is an object of {there:,} bytes, {deleted:,} were deleted"
+
+
+def _facts(store: ObjectStore, key: str) -> ObjectFacts | None:
     try:
-        return store.head(address).size
+        return store.head(key)
     except ObjectNotFound:
         return None
 

@@ -47,18 +47,41 @@ class Sweep:
         Raises LockLost before a batch when the lock is no longer this run's, and CollectionError for a name that must
         never be deleted.
         """
-        for start in range(0, candidates.num_rows, self.store.delete_limit):
+        for start in range(0, candidates.num_rows, self.batch_size):
             verify(self.store, self.lock)
             # After the call to the store, which may take its time.
-            if self.valid_until is not None and self.clock.now() >= self.valid_until:
+            if self.is_over():
                 return
-            yield self._batch(candidates.slice(start, self.store.delete_limit))
+            yield self._batch(candidates.slice(start, self.batch_size))
+
+    @property
+    def batch_size(self) -> int:
+        """How many candidates a batch has."""
+        return self.store.delete_limit
+
+    def is_over(self) -> bool:
+        """Whether the time of the recheck is over."""
+        return self.valid_until is not None and self.clock.now() >= self.valid_until
 
     def _batch(self, batch: pa.Table) -> pa.Table:
-        addresses = batch.column("address").to_pylist()
-        for address in addresses:
+        for address in batch.column("address").to_pylist():
             if layout.parse(address).layout in _NEVER_DELETED:
                 raise CollectionError(f"{address!r} is among the candidates, but is no name that lakeFS gives to data")
+        return self.decide(batch)
+
+    def decide(self, batch: pa.Table) -> pa.Table:
+        """Deletes a batch; returns its receipts, which are stored."""
+        rows = self.delete_batch(batch, Outcome.ACCEPTED)
+        receipts.write(self.store, self.run_id, uuid.uuid4().hex, rows)
+        return rows
+
+    def delete_batch(self, batch: pa.Table, accepted: Outcome) -> pa.Table:
+        """Asks the store to delete a batch; returns receipts that are yet to be stored.
+
+        Args:
+            accepted: the outcome of what the store deleted.
+        """
+        addresses = batch.column("address").to_pylist()
         said = {outcome.key: outcome for outcome in self.store.delete(addresses)}
         if said.keys() != set(addresses):
             raise StorageError(
@@ -66,13 +89,11 @@ class Sweep:
                 "cannot be reported. List the candidates to see which are gone"
             )
         outcomes = [said[address] for address in addresses]
-        rows = receipts.table(
+        return receipts.table(
             batch,
-            [Outcome.ACCEPTED if outcome.result is DeleteResult.ACCEPTED else Outcome.FAILED for outcome in outcomes],
+            [accepted if outcome.result is DeleteResult.ACCEPTED else Outcome.FAILED for outcome in outcomes],
             [outcome.error for outcome in outcomes],
             self.clock.now(),
             self.attempt,
             [outcome.version_id for outcome in outcomes],
         )
-        receipts.write(self.store, self.run_id, uuid.uuid4().hex, rows)
-        return rows

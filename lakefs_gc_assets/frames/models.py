@@ -75,8 +75,8 @@ class DeletedReportFrame(Frame):
     slice_window: T.StringType() = pa.Field(nullable=False, description=SLICE_WINDOW)
     outcome: T.StringType() = pa.Field(
         nullable=False,
-        isin=[outcome.value for outcome in Outcome if outcome is not Outcome.RESTORED],
-        description="dry_run, accepted by the store, failed, or kept_live at the recheck.",
+        isin=[outcome.value for outcome in Outcome if outcome not in (Outcome.COPIED, Outcome.RESTORED)],
+        description="dry_run, accepted by the store, quarantined, failed, or kept_live at the recheck.",
     )
     error: T.StringType() = pa.Field(nullable=True, description="What the store said of a failed deletion.")
     decided_at: T.TimestampType() = pa.Field(nullable=False, description="When the outcome was known.")

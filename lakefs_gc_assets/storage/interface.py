@@ -163,3 +163,19 @@ class KeepsVersions(ObjectStore, Protocol):
         Raises StorageError, also for NULL_VERSION.
         """
         ...
+
+
+@runtime_checkable
+class CopiesObjects(ObjectStore, Protocol):
+    """A store that copies within a storage namespace by itself."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Copies an object, in place of any other at the target; the target has its size then, and its ETag if any.
+
+        Raises ObjectNotFound, StorageError where the copy is another one.
+        """
+        ...
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        """The same, where there is no object at the target. Raises AlreadyExists, ObjectNotFound."""
+        ...

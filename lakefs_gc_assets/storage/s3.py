@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
-from lakefs_gc_assets.storage import obstore_listing, s3_listing
+from lakefs_gc_assets.storage import obstore_listing, s3_copies, s3_listing
 from lakefs_gc_assets.storage.busy_keys import insisting
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
@@ -167,6 +167,14 @@ class S3Store:
         except StorageError as error:
             return _failed(full, str(error))
         return _accepted(full, answer.get("DeleteMarker", False), answer.get("VersionId"))
+
+    def copy(self, source: str, target: str) -> None:
+        """See CopiesObjects.copy."""
+        s3_copies.copy(self._connection, self._full(source), self._full(target), only_if_absent=False)
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        """See CopiesObjects.copy_if_absent."""
+        s3_copies.copy(self._connection, self._full(source), self._full(target), only_if_absent=True)
 
     def remove_delete_marker(self, key: str, version_id: str) -> bool:
         """See KeepsVersions.remove_delete_marker. Takes the permissions to list and to delete versions."""

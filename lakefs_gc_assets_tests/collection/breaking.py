@@ -10,7 +10,14 @@ from typing import TypeVar, cast
 import pyarrow as pa
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage.interface import DeleteOutcome, KeepsVersions, Level, ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.interface import (
+    CopiesObjects,
+    DeleteOutcome,
+    KeepsVersions,
+    Level,
+    ObjectFacts,
+    ObjectStore,
+)
 
 Answer = TypeVar("Answer")
 
@@ -32,7 +39,7 @@ class Break(Enum):
 class BreakingStore:
     """A store whose call number `at` breaks, once; `calls` counts them."""
 
-    store: KeepsVersions
+    store: ObjectStore
     at: int = 0
     how: Break = Break.FAILS
     calls: int = 0
@@ -82,7 +89,13 @@ class BreakingStore:
         return self._do(lambda: self.store.delete(keys))
 
     def remove_delete_marker(self, key: str, version_id: str) -> bool:
-        return self._do(lambda: self.store.remove_delete_marker(key, version_id))
+        return self._do(lambda: cast(KeepsVersions, self.store).remove_delete_marker(key, version_id))
+
+    def copy(self, source: str, target: str) -> None:
+        self._do(lambda: cast(CopiesObjects, self.store).copy(source, target))
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        self._do(lambda: cast(CopiesObjects, self.store).copy_if_absent(source, target))
 
 
 def every_break(
@@ -99,12 +112,12 @@ def every_break(
         prepare: makes everything new before each time.
     """
     prepare()
-    whole = BreakingStore(cast(KeepsVersions, store()))
+    whole = BreakingStore(store())
     work(whole)
     assert whole.calls
     for at in range(1, whole.calls + 1):
         prepare()
-        broken = BreakingStore(cast(KeepsVersions, store()), at, how)
+        broken = BreakingStore(store(), at, how)
         with suppress(StorageError, Killed):
             work(broken)
         assert broken.calls >= at

@@ -1,0 +1,47 @@
+"""A sweep into quarantine and back on the embedded server, through the whole graph."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets import demo
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.restoring import Fate
+from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.embedded.core import Settings
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.undoing import restored
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, status_of
+
+
+def test_what_was_moved_comes_back_and_may_be_moved_again(spark: SparkSession, tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, settings=Settings()) as server:
+        now = datetime.now(UTC)
+        with server.clock.at(now - 30 * DAYS):
+            repository = clients.repository(server)
+            clients.upload(server, "replaced", b"of old")
+            old = clients.commit(server, "old")["id"]
+        with server.clock.at(now - 20 * DAYS):
+            clients.upload(server, "replaced", b"anew")
+            clients.commit(server, "new")
+        rules = {"default_retention_days": 12, "branches": []}
+        assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
+
+        moved = collected(server, repository, Flow.COMMITTED, sweep_mode="quarantine")
+
+        assert (moved.counts["quarantined"], moved.counts["deleted"]) == (1, 0)
+        assert (moved.object_bytes["quarantined"], moved.object_bytes["deleted"]) == (6, 0)
+        assert status_of(server, old, "replaced") == 410
+        assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
+
+        loaded = Loaded(demo.configuration(server, repository), {})
+        (told,) = restored(loaded, moved.run_id, (), lambda line: None)
+
+        assert told.fate is Fate.RESTORED
+        assert status_of(server, old, "replaced") == 200
+        again = collected(server, repository, Flow.COMMITTED, sweep_mode="quarantine")
+        assert again.counts["quarantined"] == 1
+        assert status_of(server, old, "replaced") == 410
+        assert status_of(server, "main", "replaced") == 200
