@@ -60,7 +60,10 @@ def verdict(found: Explanation) -> str:
         return "stays: it is staged"
     if found.stored is None:
         gone = next((each for each in found.decisions if each.outcome in GONE), None)
-        return "is gone" if gone is None else f"is gone: run {gone.run_id} {_DECIDED[Outcome(gone.outcome)]} it"
+        if gone is None:
+            return "is gone"
+        did = "deleted it" if gone.outcome == Outcome.ACCEPTED else "moved it to quarantine"
+        return f"is gone: run {gone.run_id} {did}"
     if kind is Layout.UNRECOGNISED:
         return "stays: its name is none that lakeFS makes"
     if found.holders:
