@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -48,8 +48,15 @@ class ChangedServer(ReplayServer):
         undeletable: keys whose deletion is refused although others are deleted.
     """
 
-    def __init__(self, folder: Path, *, now: Callable[[], datetime], deletes: Deletes = "refuse") -> None:
-        super().__init__(folder, now=now, deletes=deletes)
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        now: Callable[[], datetime],
+        deletes: Deletes = "refuse",
+        continues: "ChangedServer | None" = None,
+    ) -> None:
+        super().__init__(folder, now=now, deletes=deletes, continues=continues)
         self.fault: ApiFault = lambda method, target: None
         self.undeletable: set[str] = set()
         delete = self._overlay.delete
@@ -218,21 +225,34 @@ def truth_classes(folder: str) -> dict[str, set[str]]:
 
 
 class Replaying(Protocol):
-    """Opens a recording for runs of the graph."""
+    """Opens a recording for runs of the graph, from its beginning or as other runs left it."""
 
-    def __call__(self, folder: str, *, deletes: Deletes = "refuse", **settings: Any) -> GraphRuns: ...
+    def __call__(
+        self, folder: str, *, deletes: Deletes = "refuse", after: GraphRuns | None = None, **settings: Any
+    ) -> GraphRuns: ...
+
+
+@contextmanager
+def replays() -> Iterator[Replaying]:
+    """Serves recordings, aged by two days, until the exit."""
+    with ExitStack() as stack:
+        stack.enter_context(pytest.MonkeyPatch.context()).delenv("DAGSTER_HOME", raising=False)
+
+        def opened(
+            folder: str, *, deletes: Deletes = "refuse", after: GraphRuns | None = None, **settings: Any
+        ) -> GraphRuns:
+            clock = MovingClock(datetime.now(UTC))
+            continued = after.server if after else None
+            server = ChangedServer(FIXTURES / folder, now=clock.now, deletes=deletes, continues=continued)
+            stack.enter_context(server)
+            clock.moment = after.clock.moment if after else server.recorded_at + AGED
+            return GraphRuns(server, clock, stack.enter_context(running.instance()), settings)
+
+        yield opened
 
 
 @pytest.fixture
-def replaying(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replaying]:
-    """Serves recordings, aged by two days, until the test ends; all runs share the session's Spark."""
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    with ExitStack() as stack:
-
-        def opened(folder: str, *, deletes: Deletes = "refuse", **settings: Any) -> GraphRuns:
-            clock = MovingClock(datetime.now(UTC))
-            server = stack.enter_context(ChangedServer(FIXTURES / folder, now=clock.now, deletes=deletes))
-            clock.moment = server.recorded_at + AGED
-            return GraphRuns(server, clock, stack.enter_context(running.instance()), settings)
-
+def replaying(spark: SparkSession) -> Iterator[Replaying]:
+    """Serves recordings until the test ends; all runs share the session's Spark."""
+    with replays() as opened:
         yield opened

@@ -1,19 +1,22 @@
 """Optimized runs through the real graph, on a recorded repository at four moments."""
 
 import dataclasses
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collection import carry as carries
 from lakefs_gc_assets.collection import report as reports
+from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, replays, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
@@ -33,6 +36,26 @@ def collected(runs: GraphRuns, flow: Flow = Flow.OPTIMIZED, *, sweep: bool | Non
     result = runs.make(opened, sweep=sweep)
     assert result.success, failures(result)
     return runs.report(opened.run_id)
+
+
+@pytest.fixture(scope="module")
+def collected_once(spark: SparkSession) -> Iterator[GraphRuns]:
+    """A recording that a clean run has swept."""
+    with replays() as replaying:
+        runs = replaying("chain/1", deletes="overlay", max_candidate_share=1, sweep=True)
+        collected(runs, Flow.CLEAN)
+        yield runs
+
+
+@pytest.fixture
+def swept(replaying: Replaying, collected_once: GraphRuns) -> GraphRuns:
+    """The same for one test, which may change it."""
+    return replaying("chain/1", deletes="overlay", after=collected_once, max_candidate_share=1, sweep=True)
+
+
+def last_report(runs: GraphRuns) -> Report:
+    """The report of the newest run."""
+    return runs.report(next(run_folder.newest_runs(runs.repository.store)))
 
 
 def carried(found: Report) -> Carry:
@@ -89,21 +112,20 @@ def test_what_was_young_waits_for_the_next_run(runs: GraphRuns) -> None:
     assert young not in runs.server.stored()
 
 
-def test_a_new_slice_is_listed_and_an_old_one_is_not(runs: GraphRuns) -> None:
-    collected(runs, Flow.CLEAN)
-    generator, moment = xids.Generator(), runs.clock.moment
+def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: GraphRuns) -> None:
+    generator, moment = xids.Generator(), swept.clock.moment
     new = f"data/{generator.descending(moment)}/{generator.ascending(moment)}"
-    (old_slice,) = {key.split("/")[1] for key in runs.server.stored() if key.startswith("data/")}
+    (old_slice,) = {key.split("/")[1] for key in swept.server.stored() if key.startswith("data/")}
     late = f"data/{old_slice}/{generator.ascending(moment)}"
-    runs.server.place(new, written_at=moment)
-    runs.server.place(late, written_at=moment)
-    runs.clock.moment += 2 * DAY
-    again = collected(runs)
+    swept.server.place(new, written_at=moment)
+    swept.server.place(late, written_at=moment)
+    swept.clock.moment += 2 * DAY
+    again = collected(swept)
     assert again.counts["slices_listed"] == 1
-    assert runs.addresses(again.run_id, "candidates") == [new]
+    assert swept.addresses(again.run_id, "candidates") == [new]
     # What came into a settled slice late waits for a clean run.
-    clean = collected(runs, Flow.CLEAN)
-    assert runs.addresses(clean.run_id, "candidates") == [late]
+    clean = collected(swept, Flow.CLEAN)
+    assert swept.addresses(clean.run_id, "candidates") == [late]
     assert (again.counts["late_arrivals"], clean.counts["late_arrivals"]) == (0, 1)
 
 
@@ -124,49 +146,47 @@ def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
     assert again.flow == "clean" and "limited to the windows" in (again.why_clean or "")
 
 
-def test_a_changed_frame_is_not_built_on(runs: GraphRuns) -> None:
-    clean = collected(runs, Flow.CLEAN)
-    store = runs.repository.store
+def test_a_changed_frame_is_not_built_on(swept: GraphRuns) -> None:
+    clean = last_report(swept)
+    store = swept.repository.store
     manifests.write(store, dataclasses.replace(manifests.read(store, clean.run_id, "open"), figures={"other": 1}))
-    again = collected(runs)
+    again = collected(swept)
     assert again.flow == "clean" and "open/manifest.json: digest" in (again.why_clean or "")
 
 
 def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
-    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+    swept: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clean = collected(runs, Flow.CLEAN)
-    store = runs.repository.store
+    clean = last_report(swept)
+    store = swept.repository.store
     manifests.write(store, dataclasses.replace(manifests.read(store, clean.run_id, "open"), figures={"other": 1}))
     with monkeypatch.context() as unchecked:
         unchecked.setattr(carries, "require_frames", lambda *given: None)
-        runs.clock.moment += DAY
-        result = runs.make(runs.open(Flow.OPTIMIZED))
+        swept.clock.moment += DAY
+        result = swept.make(swept.open(Flow.OPTIMIZED))
     assert "open is not the frame that the report" in failures(result)["store_df"]
-    again = collected(runs)
+    again = collected(swept)
     assert again.flow == "clean" and "failed" in (again.why_clean or "")
 
 
-def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(runs: GraphRuns) -> None:
-    collected(runs, Flow.CLEAN)
-    generator, moment = xids.Generator(), runs.clock.moment
-    runs.server.place(f"data/{generator.descending(moment)}/odd name", written_at=moment)
-    runs.clock.moment += 2 * DAY
-    found = collected(runs)
+def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: GraphRuns) -> None:
+    generator, moment = xids.Generator(), swept.clock.moment
+    swept.server.place(f"data/{generator.descending(moment)}/odd name", written_at=moment)
+    swept.clock.moment += 2 * DAY
+    found = collected(swept)
     assert (found.flow, found.counts["slices_listed"]) == ("optimized", 1)
     assert carried(found).open_windows[-1:] == ("legacy",)
 
 
-def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(runs: GraphRuns) -> None:
-    collected(runs, Flow.CLEAN)
-    runs.settings["min_age_hours"] = 30
-    runs.clock.moment += DAY
-    opened = runs.open(Flow.OPTIMIZED)
+def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(swept: GraphRuns) -> None:
+    swept.settings["min_age_hours"] = 30
+    swept.clock.moment += DAY
+    opened = swept.open(Flow.OPTIMIZED)
     assert "minimum age" in opened.tags["lakefs/why_clean"]
-    result = runs.make(opened)
-    found = runs.report(opened.run_id)
+    result = swept.make(opened)
+    found = swept.report(opened.run_id)
     assert found.flow == "clean" and "minimum age" in (found.why_clean or "")
-    assert any("a clean run instead of an optimized one" in line for line in runs.lines)
+    assert any("a clean run instead of an optimized one" in line for line in swept.lines)
     (materialization,) = [
         event.step_materialization_data.materialization
         for event in result.get_asset_materialization_events()
