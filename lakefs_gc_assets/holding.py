@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
-from lakefs_gc_assets.assets.step import latest_clock, renewed
+from lakefs_gc_assets.assets.step import acquired, renewed
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.repository import OpenRepository
 
@@ -19,13 +18,7 @@ def held(repository: OpenRepository, work: str, owner: str, warn: Callable[[str]
     Raises:
         LockHeld.
     """
-    lock = Lock.acquire(
-        repository.store,
-        run_id=work,
-        owner=owner,
-        now=latest_clock(repository),
-        expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
-    )
+    lock = acquired(repository, work, owner)
     try:
         with renewed(lock, repository, warn):
             yield lock

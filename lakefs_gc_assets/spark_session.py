@@ -62,7 +62,7 @@ def start(settings: SparkSettings) -> None:
 
     def build() -> None:
         with suppress(Exception):
-            _warm(_built(settings))
+            _warm(session(settings))
 
     thread = threading.Thread(target=build, name="start of Spark", daemon=True)
     _starting.append(thread)
@@ -80,7 +80,8 @@ def _local_cores(master: str) -> int:
     return int(named[1]) if named else 1 if master == "local" else os.cpu_count() or 1
 
 
-def _built(settings: SparkSettings) -> Any:
+def session(settings: SparkSettings) -> Any:
+    """The session with these settings, started where there is none."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from lakefs_gc_assets import spark_session
 from lakefs_gc_assets.configuration import SparkSettings
-from lakefs_gc_assets.spark_session import properties
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 _ROOT = Path(__file__).parents[1]
@@ -55,9 +55,6 @@ def spark() -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
         },
     )
-    builder = SparkSession.builder
-    for name, value in properties(settings).items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = spark_session.session(settings)
     yield session
     session.stop()

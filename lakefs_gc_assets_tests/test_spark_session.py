@@ -26,7 +26,7 @@ def test_the_session_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         told.append("built")
         return "session"
 
-    monkeypatch.setattr(spark_session, "_built", built)
+    monkeypatch.setattr(spark_session, "session", built)
     monkeypatch.setattr(spark_session, "_warm", lambda session: told.append(f"warmed {session}"))
 
     spark_session.start(SparkSettings())
@@ -40,7 +40,7 @@ def test_a_start_that_fails_is_left_to_who_needs_the_session(monkeypatch: pytest
     def fails(settings: SparkSettings) -> None:
         raise RuntimeError("no Java")
 
-    monkeypatch.setattr(spark_session, "_built", fails)
+    monkeypatch.setattr(spark_session, "session", fails)
 
     spark_session.start(SparkSettings())
     spark_session.wait_for_start()

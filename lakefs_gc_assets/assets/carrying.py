@@ -7,11 +7,11 @@ from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import planning, ranges_read, receipts, report
+from lakefs_gc_assets.collection import planning, ranges_read, receipts
 from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.inheritance import Inheritance
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.predecessor import NoPredecessor
-from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.universe import Folders
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
@@ -19,30 +19,15 @@ from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.sources import carrying, subtraction
 
 
-class Inherited:
-    """What an earlier run left, checked against what its report says.
+class Inherited(Inheritance):
+    """What an earlier run left, its frames too.
 
     Raises CorruptFile where a file is not the one that the report names.
     """
 
     def __init__(self, run: Step, run_id: str) -> None:
+        super().__init__(run.repository.store, run_id)
         self._run = run
-        self.run_id = run_id
-        found = report.read(run.repository.store, run_id)
-        if found is None or found.carry is None:
-            raise CorruptFile(run_id, "report", "the run that this one builds on has lost its report")
-        self.report: Report = found
-        self.carry: Carry = found.carry
-
-    @property
-    def settled(self) -> frozenset[str]:
-        """The settled slices."""
-        return carries.read_settled(self._run.repository.store, self.run_id, self.carry)
-
-    @property
-    def read_ids(self) -> frozenset[str]:
-        """Ids of the ranges and metaranges whose addresses are known."""
-        return carries.read_ids(self._run.repository.store, self.run_id, self.carry)
 
     def open_objects(self) -> DataFrame:
         """Objects that wait (LISTED)."""
@@ -173,8 +158,7 @@ class _Counts:
 
 def _counted(run: Step, there: DataFrame, committed: DataFrame, deleted: DataFrame, waiting: StoredFrame) -> _Counts:
     """Checks the open frame as stored, with one action."""
-    counted = subtraction.counted_by_sets(there, waiting.dataframe(run.spark), committed, deleted)
-    counts = {row["sets"]: row["count"] for row in counted.collect()}
+    counts = subtraction.count_by_sets(there, waiting.dataframe(run.spark), committed, deleted)
     is_there, is_open, is_committed, is_deleted = 1, 2, 4, 8
     return _Counts(
         committed=sum(n for sets, n in counts.items() if sets & is_there and not sets & (is_open | is_deleted)),

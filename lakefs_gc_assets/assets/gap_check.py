@@ -38,8 +38,7 @@ def find(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
     staged, held = uncommitted.dataframe(run.spark).select(*_COLUMNS), committed.dataframe(run.spark).select(*_COLUMNS)
     there = listed.dataframe(run.spark)
     everything = gap.expected(staged.unionAll(held), slices, run.plan.cutoff)
-    counted = subtraction.counted_by_sets(everything, there)
-    counts = {row["sets"]: row["count"] for row in counted.collect()}
+    counts = subtraction.count_by_sets(everything, there)
     if not counts.get(_EXPECTED):
         return Gap(0, counts.get(_EXPECTED | _LISTED, 0))
     heads = gap.expected(staged.unionAll(_of_heads(run, committed)), slices, run.plan.cutoff).distinct()

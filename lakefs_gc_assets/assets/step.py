@@ -156,13 +156,7 @@ def step(
             plan = plans.read(repository.store, run_id)
             owner = plan.owner
             require_windows(plan, windows)
-        lock = Lock.acquire(
-            repository.store,
-            run_id=run_id,
-            owner=owner,
-            now=latest_clock(repository),
-            expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
-        )
+        lock = acquired(repository, run_id, owner)
         if begin is not None:
             plan = begin(repository, run_id, windows, owner, lock)
         assert plan is not None
@@ -201,6 +195,17 @@ def steps_to_come(context: dg.AssetExecutionContext) -> bool:
     """Whether this Dagster run makes a later asset of the graph: then the lock is kept for it."""
     later = ORDER[ORDER.index(context.asset_key.path[-1]) + 1 :]
     return any(chosen(context.run, later))
+
+
+def acquired(repository: OpenRepository, run_id: str, owner: str) -> Lock:
+    """The repository's lock, for as long as its settings say. Raises LockHeld."""
+    return Lock.acquire(
+        repository.store,
+        run_id=run_id,
+        owner=owner,
+        now=latest_clock(repository),
+        expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
+    )
 
 
 def latest_clock(repository: OpenRepository) -> datetime:

@@ -32,11 +32,11 @@ def without_exactly(frame: DataFrame, addresses: DataFrame) -> DataFrame:
     return frame.join(addresses.select("address"), "address", "left_anti")
 
 
-def counted_by_sets(*frames: DataFrame) -> DataFrame:
-    """How many addresses (`count`) are in the same frames (`sets`): bit k stands for frame k."""
+def count_by_sets(*frames: DataFrame) -> dict[int, int]:
+    """How many addresses are in the same frames, with one action: bit k of a key stands for frame k."""
     labelled = [frame.select("address", F.lit(1 << number).alias("bit")) for number, frame in enumerate(frames)]
     addresses = reduce(DataFrame.unionAll, labelled).groupBy("address").agg(F.bit_or("bit").alias("sets"))
-    return addresses.groupBy("sets").count()
+    return {row["sets"]: row["count"] for row in addresses.groupBy("sets").count().collect()}
 
 
 def kept_because(unreferenced: DataFrame, cutoff: datetime, windows: Sequence[str], sighted: DataFrame) -> DataFrame:

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import planning, ranges_read, report, run_folder
+from lakefs_gc_assets.collection import planning, ranges_read, run_folder
 from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.inheritance import Inheritance
 from lakefs_gc_assets.collection.order import Span
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.predecessor import NoPredecessor
 from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.universe import Folders
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.frames import manifest as manifests
@@ -149,27 +149,12 @@ class Carrying(Stepping):
         return len(late)
 
 
-class Inherited:
+class Inherited(Inheritance):
     """What an earlier run left, checked against what its report says. Raises CorruptFile."""
 
     def __init__(self, run: Stepping, run_id: str) -> None:
+        super().__init__(run.repository.store, run_id)
         self._run = run
-        self.run_id = run_id
-        found = report.read(run.repository.store, run_id)
-        if found is None or found.carry is None:
-            raise CorruptFile(run_id, "report", "the run that this one builds on has lost its report")
-        self.report: Report = found
-        self.carry: Carry = found.carry
-
-    @property
-    def settled(self) -> frozenset[str]:
-        """The settled slices."""
-        return carries.read_settled(self._run.repository.store, self.run_id, self.carry)
-
-    @property
-    def read_ids(self) -> frozenset[str]:
-        """Ids of the ranges and metaranges whose addresses are known."""
-        return carries.read_ids(self._run.repository.store, self.run_id, self.carry)
 
     def open_objects(self) -> tuple[Row, ...]:
         """Objects that wait."""

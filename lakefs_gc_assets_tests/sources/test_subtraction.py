@@ -64,9 +64,9 @@ def test_addresses_are_counted_by_the_frames_that_have_them(
 ) -> None:
     frames = [first, second, third]
 
-    found = subtraction.counted_by_sets(*(living(spark, addresses) for addresses in frames)).collect()
+    found = subtraction.count_by_sets(*(living(spark, addresses) for addresses in frames))
 
-    assert {row["sets"]: row["count"] for row in found} == Counter(
+    assert found == Counter(
         sum(1 << number for number, addresses in enumerate(frames) if address in addresses)
         for address in {*first, *second, *third}
     )
