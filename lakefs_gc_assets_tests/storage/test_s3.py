@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 from uuid import uuid4
 
 import moto
@@ -18,7 +19,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage import obstore_clients, obstore_listing, s3_connection
+from lakefs_gc_assets.storage import busy_keys, obstore_clients, obstore_listing, s3_connection
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server
@@ -227,7 +228,7 @@ def test_keys_that_the_service_was_too_busy_for_are_asked_again(
     s3_server: S3Server, prefix: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(busy_keys, "time", SimpleNamespace(sleep=waited.append))
     names = [f"data/slice/{number}" for number in range(40)]
     for name in names:
         store.put(name, b"")
