@@ -201,7 +201,8 @@ def staged_samples(api: LakeFSApi, namespace: Namespace, cutoff: datetime) -> tu
     """For each branch a staged object that must be in uncommitted data; none where its first changes show no such one.
 
     That is an object inside the storage namespace whose name is older than the cutoff; a name without a time counts as
-    old. Younger ones may have been staged after the preparation.
+    old. Younger ones may have been staged after the preparation. An address spelled otherwise than the namespace, such
+    as s3a:// for s3://, proves nothing: servers leave it out.
     """
     branches = [branch.id for branch in api.branches()]
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
@@ -213,8 +214,10 @@ def _sample(api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime)
     try:
         for change in islice(_staged(api, branch), _PATHS_TRIED):
             stats = api.stat(branch, change.path)
-            keys = () if stats is None else namespace.live_keys(stats.physical_address, AddressType.FULL)
-            if stats is not None and keys and _older(keys, cutoff):
+            if stats is None or not stats.physical_address.startswith(namespace.uri):
+                continue
+            keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
+            if keys and _older(keys, cutoff):
                 return StagedSample(branch, change.path, keys, stats.physical_address)
     except NotFound:
         if any(existing.id == branch for existing in api.branches()):

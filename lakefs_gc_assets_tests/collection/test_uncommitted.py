@@ -336,6 +336,11 @@ class TestStagedSamples:
     def test_objects_elsewhere_prove_nothing(self) -> None:
         assert samples_of(staging(("main", "p", "s3://bucket/repo2/" + OLD))) == {}
 
+    def test_another_spelling_of_the_namespace_proves_nothing(self) -> None:
+        address = NAMESPACE.uri.replace("s3://", "s3a://") + OLD
+        assert NAMESPACE.relative(address) == OLD
+        assert samples_of(staging(("main", "p", address))) == {}
+
     def test_later_changes_are_looked_at_where_the_first_proves_nothing(self) -> None:
         api = staging(("main", "z", NAMESPACE.uri + OLD))
         before = [
