@@ -221,6 +221,20 @@ class BucketView:
             raise StorageError("delete: the connection broke")
         return outcomes
 
+    def copy(self, source: str, target: str) -> None:
+        lost = self._point(f"copy {source} {target}")
+        data = self._stored(source).data
+        self._written(target, data)
+        self._bucket.put_data(target, data)
+        if lost:
+            raise StorageError(f"copy {source}: the connection broke")
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        if target in self._bucket.objects:
+            self._point(f"copy_if_absent {source} {target}")
+            raise AlreadyExists(f"{target} exists")
+        self.copy(source, target)
+
     def _stored(self, key: str) -> Stored:
         if key not in self._bucket.objects:
             raise ObjectNotFound(f"no object {key}")

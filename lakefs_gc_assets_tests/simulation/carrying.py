@@ -5,13 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import planning, ranges_read, run_folder
+from lakefs_gc_assets.collection import planning, ranges_read, receipts, run_folder
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.inheritance import Inheritance
 from lakefs_gc_assets.collection.order import Span
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.predecessor import NoPredecessor
-from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.universe import Folders
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.frames import manifest as manifests
@@ -111,7 +110,7 @@ class Carrying(Stepping):
 
     def dealt_with(self, outcomes: Sequence[Row]) -> frozenset[str]:
         """What the next run need not ask about."""
-        return frozenset(row["address"] for row in outcomes if row["outcome"] == Outcome.ACCEPTED)
+        return frozenset(row["address"] for row in outcomes if row["outcome"] in receipts.GONE)
 
     def waiting(
         self, rows: Sequence[Row], settled: frozenset[str], committed: frozenset[str], deleted: frozenset[str]
@@ -168,7 +167,7 @@ class Inherited(Inheritance):
         found = manifests.read(self._run.repository.store, self.run_id, name).digest
         if found != digest:
             raise CorruptFile(name, "digest", f"not the frame that the report of run {self.run_id} names")
-        return self._run.shelf[self.run_id, f"{name} {digest}"].rows
+        return self._run.carried(self.run_id, name, digest)
 
 
 def _digest(addresses: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ from lakefs_gc_assets.collection import (
 )
 from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.collection.sweep import Sweep
@@ -70,7 +71,7 @@ class Run(Marking):
         for guard in guards.tripped(self.mark(), settings):
             raise guard
         earlier = receipts.read(repository.store, self.run_id).to_pylist()
-        done = {row["address"]: row for row in earlier if row["outcome"] == Outcome.ACCEPTED}
+        done = {row["address"]: row for row in earlier if row["outcome"] in receipts.GONE}
         decided = list(done.values())
         if not candidates.rows:
             return decided
@@ -116,7 +117,8 @@ class Run(Marking):
         if not rows:
             return []
         assert self.lock is not None
-        sweep = Sweep(
+        kind = Quarantine if self.repository.settings.sweep_mode == "quarantine" else Sweep
+        sweep = kind(
             store=self.repository.store,
             run_id=self.run_id,
             lock=self.lock.token,
@@ -187,6 +189,7 @@ class Run(Marking):
                 "candidates": mark.candidates,
                 "late_arrivals": self.late_arrivals(),
                 "deleted": objects[Outcome.ACCEPTED],
+                "quarantined": objects[Outcome.QUARANTINED],
                 "failed": failed,
                 "kept_live": objects[Outcome.KEPT_LIVE],
             },
@@ -194,6 +197,7 @@ class Run(Marking):
                 "listed": mark.listed_bytes,
                 "candidates": mark.candidate_bytes,
                 "deleted": sizes[Outcome.ACCEPTED],
+                "quarantined": sizes[Outcome.QUARANTINED],
             },
             kept=mark.kept,
             commit_source=committed.figures["commit_source"],

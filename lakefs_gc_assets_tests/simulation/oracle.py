@@ -212,12 +212,17 @@ class Oracle:
         watched = self.runs.setdefault(run_id, Watched(run_id))
         accepted = watched.accepted
         for row in pq.read_table(BufferReader(data)).to_pylist():
-            if row["outcome"] == "accepted" and row["address"] not in accepted:
-                raise Violation(f"run {run_id} has a receipt for {row['address']}, which was not deleted")
-            if row["outcome"] == "accepted":
-                watched.receipted.add(row["address"])
-            if row["outcome"] != "accepted" and row["address"] in accepted:
-                raise Violation(f"run {run_id} has a receipt {row['outcome']} for {row['address']}, which was deleted")
+            address, outcome = row["address"], row["outcome"]
+            there = f"_lakefs/retention/gc/quarantine/{run_id}/{address}" if outcome == "copied" else address
+            if outcome in ("copied", "restored"):
+                if there not in self.bucket.objects:
+                    raise Violation(f"run {run_id} has a receipt {outcome} for {address}, and {there} is not there")
+            elif outcome in ("accepted", "quarantined"):
+                if address not in accepted:
+                    raise Violation(f"run {run_id} has a receipt for {address}, which was not deleted")
+                watched.receipted.add(address)
+            elif address in accepted:
+                raise Violation(f"run {run_id} has a receipt {outcome} for {address}, which was deleted")
 
     def report(self, run_id: str, data: bytes, candidates: frozenset[str]) -> None:
         """A report is being stored: it claims what happened, no more and no less."""
@@ -227,21 +232,19 @@ class Oracle:
             if report["success"]:
                 raise Violation(f"the report of run {run_id} claims success for a failed run")
             return
-        counts = report["counts"]
+        counts, sizes = report["counts"], report["object_bytes"]
+        deleted, deleted_bytes = counts["deleted"] + counts["quarantined"], sizes["deleted"] + sizes["quarantined"]
         if report["dry_run"] and watched.accepted:
             raise Violation(f"the dry run {run_id} deleted {len(watched.accepted)} objects")
         # Where a collector was killed between a deletion and its receipts, it knows of less than happened.
         least = sum(watched.accepted[key] for key in watched.receipted)
         most = sum(watched.accepted.values())
-        if not len(watched.receipted) <= counts["deleted"] <= len(watched.accepted):
+        if not len(watched.receipted) <= deleted <= len(watched.accepted):
             raise Violation(
-                f"the report of run {run_id} claims {counts['deleted']} deletions, "
-                f"{len(watched.accepted)} were accepted"
+                f"the report of run {run_id} claims {deleted} deletions, {len(watched.accepted)} were accepted"
             )
-        if not least <= report["object_bytes"]["deleted"] <= most:
-            raise Violation(
-                f"the report of run {run_id} claims {report['object_bytes']['deleted']} bytes, {most} were deleted"
-            )
+        if not least <= deleted_bytes <= most:
+            raise Violation(f"the report of run {run_id} claims {deleted_bytes} bytes, {most} were deleted")
         open_ = candidates - watched.accepted.keys()
         if not report["dry_run"] and len(open_) != counts["failed"] + counts["kept_live"]:
             raise Violation(f"the report of run {run_id} does not account for {len(open_)} candidates left")

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
-from lakefs_gc_assets.collection import hidden, uncommitted
+from lakefs_gc_assets.collection import hidden, quarantining, restoring, uncommitted
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets_tests.simulation import versioning, writers
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
@@ -103,7 +103,7 @@ def deterministic(seed: int) -> Iterator[None]:
         made = patches.enter_context(mock.patch.object(uuid, "uuid4"))
         made.side_effect = lambda: uuid.UUID(int=chance.getrandbits(128), version=4)
         patches.enter_context(mock.patch.object(os, "urandom", chance.randbytes))
-        for module in (hidden, uncommitted):
+        for module in (hidden, quarantining, restoring, uncommitted):
             patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", _OneByOne))
         yield
 

@@ -16,6 +16,7 @@ from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collector import Run
@@ -224,9 +225,8 @@ class Process:
             repository = OpenRepository(
                 facts=facts,
                 namespace=namespace,
-                # What only runs by retention rules ask is not there.
-                api=cast(LakeFSApi, api),
-                store=view,
+                api=self.reached_api(api),
+                store=self.reached_store(view),
                 opener=opener,  # type: ignore[arg-type]
                 settings=options,
                 clock=clock,
@@ -248,6 +248,14 @@ class Process:
 
         self.coroutine = Coroutine(collect)
         self.go_on(budget)
+
+    def reached_api(self, api: CollectorsApi) -> LakeFSApi:
+        """The server as the collector sees it; what only runs by retention rules ask is not there."""
+        return cast(LakeFSApi, api)
+
+    def reached_store(self, view: BucketView) -> ObjectStore:
+        """The store as the collector sees it."""
+        return view
 
     def go_on(self, budget: int | None) -> None:
         """Makes some more calls, or all."""

@@ -132,13 +132,27 @@ class Stepping:
         started_at: datetime | None = None,
     ) -> Frame:
         """Stores a frame of this run. Raises OrderViolation where an input is of another attempt."""
+        self.shelf[self.run_id, name] = frame = self.made(name, rows, inputs, figures, started_at)
+        return frame
+
+    def made(
+        self,
+        name: str,
+        rows: Sequence[Row],
+        inputs: tuple[Frame, ...] = (),
+        figures: Mapping[str, object] | None = None,
+        started_at: datetime | None = None,
+    ) -> Frame:
+        """A frame that is yet to be stored."""
         for given in inputs:
             if given.span.attempt != self.plan.attempt:
                 raise OrderViolation(f"{given.span.frame} is of another attempt")
         span = Span(name, self.run_id, self.plan.attempt, started_at or self.started_at, self.repository.clock.now())
-        frame = Frame(span, tuple(rows), inputs, figures or {})
-        self.shelf[self.run_id, name] = frame
-        return frame
+        return Frame(span, tuple(rows), inputs, figures or {})
+
+    def carried(self, run_id: str, name: str, digest: str) -> tuple[Row, ...]:
+        """Rows of a frame that a run left to those that build on it."""
+        return self.shelf[run_id, f"{name} {digest}"].rows
 
     def live_files(self) -> LiveFiles:
         return LiveFiles(
