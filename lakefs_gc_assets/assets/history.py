@@ -1,6 +1,7 @@
 """What earlier runs did, from what they left in the store."""
 
 from collections.abc import Iterator
+from datetime import datetime
 
 import pyarrow as pa
 import pyspark.sql.functions as F
@@ -13,8 +14,12 @@ from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.sources import tasks
 
 
-def deleted_before(run: Step) -> DataFrame:
-    """Addresses (`address`) that earlier runs deleted or moved to quarantine, and nobody brought back."""
+def deleted_before(run: Step, since: datetime | None = None) -> DataFrame:
+    """Addresses (`address`) that earlier runs deleted or moved to quarantine, and nobody brought back.
+
+    Args:
+        since: leaves out what was deleted earlier; UTC.
+    """
     store, opener = run.repository.store, run.repository.opener
     earlier = (run_id for run_id in run_folder.newest_runs(store) if run_id != run.plan.run_id)
     keys = [key for run_id in earlier for key in receipts.keys(store, run_id)]
@@ -27,4 +32,6 @@ def deleted_before(run: Step) -> DataFrame:
     if restoration.read(store) is not None:
         restored = rows.where(F.col("outcome") == Outcome.RESTORED.value)
         deleted = deleted.join(restored, ["address", "attempt"], "left_anti")
+    if since is not None:
+        deleted = deleted.where(F.col("decided_at") >= F.timestamp_micros(F.lit(int(since.timestamp() * 1_000_000))))
     return deleted.select("address")

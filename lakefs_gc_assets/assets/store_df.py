@@ -12,15 +12,17 @@ from pyspark.sql import DataFrame
 from lakefs_gc_assets.assets import expired
 from lakefs_gc_assets.assets.carrying import inherited
 from lakefs_gc_assets.assets.graph import Graph
+from lakefs_gc_assets.assets.history import deleted_before
 from lakefs_gc_assets.assets.step import Step, step
-from lakefs_gc_assets.collection import carry, neighbours, planning, universe
+from lakefs_gc_assets.collection import carry, inventoried, neighbours, planning, universe
 from lakefs_gc_assets.collection.neighbours import Neighbours
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.universe import Listing
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import asked_flow
 from lakefs_gc_assets.resources import Collector
-from lakefs_gc_assets.sources.listing import listed_objects
+from lakefs_gc_assets.sources import subtraction
+from lakefs_gc_assets.sources.listing import inventoried_objects, listed_objects
 
 
 def define(graph: Graph) -> dg.AssetsDefinition:
@@ -56,6 +58,7 @@ def define(graph: Graph) -> dg.AssetsDefinition:
                 "nested_namespaces": around.nested,
                 "repositories_not_checked": around.unchecked,
                 "settled_objects": before.carry.settled_objects if before else 0,
+                **({"inventory": plan.inventory} if plan.inventory else {}),
                 **({"why_clean": plan.why_clean} if plan.why_clean else {}),
                 **({"predecessor": before.run_id, "open_before": before.carry.open} if before else {}),
             }
@@ -66,8 +69,16 @@ def define(graph: Graph) -> dg.AssetsDefinition:
 
 
 def listed(run: Step, listing: Listing) -> DataFrame:
-    """The objects of a listing (LISTED)."""
+    """The objects of a listing (LISTED), from the store or from the inventory that the plan names.
+
+    An inventory may still show what earlier runs deleted; that is left out.
+    """
     partitions = run.partitions(run.repository.settings.listing_partitions)
+    inventory = inventoried.of(run.repository, run.plan)
+    if inventory is not None:
+        run.log(f"reading {len(inventory.files)} files of the inventory of {inventory.created_at:%F %T}Z")
+        objects = inventoried_objects(run.spark, inventory, listing, run.plan.slice_window, partitions)
+        return subtraction.without_exactly(objects, deleted_before(run, since=run.plan.cutoff))
     return listed_objects(run.spark, run.repository.opener, listing, run.plan.slice_window, partitions)
 
 

@@ -12,7 +12,7 @@ from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile,
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Flow(StrEnum):
@@ -54,6 +54,7 @@ class Plan:
         attempt: names one pass over the graph; frames of different attempts are never combined.
         owner: the first Dagster run of this collection; re-executions keep it.
         cutoff: nothing named or written at or after this moment is a candidate.
+        earliest_clock: what the earliest of the clocks said: the moment that ages of commits count back from.
         windows: the slice windows that are collected; other windows are stored and subtracted, never collected.
         sweep: whether candidates are deleted; otherwise it is a dry run.
         previous_run: the newest run before this one, however it ended; None for the first.
@@ -61,6 +62,7 @@ class Plan:
         predecessor: the run that an optimized run builds on; None for other flows.
         predecessor_attempt: the attempt of that run whose carry is meant; one made again left another.
         why_clean: why a run that was asked to be optimized is a clean one; None where it is what was asked for.
+        inventory: manifest of the S3 Inventory that is read in place of a listing; None where the store is listed.
     """
 
     flow: Flow
@@ -71,6 +73,7 @@ class Plan:
     owner: str
     started_at: datetime
     cutoff: datetime
+    earliest_clock: datetime
     min_age_seconds: float
     grace_period_seconds: float
     clock_skew_seconds: float
@@ -82,12 +85,8 @@ class Plan:
     predecessor: str | None = None
     predecessor_attempt: str | None = None
     why_clean: str | None = None
+    inventory: str | None = None
     format_version: int = FORMAT_VERSION
-
-    @property
-    def earliest_clock(self) -> datetime:
-        """What the earliest of the clocks said: the moment that ages of commits count back from."""
-        return self.cutoff + timedelta(seconds=max(self.min_age_seconds, self.grace_period_seconds)) + self.skew
 
     @property
     def skew(self) -> timedelta:

@@ -2,7 +2,16 @@
 
 from dataclasses import replace
 
-from lakefs_gc_assets.collection import cutoff, plan, predecessor, quarantining, report, run_folder, universe
+from lakefs_gc_assets.collection import (
+    cutoff,
+    inventoried,
+    plan,
+    predecessor,
+    quarantining,
+    report,
+    run_folder,
+    universe,
+)
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
@@ -23,7 +32,8 @@ def begin(
         flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why.
     Raises:
         OrderViolation: the id is none of ours, the run has ended well already, or another Dagster run began it.
-        ConfigurationError: the store cannot do what the sweep mode asks for.
+        ConfigurationError: the store cannot do what the sweep mode asks for, or the inventory is of another bucket.
+        StorageError: there is no inventory where the settings name one, or it is damaged.
         GuardTripped: the clocks disagree.
     """
     if not xids.is_xid(run_id):
@@ -46,6 +56,7 @@ def begin(
         owner=owner,
         started_at=clock.now(),
         cutoff=cutoff.cutoff(clocks, repository.min_age, grace_period, repository.skew),
+        earliest_clock=clocks.earliest,
         min_age_seconds=repository.min_age.total_seconds(),
         grace_period_seconds=grace_period.total_seconds(),
         clock_skew_seconds=repository.skew.total_seconds(),
@@ -59,6 +70,7 @@ def begin(
         made = _optimized(repository, made)
     elif flow.by_retention:
         made = replace(made, flow=flow, live_definition=ACTIVE_COMMITS)
+    made = inventoried.planned(repository, made)
     plan.write_first(repository.store, made)
     return made
 

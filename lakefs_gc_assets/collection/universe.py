@@ -12,7 +12,9 @@ from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.lakefs import layout, names, xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.inventory import Inventory, InventoryFile
 
+_FOLDER = f"^(?P<folder>{DATA_PREFIX}[^/]*/)"
 _SHARD = re.compile(r"![0-9A-Za-z_-]{2}")
 
 
@@ -102,6 +104,20 @@ def list_part(store: ObjectStore, part: Part, window_size: WindowSize) -> Iterat
     for batch in batches:
         if batch.num_rows:
             yield _listed(batch, window_size)
+
+
+def list_inventory_file(
+    inventory: Inventory, file: InventoryFile, listing: Listing, window_size: WindowSize
+) -> Iterator[pa.RecordBatch]:
+    """The objects of a listing's parts that one file of an inventory names (LISTED)."""
+    folders = pa.array([part.prefix for part in listing.parts if not part.only_directly], pa.string())
+    for batch in inventory.batches(file):
+        keys = batch.column("key")
+        folder = pc.struct_field(pc.extract_regex(keys, _FOLDER), "folder")
+        directly = pc.or_(pc.invert(pc.match_substring(keys, "/")), pc.starts_with(keys, DATA_PREFIX))
+        wanted = pc.if_else(pc.is_valid(folder), pc.is_in(folder, folders), directly)
+        if pc.any(wanted).as_py():
+            yield _listed(batch.filter(wanted), window_size)
 
 
 def _as_batch(objects: tuple[ObjectFacts, ...]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The listing of a namespace as a DataFrame."""
+"""The listing of a namespace, or an inventory of it, as a DataFrame."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,7 @@ from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.collection.universe import Listing, Part
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.storage.inventory import Inventory, InventoryFile
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 
@@ -22,3 +23,14 @@ def listed_objects(
         yield from universe.list_part(opener.open(), part, window_size)
 
     return tasks.dataframe(spark, tasks.spread(listing.parts, partitions), read, LISTED)
+
+
+def inventoried_objects(
+    spark: SparkSession, inventory: Inventory, listing: Listing, window_size: WindowSize, partitions: int
+) -> DataFrame:
+    """Objects of the listing's parts that an inventory names (LISTED); each of its files is read by one task."""
+
+    def read(file: InventoryFile) -> Iterator[pa.RecordBatch]:
+        yield from universe.list_inventory_file(inventory, file, listing, window_size)
+
+    return tasks.dataframe(spark, tasks.spread(inventory.files, partitions), read, LISTED)

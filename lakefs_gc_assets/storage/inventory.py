@@ -1,7 +1,7 @@
 """An S3 Inventory in place of a listing: the bucket's own report of what it holds, written daily or weekly to a bucket.
 
 The report is older than the run and may lack what was written or deleted shortly before it was made. That is safe as
-long as nothing is taken from it that is not clearly older than the report: see `batches`.
+long as nothing is deleted that is not clearly older than the report, `created_at`.
 Format: https://docs.aws.amazon.com/AmazonS3/latest/userguide/storage-inventory-location.html
 """
 
@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -25,11 +25,9 @@ from pyarrow import csv
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, checked_prefix
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 from lakefs_gc_assets.storage.opening import StoreOpener
 
-MARGIN = timedelta(hours=24)
-"""How much older than its report an object must be unless the caller says so: reports are only eventually complete."""
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}Z/")
 _NEEDED = {"Key": "key", "Size": "size", "LastModifiedDate": "last_modified_date", "ETag": "e_tag"}
 _VERSIONS = {"IsLatest": "is_latest", "IsDeleteMarker": "is_delete_marker"}
@@ -51,6 +49,7 @@ class Inventory:
     """One report, as its manifest describes it. Can be handed to other processes; its text shows no settings.
 
     Attributes:
+        manifest: its address.
         created_at: when S3 began to write it, UTC.
         root: prefix of all keys of the storage namespace that is looked for in it.
         columns: of its CSV files in order, or of its Parquet files, by the names of CSV.
@@ -64,19 +63,17 @@ class Inventory:
     columns: tuple[str, ...]
     files: tuple[InventoryFile, ...]
 
-    def batches(self, file: InventoryFile, prefix: str = "", margin: timedelta = MARGIN) -> Iterator[pa.RecordBatch]:
-        """Objects below `prefix` that one file names, like ObjectStore.list; each object is in one file of the report.
+    def batches(self, file: InventoryFile) -> Iterator[pa.RecordBatch]:
+        """Objects of the namespace that one file names, like ObjectStore.list; each is in one file of the report.
 
-        Left out are objects written later than `margin` before the report, versions that are not the latest, and delete
-        markers: what is left is what a listing showed when the report was made, but for what is young.
+        Versions that are not the latest are left out, and delete markers: what is left is what a listing showed when
+        the report was made, but for what had been written or deleted shortly before.
 
         Raises StorageError where the file is missing, is not the one that the manifest means, or cannot be read.
         """
-        older_than = self.created_at - margin
-        below = self.root + checked_prefix(prefix)
         try:
             for batch in self._raw(file):
-                found = _listed(batch, below, len(self.root), older_than)
+                found = _listed(batch, self.root)
                 if found.num_rows:
                     yield found
         except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, zlib.error) as error:
@@ -142,7 +139,8 @@ def open_inventory(settings: StoreSettings, uri: str, namespace: Namespace) -> I
         raise ConfigurationError(f"the inventory {uri} lacks {', '.join(sorted(missing))}: add them to its columns")
     if len(_VERSIONS.keys() & set(columns)) == 1:
         raise StorageError(f"the inventory {uri} tells of versions, but not which are the latest and which are markers")
-    return Inventory(opener, key, created_at, namespace.location.key, file_format == "Parquet", columns, files)
+    manifest = f"s3://{location.bucket}/{key}"
+    return Inventory(opener, manifest, created_at, namespace.location.key, file_format == "Parquet", columns, files)
 
 
 def _newest(opener: StoreOpener, folder: str) -> str:
@@ -183,17 +181,17 @@ def _decoded(keys: pa.Array) -> pa.Array:
     return pc.replace_with_mask(keys, encoded, pa.array(replaced, pa.string()))
 
 
-def _listed(batch: pa.RecordBatch, below: str, root: int, older_than: datetime) -> pa.RecordBatch:
+def _listed(batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
     """Rows of a report as LISTING_SCHEMA."""
     keys = batch.column("Key").cast(pa.string())
-    wanted = pc.and_(pc.starts_with(keys, below), pc.not_equal(keys, below)) if below else pc.is_valid(keys)
+    wanted = pc.and_(pc.starts_with(keys, root), pc.not_equal(keys, root)) if root else pc.is_valid(keys)
     if "IsLatest" in batch.schema.names:
         wanted = pc.and_(wanted, _is_true(batch.column("IsLatest")))
         wanted = pc.and_(wanted, pc.invert(_is_true(batch.column("IsDeleteMarker"))))
     batch, keys = batch.filter(wanted), keys.filter(wanted)
     listed = pa.RecordBatch.from_arrays(
         [
-            pc.utf8_slice_codeunits(keys, root) if root else keys,
+            pc.utf8_slice_codeunits(keys, len(root)) if root else keys,
             batch.column("Size").cast(pa.int64()),
             _times(batch.column("LastModifiedDate")),
             pc.utf8_trim(batch.column("ETag").cast(pa.string()), '"'),
@@ -202,7 +200,7 @@ def _listed(batch: pa.RecordBatch, below: str, root: int, older_than: datetime) 
     )
     if any(listed.column(name).null_count for name in ("key", "size", "last_modified")):
         raise ValueError("an object without key, size or time")
-    return listed.filter(pc.less(listed.column("last_modified"), pa.scalar(older_than, LISTING_SCHEMA.types[2])))
+    return listed
 
 
 def _is_true(column: pa.Array) -> pa.Array:

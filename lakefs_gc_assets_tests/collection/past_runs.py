@@ -55,6 +55,7 @@ def began(opened: OpenRepository, ago: timedelta, **changes: Any) -> Plan:
         owner="dagster-run",
         started_at=NOW - ago,
         cutoff=NOW - ago - DAY - HOUR,
+        earliest_clock=NOW - ago,
         min_age_seconds=86400,
         grace_period_seconds=86400,
         clock_skew_seconds=3600,

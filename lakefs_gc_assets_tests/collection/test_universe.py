@@ -13,11 +13,14 @@ from lakefs_gc_assets.collection.universe import Listing, Part
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.inventory import open_inventory
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.lakefs.test_names import SIZES
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.storage import inventories
+from lakefs_gc_assets_tests.storage.inventories import Version
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
@@ -68,6 +71,29 @@ class TestWhatIsListed:
         fill(store, *(f"data/{name}/{ISSUE.ascending(CUTOFF)}" for name in slices), "root", "data/x", "data/y/z")
         found = addresses(store)
         assert len(found) == len(set(found)) == len(slices) + 3
+
+    def test_an_inventory_of_it_gives_the_same_objects(self, s3_server: S3Server, bucket: str) -> None:
+        settings, namespace = s3_server.settings(), Namespace.parse(f"s3://{bucket}/some/repository")
+        store = open_store(settings, namespace)
+        slices, xid = [slice_of(CUTOFF - timedelta(hours=hours)) for hours in (-1, 1, 4)], ISSUE.ascending(CUTOFF)
+        fill(store, *(f"data/{name}/{xid}" for name in slices), f"data/{slices[1]}/a b/c", "root", "data/x", "data//y")
+        fill(store, "data/folder/z", "dummy", "_lakefs/dummy", "other/data/x", "deep/er")
+        whole = open_store(settings, Namespace.parse(f"s3://{bucket}"))
+        facts = pa.Table.from_batches(whole.list("")).to_pylist()
+        versions = [Version(row["key"], row["size"], row["last_modified"], row["etag"]) for row in facts]
+        # Of a slice that is gone since, nothing is taken.
+        store.delete([f"data/{slices[2]}/{xid}"])
+        key = inventories.write(whole, "reports/", "CSV", [versions[:3], versions[3:]], sourceBucket=bucket)
+        inventory = open_inventory(settings, f"s3://{bucket}/{key}", namespace)
+        listing = universe.listing(store, CUTOFF)
+        batches = [
+            batch
+            for file in inventory.files
+            for batch in universe.list_inventory_file(inventory, file, listing, "month")
+        ]
+        found = pa.Table.from_batches(batches, LISTED).sort_by("address").to_pylist()
+        assert found == sorted(listed(store, listing), key=lambda row: str(row["address"]))
+        assert len(found) == 6
 
     def test_an_empty_namespace(self, store: ObjectStore) -> None:
         found = universe.listing(store, CUTOFF)

@@ -28,6 +28,7 @@ _PLAN = Plan(
     owner=_OWNER,
     started_at=_NOW,
     cutoff=_NOW,
+    earliest_clock=_NOW,
     min_age_seconds=86400.0,
     grace_period_seconds=21600.5,
     clock_skew_seconds=3600.0,

@@ -4,14 +4,12 @@ import csv
 import gzip
 import hashlib
 import io
-import json
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
-from urllib.parse import quote_plus
 from uuid import uuid4
 
 import pyarrow as pa
@@ -26,67 +24,8 @@ from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 from lakefs_gc_assets.storage.inventory import Inventory, open_inventory
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.s3_server import S3Server
-
-CREATED = datetime(2026, 11, 21, 1, 0, tzinfo=UTC)
-COLUMNS = ["Bucket", "Key", "VersionId", "IsLatest", "IsDeleteMarker", "Size", "LastModifiedDate", "ETag"]
-SCHEMA = (
-    "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); "
-    "optional binary version_id (UTF8); optional boolean is_latest; optional boolean is_delete_marker; "
-    "optional int64 size; optional int64 last_modified_date (TIMESTAMP_MILLIS); optional binary e_tag (UTF8); }"
-)
-
-
-@dataclass(frozen=True)
-class Version:
-    """One version of an object in a report."""
-
-    key: str
-    size: int = 1
-    last_modified: datetime = CREATED - timedelta(days=30)
-    etag: str = "d41d8cd98f00b204e9800998ecf8427e"
-    latest: bool = True
-    marker: bool = False
-
-
-def csv_file(versions: Sequence[Version]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    for version in versions:
-        writer.writerow(
-            [
-                "source",
-                quote_plus(version.key, safe="/"),
-                uuid4().hex,
-                str(version.latest).lower(),
-                str(version.marker).lower(),
-                "" if version.marker else version.size,
-                version.last_modified.strftime("%Y-%m-%dT%H:%M:%S.")
-                + f"{version.last_modified.microsecond // 1000:03}Z",
-                "" if version.marker else version.etag,
-            ]
-        )
-    return gzip.compress(text.getvalue().encode())
-
-
-def parquet_file(versions: Sequence[Version]) -> bytes:
-    table = pa.table(
-        {
-            "bucket": ["source"] * len(versions),
-            "key": [version.key for version in versions],
-            "version_id": [uuid4().hex] * len(versions),
-            "is_latest": pa.array([version.latest for version in versions], pa.bool_()),
-            "is_delete_marker": pa.array([version.marker for version in versions], pa.bool_()),
-            "size": pa.array([None if version.marker else version.size for version in versions], pa.int64()),
-            "last_modified_date": pa.array([version.last_modified for version in versions], pa.timestamp("ms", "UTC")),
-            "e_tag": [None if version.marker else version.etag for version in versions],
-        }
-    )
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, row_group_size=3)
-    return buffer.getvalue()
-
-
-WRITERS: dict[str, Callable[[Sequence[Version]], bytes]] = {"CSV": csv_file, "Parquet": parquet_file}
+from lakefs_gc_assets_tests.storage import inventories
+from lakefs_gc_assets_tests.storage.inventories import COLUMNS, CREATED, SCHEMA, WRITERS, Version, csv_file
 
 
 class Reports:
@@ -97,38 +36,9 @@ class Reports:
         self.folder = f"inventories/{uuid4().hex}/source/daily/"
         self.store = open_store(server.settings(), Namespace.parse(f"s3://{bucket}"))
 
-    def write(
-        self,
-        file_format: str,
-        files: Sequence[Sequence[Version]],
-        /,
-        *,
-        created: datetime = CREATED,
-        **manifest: Any,
-    ) -> str:
-        """Writes one report as S3 does, its checksum last; returns the manifest's address."""
-        written = []
-        for versions in files:
-            content = WRITERS[file_format](versions)
-            key = f"{self.folder}data/{uuid4()}.{file_format.lower()}"
-            self.store.put(key, content)
-            written.append({"key": key, "size": len(content), "MD5checksum": hashlib.md5(content).hexdigest()})
-        text = json.dumps(
-            {
-                "sourceBucket": "source",
-                "destinationBucket": f"arn:aws:s3:::{self.bucket}",
-                "version": "2016-11-30",
-                "creationTimestamp": str(int(created.timestamp() * 1000)),
-                "fileFormat": file_format,
-                "fileSchema": SCHEMA if file_format == "Parquet" else ", ".join(COLUMNS),
-                "files": written,
-                **manifest,
-            }
-        ).encode()
-        dated = f"{self.folder}{created:%Y-%m-%dT%H-%MZ}/"
-        self.store.put(f"{dated}manifest.json", text)
-        self.store.put(f"{dated}manifest.checksum", hashlib.md5(text).hexdigest().encode())
-        return f"s3://{self.bucket}/{dated}manifest.json"
+    def write(self, file_format: str, files: Sequence[Sequence[Version]], /, **manifest: Any) -> str:
+        """Writes one report; returns the manifest's address."""
+        return f"s3://{self.bucket}/{inventories.write(self.store, self.folder, file_format, files, **manifest)}"
 
     def open(self, uri: str = "", namespace: str = "s3://source/repository") -> Inventory:
         chosen = uri or f"s3://{self.bucket}/{self.folder}"
@@ -140,14 +50,14 @@ def reports(s3_server: S3Server, bucket: str) -> Reports:
     return Reports(s3_server, bucket)
 
 
-def rows(inventory: Inventory, prefix: str = "", **rule: timedelta) -> list[dict[str, Any]]:
-    batches = [batch for file in inventory.files for batch in inventory.batches(file, prefix, **rule)]
+def rows(inventory: Inventory) -> list[dict[str, Any]]:
+    batches = [batch for file in inventory.files for batch in inventory.batches(file)]
     assert all(batch.schema.equals(LISTING_SCHEMA) for batch in batches)
     return sorted(pa.Table.from_batches(batches, LISTING_SCHEMA).to_pylist(), key=lambda row: row["key"])
 
 
-def keys(inventory: Inventory, prefix: str = "", **rule: timedelta) -> list[str]:
-    return [row["key"] for row in rows(inventory, prefix, **rule)]
+def keys(inventory: Inventory) -> list[str]:
+    return [row["key"] for row in rows(inventory)]
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
@@ -167,10 +77,9 @@ VERSIONS = st.builds(
     versions=st.lists(VERSIONS, max_size=12, unique_by=lambda version: (version.key, version.latest)),
     file_format=st.sampled_from(["CSV", "Parquet"]),
     cuts=st.lists(st.integers(0, 12), max_size=3).map(sorted),
-    margin=st.integers(0, 48).map(lambda hours: timedelta(hours=hours)),
 )
-def test_it_is_the_listing_without_what_is_too_new(
-    reports: Reports, versions: list[Version], file_format: str, cuts: list[int], margin: timedelta
+def test_it_is_the_listing_of_the_namespace(
+    reports: Reports, versions: list[Version], file_format: str, cuts: list[int]
 ) -> None:
     bounds = [0, *cuts, len(versions)]
     files = [versions[start:end] for start, end in pairwise(bounds)]
@@ -184,9 +93,9 @@ def test_it_is_the_listing_without_what_is_too_new(
             "etag": version.etag,
         }
         for version in listed
-        if version.key.startswith("repository/") and version.last_modified < CREATED - margin
+        if version.key.startswith("repository/")
     ]
-    assert rows(inventory, margin=margin) == sorted(expected, key=lambda row: str(row["key"]))
+    assert rows(inventory) == sorted(expected, key=lambda row: str(row["key"]))
 
 
 @pytest.mark.parametrize("file_format", ["CSV", "Parquet"])
@@ -201,14 +110,9 @@ def test_it_is_what_a_listing_of_the_bucket_shows(
     versions = [
         Version(namespace.location.key + row["key"], row["size"], row["last_modified"], row["etag"]) for row in listed
     ]
-    later = datetime.now(UTC) + timedelta(hours=3)
-    uri = reports.write(file_format, [versions[:2], versions[2:]], created=later, sourceBucket=bucket)
+    uri = reports.write(file_format, [versions[:2], versions[2:]], sourceBucket=bucket)
     inventory = reports.open(uri, namespace.uri)
-    assert rows(inventory, margin=timedelta(hours=2)) == sorted(listed, key=lambda row: row["key"])
-    assert rows(inventory, "data/", margin=timedelta(hours=2)) == [
-        row for row in sorted(listed, key=lambda row: row["key"]) if row["key"].startswith("data/")
-    ]
-    assert rows(inventory, margin=timedelta(hours=4)) == []
+    assert (inventory.manifest, rows(inventory)) == (uri, sorted(listed, key=lambda row: row["key"]))
 
 
 @pytest.mark.parametrize("file_format", ["CSV", "Parquet"])
@@ -230,16 +134,9 @@ def test_a_report_of_current_versions_only_has_no_flags(reports: Reports, file_f
     assert keys(inventory) == ["data/a"]
 
 
-def test_the_margin_is_a_day_where_nothing_is_said(reports: Reports) -> None:
-    young = [Version(f"repository/{hours}", last_modified=CREATED - timedelta(hours=hours)) for hours in (1, 24, 25)]
-    assert keys(reports.open(reports.write("CSV", [young]))) == ["25"]
-
-
-def test_the_marker_of_a_folder_is_not_below_it(reports: Reports) -> None:
-    inventory = reports.open(reports.write("CSV", [[Version("repository/data/"), Version("repository/data/a")]]))
-    assert keys(inventory, "data/") == ["data/a"]
-    with pytest.raises(ValueError, match="ends with a slash"):
-        keys(inventory, "data")
+def test_the_marker_of_the_namespace_is_not_below_it(reports: Reports) -> None:
+    inventory = reports.open(reports.write("CSV", [[Version("repository/"), Version("repository/data/a")]]))
+    assert keys(inventory) == ["data/a"]
 
 
 def test_empty_files_and_no_files_are_fine(reports: Reports) -> None:
