@@ -154,6 +154,17 @@ class CollectionSettings(Settings):
         default="month",
         description="How slices are grouped into partitions: month, day, hour (UTC), or slice for small repositories.",
     )
+    inventory: str = Field(
+        default="",
+        description="S3 Inventory that is read in place of listing every object: a report's manifest.json, or the "
+        "folder above the dated ones for the newest, such as s3://reports/bucket/daily/. Optimized runs list what is "
+        "new all the same. Empty: the store is listed.",
+    )
+    inventory_margin_hours: float = Field(
+        default=24,
+        ge=0,
+        description="Objects younger than this when the inventory was made are kept: it may lack or misstate them.",
+    )
     listing_partitions: int = Field(
         default=0, ge=0, description="Spark partitions of the listing; 0 for four per core, at most one per slice."
     )
