@@ -18,6 +18,7 @@ _DECIDED = {
     Outcome.COPIED: "copied to quarantine",
     Outcome.QUARANTINED: "moved to quarantine",
     Outcome.RESTORED: "brought it back",
+    Outcome.PURGED: "purged its copy from quarantine",
     Outcome.DRY_RUN: "found it to be a candidate, in a dry run",
 }
 

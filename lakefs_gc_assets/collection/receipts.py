@@ -22,7 +22,8 @@ class Outcome(StrEnum):
     """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is.
 
     `COPIED` says that there is a copy in quarantine, `QUARANTINED` that the object was deleted after that. `RESTORED`
-    is a later receipt of the same address and attempt, after one of GONE.
+    is a later receipt of the same address and attempt, after one of GONE or `COPIED`. `PURGED` is a later receipt too:
+    the copy was deleted, for good.
     """
 
     DRY_RUN = "dry_run"
@@ -32,6 +33,7 @@ class Outcome(StrEnum):
     COPIED = "copied"
     QUARANTINED = "quarantined"
     RESTORED = "restored"
+    PURGED = "purged"
 
 
 GONE = (Outcome.ACCEPTED.value, Outcome.QUARANTINED.value)
@@ -65,6 +67,10 @@ def table(
         ],
         schema=RECEIPTS,
     )
+
+
+OF_RESTORE, OF_PURGE = "restored-", "purged-"
+"""How the names of files begin whose receipts no sweep wrote."""
 
 
 def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collection import digests, quarantining, receipts, restoration
 from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection import quarantining, receipts, restoration
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.lock import LockToken, verify
 from lakefs_gc_assets.collection.quarantining import require_copies
@@ -30,6 +30,7 @@ from lakefs_gc_assets.storage.interface import NULL_VERSION, CopiesObjects, Keep
 BATCH = 500
 """Addresses between two looks at the lock; their receipts are stored together."""
 _CALLERS = 16
+_MOVED = frozenset([Outcome.COPIED, Outcome.QUARANTINED])
 
 
 class Fate(StrEnum):
@@ -48,7 +49,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What became of one address; `why` is set where it is not there."""
+    """What became of one address; `why` says what is not as it should be."""
 
     address: str
     fate: Fate
@@ -62,8 +63,7 @@ def deleted_by(store: ObjectStore, run_id: str, addresses: Sequence[str] = ()) -
     it can come back.
     """
     plans.read(store, run_id)
-    rows = receipts.read(store, run_id)
-    gone = rows.filter(pc.is_in(rows.column("outcome"), pa.array(receipts.GONE, pa.string())))
+    gone = undoable(store, run_id)
     if addresses:
         unknown = set(addresses).difference(gone.column("address").to_pylist())
         if unknown:
@@ -79,9 +79,18 @@ def deleted_by(store: ObjectStore, run_id: str, addresses: Sequence[str] = ()) -
     return gone
 
 
+def undoable(store: ObjectStore, run_id: str) -> pa.Table:
+    """The receipts (RECEIPTS) of what a run deleted, and of copies that an unknown delete may have followed."""
+    rows = receipts.read(store, run_id)
+    gone = rows.filter(pc.is_in(rows.column("outcome"), pa.array(receipts.GONE, pa.string())))
+    copied = rows.filter(pc.equal(rows.column("outcome"), Outcome.COPIED.value))
+    unsure = pc.invert(pc.is_in(copied.column("address"), gone.column("address").combine_chunks()))
+    return pa.concat_tables([gone, copied.filter(unsure)])
+
+
 def _moved(gone: pa.Table) -> bool:
-    """Whether some of these objects were moved into quarantine."""
-    return Outcome.QUARANTINED in gone.column("outcome").unique().to_pylist()
+    """Whether some of these objects have a copy in quarantine."""
+    return not _MOVED.isdisjoint(gone.column("outcome").unique().to_pylist())
 
 
 def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken, clock: Clock) -> Iterator[Restored]:
@@ -109,8 +118,8 @@ def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken,
             found = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
             there = pa.array([each.address for each in found if each.fate.is_well], pa.string())
             if len(there):
-                rows = deleted.filter(pc.is_in(deleted.column("address"), there))
-                receipts.write(store, run_id, uuid.uuid4().hex, _as_restored(rows, clock.now()))
+                rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), there)), clock.now())
+                receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", rows)
             yield from found
 
 
@@ -122,7 +131,7 @@ def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[di
         raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
 
     def undo(row: dict[str, Any]) -> Restored:
-        if copying is not None and Outcome.QUARANTINED in row["outcome_list"]:
+        if copying is not None and not _MOVED.isdisjoint(row["outcome_list"]):
             return _from_quarantine(copying, run_id, row)
         if versions is not None:
             return _from_versions(versions, row)
@@ -138,20 +147,32 @@ def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> 
         fate = Fate.THERE
         if _facts(store, address) is None:
             if _facts(store, copy) is None:
-                return Restored(address, Fate.HIDDEN, "it is no more in quarantine")
+                return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
             store.copy_if_absent(copy, address)
             fate = Fate.RESTORED
         there, kept = store.head(address), _facts(store, copy)
         if there.size != row["size_max"]:
             return Restored(address, Fate.FAILED, _other_size(there.size, row["size_max"]))
-        # Anything else at the address is not what the copy was made of.
-        if kept is not None and (fate is Fate.RESTORED or there.etag == kept.etag):
+        if kept is not None:
+            # Anything else at the address is not what the copy was made of.
+            if fate is Fate.THERE and not _alike(store, there, kept):
+                return Restored(address, fate, f"it is not known to be the same: the one in quarantine stays, {copy}")
             (removed,) = store.delete([copy])
             if removed.error is not None:
                 return Restored(address, Fate.FAILED, f"it is back, but its copy was not removed: {removed.error}")
     except StorageError as error:
         return Restored(address, Fate.FAILED, str(error))
     return Restored(address, fate)
+
+
+def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
+    """Whether two objects of one size are known to have the same content."""
+    if one.etag == other.etag:
+        return True
+    if one.size > digests.LARGEST_READ:
+        return False
+    found = digests.content_digest(store, one.key), digests.content_digest(store, other.key)
+    return found[0] is not None and found[0] == found[1]
 
 
 def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:

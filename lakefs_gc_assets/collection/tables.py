@@ -66,6 +66,18 @@ RECEIPTS = pa.schema(
 )
 """What became of each candidate. `version_id` is that of the delete marker that a bucket with versions made."""
 
+COPIES = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("slice", pa.string()),
+        pa.field("slice_window", pa.string(), nullable=False),
+        pa.field("etag", pa.string()),
+        pa.field("key", pa.string(), nullable=False),
+    ]
+)
+"""Copies in quarantine: `address` is where each was, `key` where it is; the ETag is the copy's."""
+
 UNRECOGNISED = pa.schema([LISTED.field("address"), LISTED.field("slice_window"), LISTED.field("size")])
 """Unreferenced objects whose names lakeFS never makes."""
 
