@@ -2,7 +2,7 @@
 
 A server pages through its branches. A page that wrote nothing has no location, which is also what a server answers when
 a branch is deleted while it works and it loses count: such a page is believed only when it repeats while the branches
-stay the same. Afterwards one staged entry of every branch is looked for in what was written.
+stay the same. Afterwards a few staged entries of every branch are looked for in what was written.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +28,8 @@ _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 8
 _CHANGES_READ = 1000
 _PATHS_TRIED = 10
+_SAMPLES = 3
+"""So many entries of a branch are looked for: one alone may have been written because another branch holds it too."""
 _TEXT = (pa.string(), pa.large_string(), pa.binary())
 
 
@@ -198,19 +200,20 @@ class StagedSample:
 
 
 def staged_samples(api: LakeFSApi, namespace: Namespace, cutoff: datetime) -> tuple[StagedSample, ...]:
-    """For each branch a staged object that must be in uncommitted data; none where its first changes show no such one.
+    """For each branch the first staged objects that must be in uncommitted data, if there are such among its changes.
 
-    That is an object inside the storage namespace whose name is older than the cutoff; a name without a time counts as
+    Such is an object inside the storage namespace whose name is older than the cutoff; a name without a time counts as
     old. Younger ones may have been staged after the preparation. An address spelled otherwise than the namespace, such
     as s3a:// for s3://, proves nothing: servers leave it out.
     """
     branches = [branch.id for branch in api.branches()]
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
-        samples = pool.map(lambda branch: _sample(api, namespace, branch, cutoff), branches)
-        return tuple(sample for sample in samples if sample is not None)
+        samples = pool.map(lambda branch: _samples(api, namespace, branch, cutoff), branches)
+        return tuple(sample for of_branch in samples for sample in of_branch)
 
 
-def _sample(api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime) -> StagedSample | None:
+def _samples(api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime) -> list[StagedSample]:
+    found: list[StagedSample] = []
     try:
         for change in islice(_staged(api, branch), _PATHS_TRIED):
             stats = api.stat(branch, change.path)
@@ -218,11 +221,13 @@ def _sample(api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime)
                 continue
             keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
             if keys and _older(keys, cutoff):
-                return StagedSample(branch, change.path, keys, stats.physical_address)
+                found.append(StagedSample(branch, change.path, keys, stats.physical_address))
+            if len(found) == _SAMPLES:
+                break
     except NotFound:
         if any(existing.id == branch for existing in api.branches()):
             raise
-    return None
+    return found
 
 
 def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
@@ -268,7 +273,7 @@ def prepare_checked(
     cutoff: datetime,
     progress: Callable[[int], None] = lambda pages: None,
 ) -> Prepared:
-    """Prepares, compares with one staged entry of every branch, and prepares once more where one is missing.
+    """Prepares, compares with staged entries of every branch, and prepares once more where one is missing.
 
     Both preparations count. Raises LakeFSError where an old staged entry is missing from the second as well.
     """

@@ -355,6 +355,18 @@ class TestStagedSamples:
         assert samples_of(api) == {"main": NAMESPACE.uri + OLD}
         assert ("main", "a") not in api.asked
 
+    def test_a_few_of_each_branch_since_one_may_be_held_by_another_too(self) -> None:
+        addresses = [NAMESPACE.uri + name(timedelta(days=days)) for days in (2, 3, 4, 5)]
+        paths = [f"p{number}" for number in range(4)]
+        api = staging(("main", "p0", addresses[0]))
+        api.changes_of["main"] = Script([DiffEntry(path, "added") for path in paths])
+        for path, address in zip(paths, addresses, strict=True):
+            api.stats["main", path] = Script(ObjectStats(path, address, 1))
+        found = uncommitted.staged_samples(api, NAMESPACE, CUTOFF)
+        assert [(sample.path, sample.physical_address) for sample in found] == list(
+            zip(paths[:3], addresses[:3], strict=True)
+        )
+
     def test_not_all_changes_of_a_huge_branch_are_looked_at(self) -> None:
         api = ScriptedApi(changes_of={"main": Script([DiffEntry(f"p{number}", "added") for number in range(50_000)])})
         assert samples_of(api) == {}
