@@ -18,6 +18,7 @@ from lakefs_gc_assets.command_options import CONFIG, REPOSITORY, loaded_configur
 from lakefs_gc_assets.configuration import SparkSettings
 from lakefs_gc_assets.explain_command import explain
 from lakefs_gc_assets.policy_commands import policy
+from lakefs_gc_assets.purge_command import purge
 from lakefs_gc_assets.restore_command import restore
 
 RuleSet = Literal["oss", "seed"]
@@ -167,3 +168,4 @@ def _progress(line: str) -> None:
 main.add_command(policy)
 main.add_command(explain)
 main.add_command(restore)
+main.add_command(purge)

@@ -138,7 +138,13 @@ class CollectionSettings(Settings):
         default="delete",
         description="What a sweep does: delete, or quarantine: copy each object to "
         "_lakefs/retention/gc/quarantine/<run id>/ before it is deleted, from where `lakefs-gc restore` brings it "
-        "back. Takes S3 or a folder; frees nothing by itself.",
+        "back. Frees nothing by itself: see quarantine_days.",
+    )
+    quarantine_days: float = Field(
+        default=14,
+        ge=0,
+        description="`lakefs-gc purge` and the job purge delete for good what has been in quarantine for this long, "
+        "after a look whether it is live again; that is brought back.",
     )
     min_age_hours: float = Field(
         default=24,
@@ -290,6 +296,9 @@ class AutomationSettings(Settings):
     )
     keep_runs: int = Field(
         default=30, gt=0, description="How many of the newest runs keep their frames, whatever became of them."
+    )
+    purge_cron: str = Field(
+        default="0 6 * * *", description="When the schedule empties the quarantine of what has been there long (cron)."
     )
     time_zone: str = Field(default="UTC", description="Time zone of the schedules, such as Europe/Berlin.")
 

@@ -7,7 +7,7 @@ import dagster as dg
 from lakefs_gc_assets import checks
 from lakefs_gc_assets.assets import candidates, committed_df, deleted_report, store_df, uncommitted_df
 from lakefs_gc_assets.assets.graph import Graph
-from lakefs_gc_assets.automation import expiring, following, jobs, schedules
+from lakefs_gc_assets.automation import expiring, following, jobs, schedules, undoing
 from lakefs_gc_assets.collection.clock import Clock, SystemClock
 from lakefs_gc_assets.configuration import Configuration, Loaded, default_file
 from lakefs_gc_assets.errors import ConfigurationError
@@ -42,15 +42,15 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     graph, settings = Graph(names), loaded.configuration.automation
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
-    expire = expiring.expire_runs_job(names, settings)
+    expire, purge = expiring.expire_runs_job(names, settings), undoing.purge_job(names)
     given = resources(loaded, clock)
     return dg.Definitions(
         assets=[
             module.define(graph) for module in (store_df, uncommitted_df, committed_df, candidates, deleted_report)
         ],
         asset_checks=checks.define(names),
-        jobs=[collecting, opening, expire],
-        schedules=schedules.define(names, settings, opening, expire),
+        jobs=[collecting, opening, expire, undoing.restore_job(names), purge],
+        schedules=schedules.define(names, settings, opening, expire, purge),
         sensors=[
             jobs.launch_opened_runs(names, opening, collecting),
             following.follow_deleted_report(names, settings, collecting),

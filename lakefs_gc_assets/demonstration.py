@@ -17,6 +17,7 @@ from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.frames import manifest
 from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.sizes import size
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,9 @@ def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
         reasons.setdefault(why.get(address, "in no commit, not staged, not copied"), []).append(address)
     for reason, addresses in sorted(reasons.items()):
         total = sum(candidates[address] for address in addresses)
-        table.add_row(reason, f"{len(addresses):,}", running.size(total), addresses[0])
+        table.add_row(reason, f"{len(addresses):,}", size(total), addresses[0])
     table.add_section()
-    table.add_row("all", f"{len(candidates):,}", running.size(sum(candidates.values())), "")
+    table.add_row("all", f"{len(candidates):,}", size(sum(candidates.values())), "")
     return table
 
 

@@ -2,11 +2,15 @@
 
 import sys
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.command_options import CONFIG, REPOSITORY, loaded_configuration, one_line_errors
+from lakefs_gc_assets.sizes import size
+
+_SHOWN = 20
 
 
 @click.command()
@@ -19,7 +23,8 @@ from lakefs_gc_assets.command_options import CONFIG, REPOSITORY, loaded_configur
     multiple=True,
     help="Bring back this object only: relative to the storage namespace (data/…), or in full. May be given again.",
 )
-def restore(file: Path | None, repository: str | None, run_id: str, addresses: tuple[str, ...]) -> None:
+@click.option("--dry-run", is_flag=True, help="Show what would be brought back, and bring nothing back.")
+def restore(file: Path | None, repository: str | None, run_id: str, addresses: tuple[str, ...], dry_run: bool) -> None:
     """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
 
     Out of quarantine each object is copied to its address, where there is none. In a bucket that keeps versions the
@@ -30,9 +35,19 @@ def restore(file: Path | None, repository: str | None, run_id: str, addresses: t
     """
     with one_line_errors():
         loaded = loaded_configuration(file, repository)
+        from lakefs_gc_assets.bringing_back import to_restore
+        from lakefs_gc_assets.collection.clock import SystemClock
         from lakefs_gc_assets.collection.restoring import Fate
+        from lakefs_gc_assets.running import opened
         from lakefs_gc_assets.undoing import restored
 
+        if dry_run:
+            rows = to_restore(opened(loaded, SystemClock()).open(), run_id, addresses)
+            for row in islice(rows.to_pylist(), _SHOWN):
+                click.echo(f"{row['address']}: {size(row['size'])}")
+            total = size(sum(rows.column("size").to_pylist()))
+            click.echo(f"{rows.num_rows:,} objects, {total}, would be brought back; this was a dry run")
+            return
         counts: Counter[Fate] = Counter()
         for each in restored(loaded, run_id, addresses, lambda line: click.echo(line, err=True)):
             counts[each.fate] += 1

@@ -20,11 +20,11 @@ from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import FLOW_TAG
 from lakefs_gc_assets.resources import Collector, collector
+from lakefs_gc_assets.sizes import size
 
 Progress = Callable[[str], None]
 _STACK = ("\tat ", "  File ", "Traceback ")
 _LINE = 1000
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def collect(
@@ -161,16 +161,6 @@ def described(found: Report) -> list[str]:
     if found.dry_run and counts["candidates"]:
         lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
     return lines
-
-
-def size(count: int) -> str:
-    """Bytes as a person reads them."""
-    amount = float(count)
-    for unit in _UNITS:
-        if amount < 1024 or unit == _UNITS[-1]:
-            return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
-        amount /= 1024
-    raise AssertionError
 
 
 def summary(loaded: Loaded, runs: int) -> Iterator[str]:

@@ -3,11 +3,10 @@
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
-from lakefs_gc_assets.collection import explanation, restoring
+from lakefs_gc_assets.bringing_back import brought_back
 from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.collection.restoring import Restored
 from lakefs_gc_assets.configuration import Loaded
-from lakefs_gc_assets.holding import held
 from lakefs_gc_assets.running import opened
 
 
@@ -20,7 +19,4 @@ def restored(loaded: Loaded, run_id: str, addresses: Sequence[str], warn: Callab
         CollectionError.
     """
     repository = opened(loaded, SystemClock()).open()
-    keys = [explanation.relative(repository, address) for address in addresses]
-    with held(repository, f"restore {run_id}", f"restore-{uuid.uuid4().hex}", warn) as lock:
-        deleted = restoring.deleted_by(repository.store, run_id, keys)
-        yield from restoring.restore(repository.store, run_id, deleted, lock.token, repository.clock)
+    yield from brought_back(repository, run_id, addresses, f"restore-{uuid.uuid4().hex}", warn)

@@ -1,15 +1,19 @@
-"""Schedules: clean runs, dry runs, and the end of old runs. Each is stopped until somebody turns it on."""
+"""Schedules: clean runs, dry runs, the end of old runs and of quarantined objects. All are stopped until turned on."""
 
 import dagster as dg
 
-from lakefs_gc_assets.automation import expiring, jobs
+from lakefs_gc_assets.automation import expiring, jobs, undoing
 from lakefs_gc_assets.automation.opening import run_config
 from lakefs_gc_assets.configuration import AutomationSettings
 from lakefs_gc_assets.naming import Names
 
 
 def define(
-    names: Names, settings: AutomationSettings, opening: dg.JobDefinition, expire: dg.JobDefinition
+    names: Names,
+    settings: AutomationSettings,
+    opening: dg.JobDefinition,
+    expire: dg.JobDefinition,
+    purge: dg.JobDefinition,
 ) -> list[dg.ScheduleDefinition]:
     """The schedules of one repository. Runs are opened by the job open_run: where that fails, it says so under Runs."""
 
@@ -53,5 +57,14 @@ def define(
             f"Removes the frames and partitions of all but the newest {settings.keep_runs} runs of {names.repository}; "
             "plans, reports and receipts stay. Launch the job "
             f"{names.of('expire_runs')} first to see what would go. Cron: automation.expiry_cron.",
+        ),
+        schedule(
+            "empty_quarantine",
+            settings.purge_cron,
+            purge,
+            undoing.purging_config(names),
+            f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
+            f"brings back what is live again. Launch the job {names.of('purge')} first to see what is there. "
+            "Cron: automation.purge_cron.",
         ),
     ]

@@ -15,7 +15,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 LARGEST_READ = 64 * 1024 * 1024
 """Larger objects are not read: their content stays unknown, and their size alone is compared."""
 
-DIGESTS = pa.schema([pa.field("address", pa.string(), nullable=False), pa.field("digest", pa.string())])
+DIGESTS = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("digest", pa.string())])
 
 
 def content_digest(store: ObjectStore, address: str) -> str | None:

@@ -52,11 +52,22 @@ class Mark:
 
 def require_live_set(mark: Mark) -> None:
     """Raises GuardTripped where commits promise entries, there are candidates, and nothing was found to be live."""
-    if mark.candidates and mark.entries_promised and not mark.committed:
+    require_committed(bool(mark.committed), mark.entries_promised, mark.candidates)
+
+
+def require_committed(found: bool, promised: int | None, going: int) -> None:
+    """The same for any objects that are to go.
+
+    Args:
+        found: whether any committed address was found.
+        promised: entries that the metaranges of live commits say there are; None where none was read.
+        going: how many objects.
+    """
+    if going and promised and not found:
         raise GuardTripped(
             "empty live set",
-            f"no committed address was found although live commits count {mark.entries_promised:,} entries, and "
-            f"{mark.candidates:,} objects would go",
+            f"no committed address was found although live commits count {promised:,} entries, and {going:,} objects "
+            "would go",
             "No setting lifts it: check that lakeFS server and object store belong together",
         )
 

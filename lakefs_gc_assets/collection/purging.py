@@ -113,7 +113,8 @@ def in_quarantine(store: ObjectStore, run_ids: Sequence[str] = ()) -> Iterator[M
 
 def due(moved: Iterable[Moved], now: datetime, after: timedelta) -> tuple[list[Moved], list[Moved]]:
     """What has been in quarantine for long enough, and what has not."""
-    ready, waiting = [], []
+    ready: list[Moved] = []
+    waiting: list[Moved] = []
     for each in moved:
         (ready if each.since + after <= now else waiting).append(each)
     return ready, waiting

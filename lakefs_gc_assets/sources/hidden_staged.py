@@ -22,11 +22,17 @@ _LARGE_SAMPLE = 2
 
 @dataclass(frozen=True)
 class Cleared:
-    """Candidates without those that are staged after all, and how many were kept, by reason."""
+    """Candidates without those that are staged after all, and how many were kept, by reason.
+
+    Attributes:
+        asked: how many paths were asked for.
+        live: every address that these paths have.
+    """
 
     candidates: DataFrame
     kept: dict[str, int] = field(default_factory=dict)
     asked: int = 0
+    live: frozenset[str] = frozenset()
 
 
 def clear(
@@ -39,7 +45,8 @@ def clear(
     """Leaves out candidates that a branch has staged with the content of a committed object.
 
     Args:
-        candidates: address, size and etag at least; used several times, so worth being persisted.
+        candidates: address, size and etag at least, and `key` where an object lies elsewhere than at its address; used
+            several times, so worth being persisted.
         heads: metarange of each branch's head.
     """
     sizes = pa.array([row.size for row in candidates.select("size").distinct().collect()], pa.int64())
@@ -69,7 +76,8 @@ def clear(
             uncertain = subtraction.same_content(subtraction.without_exactly(contents, live), unknown).select("address")
             kept[Kept.UNCERTAIN.value] = uncertain.count()
             cleared = subtraction.without_exactly(cleared, uncertain)
-        return Cleared(cleared, {reason: count for reason, count in kept.items() if count}, answers.asked)
+        kept = {reason: count for reason, count in kept.items() if count}
+        return Cleared(cleared, kept, answers.asked, answers.live)
     finally:
         entries.unpersist()
         contents.unpersist()
@@ -83,28 +91,27 @@ def known_contents(
     Where the store gives no ETags, or a sample shows that they are something else, candidates that have the size of an
     entry are read.
     """
-    contents = candidates.select("address", "size", "etag")
+    key = F.col("key" if "key" in candidates.columns else "address").alias("key")
+    contents = candidates.select("address", "size", "etag", key)
     # Small ones first, and of these at random: where all are large, a few of the smallest.
     plain = contents.where(F.col("etag").rlike(PLAIN_ETAG) & (F.col("size") > 0))
     sample = plain.orderBy(F.greatest("size", F.lit(_SAMPLED_BYTES)), F.xxhash64("address")).limit(_SAMPLE).collect()
     small = [row for row in sample if row.size <= _SAMPLED_BYTES] or sample[:_LARGE_SAMPLE]
-    readable = [(row.address, row.etag) for row in small if row.size <= digests.LARGEST_READ]
+    readable = [(row.key, row.etag) for row in small if row.size <= digests.LARGEST_READ]
     if len(readable) < len(small) or not digests.etags_are_digests(repository.store, readable):
         note("the store's ETags are no MD5 of the content: candidates of the size of a committed object are read")
         contents = contents.withColumn("etag", F.lit(None).cast("string"))
     unknown = contents.where(F.col("etag").isNull() & F.col("size").between(1, digests.LARGEST_READ))
-    suspects = unknown.join(entries.select("size").distinct(), "size", "left_semi").select("address")
+    suspects = unknown.join(entries.select("size").distinct(), "size", "left_semi").select("key")
     opener = repository.opener
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            addresses = batch.column("address").to_pylist()
-            found = [digests.content_digest(opener.open(), address) for address in addresses]
+            keys = batch.column("key").to_pylist()
+            found = [digests.content_digest(opener.open(), key) for key in keys]
             yield pa.RecordBatch.from_arrays(
-                [pa.array(addresses, pa.string()), pa.array(found, pa.string())], schema=digests.DIGESTS
+                [pa.array(keys, pa.string()), pa.array(found, pa.string())], schema=digests.DIGESTS
             )
 
     computed = suspects.mapInArrow(read, from_arrow_schema(digests.DIGESTS))
-    return contents.join(computed, "address", "left").select(
-        "address", "size", F.coalesce("digest", "etag").alias("etag")
-    )
+    return contents.join(computed, "key", "left").select("address", "size", F.coalesce("digest", "etag").alias("etag"))

@@ -1,0 +1,41 @@
+"""Bringing back what a run deleted: what the command line and the job of the UI do."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collection import explanation, restoring
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collection.restoring import Restored
+from lakefs_gc_assets.holding import held
+
+
+def to_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:
+    """Address and bytes of what `brought_back` would bring back.
+
+    Args:
+        addresses: relative to the storage namespace or in full; empty for all that the run deleted.
+    Raises:
+        CollectionError.
+    """
+    keys = [explanation.relative(repository, address) for address in addresses]
+    deleted = restoring.deleted_by(repository.store, run_id, keys)
+    found = deleted.group_by("address").aggregate([("size", "max")]).rename_columns(["address", "size"])
+    return found.sort_by("address")
+
+
+def brought_back(
+    repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: Callable[[str], None]
+) -> Iterator[Restored]:
+    """Brings back what a run deleted, under the lock; tells of each address as it happens.
+
+    Args:
+        addresses: as for `to_restore`.
+        owner: who holds the lock.
+    Raises:
+        CollectionError.
+    """
+    keys = [explanation.relative(repository, address) for address in addresses]
+    with held(repository, f"restore {run_id}", owner, warn) as lock:
+        deleted = restoring.deleted_by(repository.store, run_id, keys)
+        yield from restoring.restore(repository.store, run_id, deleted, lock.token, repository.clock)

@@ -1,0 +1,124 @@
+"""Emptying the quarantine: what the command line and the job of the UI do."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from lakefs_gc_assets.assets.quarantine_check import LiveCheck
+from lakefs_gc_assets.assets.step import Step
+from lakefs_gc_assets.collection import cutoff, purging
+from lakefs_gc_assets.collection.cutoff import Clocks
+from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.purging import Fate, Moved, Purged
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.holding import held
+from lakefs_gc_assets.resources import Collector
+from lakefs_gc_assets.sizes import size
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ToPurge:
+    """What is in quarantine.
+
+    Attributes:
+        due: what has been there for long enough, the newest run first.
+        waiting: what has not.
+        after: how long is long enough.
+    """
+
+    due: tuple[Moved, ...]
+    waiting: tuple[Moved, ...]
+    after: timedelta
+
+    def due_at(self, moved: Moved) -> datetime:
+        """When it may go."""
+        return moved.since + self.after
+
+
+def to_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> ToPurge:
+    """What `purged` would look at.
+
+    Args:
+        run_id: a run whose quarantine alone is meant; None for all.
+        lock: held, just written: its time in the store is one of the clocks that must agree.
+    Raises:
+        CollectionError.
+    """
+    now = repository.clock.now()
+    if lock is not None:
+        clocks = Clocks.read(now, repository.api.server_clocks, lock.store_clock)
+        cutoff.require_agreement(clocks, repository.skew)
+        now = clocks.earliest
+    after = timedelta(days=repository.settings.quarantine_days)
+    due, waiting = purging.due(purging.in_quarantine(repository.store, [run_id] if run_id else []), now, after)
+    if run_id and not due and not waiting:
+        raise CollectionError(f"run {run_id} has nothing in quarantine")
+    return ToPurge(tuple(due), tuple(waiting), after)
+
+
+def purged(collector: Collector, run_id: str | None, owner: str, note: Note, warn: Note) -> Iterator[Purged]:
+    """Empties the quarantine of what has been there for long enough, under the lock; tells of each copy as it happens.
+
+    What is live by then is brought back. Nothing goes where it cannot be found out what is live.
+
+    Args:
+        run_id: as for `to_purge`.
+        owner: who holds the lock.
+    Raises:
+        CollectionError.
+    """
+    repository = collector.open()
+    with held(repository, "purge", owner, warn) as lock:
+        found = to_purge(repository, run_id, lock)
+        if run_id and not found.due:
+            (waiting,) = found.waiting
+            raise CollectionError(
+                f"what run {run_id} moved to quarantine may go at {found.due_at(waiting):%F %T}Z: lower "
+                "collection.quarantine_days for an earlier time"
+            )
+        for by_retention in (False, True):
+            group = [each for each in found.due if each.plan.flow.by_retention is by_retention]
+            if not group:
+                continue
+            # Of several runs the newest one's moment, long past, is the one that retention counts back from.
+            check = LiveCheck(_step(collector, repository, group[0].plan, lock, note))
+            valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
+            yield from purging.purge(repository.store, group, check, lock.token, repository.clock, valid)
+
+
+def _step(collector: Collector, repository: OpenRepository, plan: Plan, lock: Lock, note: Note) -> Step:
+    spark = collector.spark.session()
+    if repository.settings.address_partitions:
+        spark.conf.set("spark.sql.shuffle.partitions", repository.settings.address_partitions)
+    return Step(note, repository, spark, plan, lock, collector.tasks(), lambda manifest: None)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a purge did, added up."""
+
+    counts: Counter[Fate] = field(default_factory=Counter)
+    freed: int = 0
+
+    @property
+    def well(self) -> bool:
+        """Whether everything that was due is purged or brought back."""
+        return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
+
+    def counted(self, each: Iterable[Purged]) -> Iterator[Purged]:
+        """Counts copies, and hands on those of which there is something to tell."""
+        for purged in each:
+            self.counts[purged.fate] += 1
+            if purged.fate is Fate.PURGED:
+                self.freed += purged.size
+            else:
+                yield purged
+
+    def __str__(self) -> str:
+        others = (f", {count:,} {fate.value}" for fate, count in sorted(self.counts.items()) if fate is not Fate.PURGED)
+        return f"{self.counts[Fate.PURGED]:,} purged, {size(self.freed)} freed{''.join(others)}"
