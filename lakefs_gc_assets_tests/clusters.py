@@ -1,0 +1,126 @@
+"""Spark clusters of processes on this machine, started from the pyspark package."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from lakefs_gc_assets.java import ensure_java
+
+_HOST = "127.0.0.1"
+_SECONDS = 180
+_EXECUTOR = b"CoarseGrainedExecutorBackend"
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """A standalone cluster: a master, and workers of one core each."""
+
+    master: str
+    workers: tuple[int, ...]
+
+    def kill_an_executor(self) -> bool:
+        """Kills one executor's process, as a machine that goes away does; whether there was one."""
+        for executor in sorted(_children(self.workers)):
+            os.kill(executor, signal.SIGKILL)
+            return True
+        return False
+
+
+@contextmanager
+def standalone(folder: Path, workers: int = 2) -> Iterator[Standalone]:
+    """Starts a standalone cluster, and ends it."""
+    with ExitStack() as stack:
+        named = ["--host", _HOST, "--port", "0", "--webui-port", "0"]
+        master = stack.enter_context(_started(folder / "master.log", "org.apache.spark.deploy.master.Master", *named))
+        url = _told(master, r"Starting Spark master at (spark://\S+)")
+        started = [
+            stack.enter_context(
+                _started(
+                    folder / f"worker-{number}.log",
+                    "org.apache.spark.deploy.worker.Worker",
+                    *("--host", _HOST, "--cores", "1", "--memory", "1g", "--webui-port", "0"),
+                    *("--work-dir", str(folder / f"worker-{number}"), url),
+                )
+            )
+            for number in range(workers)
+        ]
+        for worker in started:
+            _told(worker, r"Successfully (registered) with master")
+        yield Standalone(url, tuple(worker.process.pid for worker in started))
+
+
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """Starts a Spark Connect server with a local master; yields its address."""
+    server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    properties = {
+        "spark.connect.grpc.binding.address": _HOST,
+        "spark.connect.grpc.binding.port": "0",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    given = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
+    arguments = [*server, *given, "--master", "local[2]", "spark-internal"]
+    with _started(folder / "connect.log", "org.apache.spark.deploy.SparkSubmit", *arguments) as process:
+        port = _told(process, r"Spark Connect server started at: .*:(\d+)")
+        yield f"sc://{_HOST}:{port}"
+
+
+@dataclass(frozen=True)
+class _Process:
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@contextmanager
+def _started(log: Path, name: str, *arguments: str) -> Iterator[_Process]:
+    home = Path(pyspark.__file__).parent
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(ensure_java()),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": _HOST,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(home / "bin" / "spark-class"), name, *arguments],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield _Process(process, log)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _told(started: _Process, pattern: str) -> str:
+    """What a process says of itself once it is ready. Raises AssertionError where it never is."""
+    until = time.monotonic() + _SECONDS
+    while time.monotonic() < until and started.process.poll() is None:
+        if found := re.search(pattern, started.log.read_text()):
+            return found[1]
+        time.sleep(0.2)
+    raise AssertionError(f"{started.log.name} never said {pattern!r}; it ends:\n{started.log.read_text()[-5000:]}")
+
+
+def _children(parents: Sequence[int]) -> Iterator[int]:
+    """Executors among the children of processes."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command, state = (folder / "cmdline").read_bytes(), (folder / "stat").read_text()
+        except OSError:
+            continue
+        if _EXECUTOR in command and int(state.rpartition(")")[2].split()[1]) in parents:
+            yield int(folder.name)
