@@ -145,6 +145,7 @@ def step(
     Raises:
         dagster.Failure: with the one line that says what happened; the failed run's report is stored before.
     """
+    run_id = ""
     repository: OpenRepository | None = None
     plan: Plan | None = None
     lock: Lock | None = None
@@ -176,6 +177,9 @@ def step(
         if lock is not None:
             with suppress(CollectionError):
                 lock.release()
+        elif run_id and lock_was_kept(context):
+            with suppress(CollectionError):
+                failing.end_between_steps(collector.open().store, run_id, collector.clock.now(), summary(error))
         failure = explained(error)
         if failure is None:
             raise
@@ -195,6 +199,12 @@ def steps_to_come(context: dg.AssetExecutionContext) -> bool:
     """Whether this Dagster run makes a later asset of the graph: then the lock is kept for it."""
     later = ORDER[ORDER.index(context.asset_key.path[-1]) + 1 :]
     return any(chosen(context.run, later))
+
+
+def lock_was_kept(context: dg.AssetExecutionContext) -> bool:
+    """Whether this Dagster run made an earlier asset of the graph, which kept the lock for this one."""
+    earlier = ORDER[: ORDER.index(context.asset_key.path[-1])]
+    return any(chosen(context.run, earlier))
 
 
 def acquired(repository: OpenRepository, run_id: str, owner: str) -> Lock:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
+from lakefs_gc_assets.assets import step as step_module
 from lakefs_gc_assets.assets.step import renewed
 from lakefs_gc_assets.collection import commits, run_folder
 from lakefs_gc_assets.collection import plan as plans
@@ -190,6 +191,29 @@ def test_what_fails_between_steps_ends_the_run_as_well(runs: GraphRuns) -> None:
         "candidates": f"OrderViolation: store_df of run {opened.run_id} does not exist: materialize it first"
     }
     assert "does not exist" in str(runs.report(opened.run_id).error)
+    assert runs.lock_holder() is None
+
+
+@needs_recordings
+def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step before kept the lock for it: others need not wait until it expires."""
+    acquired, asked = step_module.acquired, []
+
+    def failing(repository: OpenRepository, run_id: str, owner: str) -> Lock:
+        asked.append(run_id)
+        if len(asked) == 2:
+            raise StorageError("the store is away")
+        return acquired(repository, run_id, owner)
+
+    monkeypatch.setattr(step_module, "acquired", failing)
+    opened = runs.open()
+
+    result = runs.make(opened)
+
+    assert failures(result) == {"uncommitted_df": "StorageError: the store is away"}
+    assert runs.report(opened.run_id).error == "StorageError: the store is away"
     assert runs.lock_holder() is None
 
 
