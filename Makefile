@@ -50,7 +50,8 @@ lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
 test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some, WORKERS=0 in one process; HYPOTHESIS_PROFILE=soak searches longer)
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
-soak: $(INSTALLED) ## Plays simulated histories on all cores, then looks for every seeded bug (HISTORIES=n SEED=n)
+soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, then finds every seeded bug (HISTORIES=n SEED=n)
+	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.faults_soak
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
 
 fuzz: $(INSTALLED) ## Reads hostile files, answers and names, a million of each kind (CASES=n SEED=n)

@@ -37,7 +37,7 @@ from lakefs_gc_assets_tests.simulation.carrying import Carrying, Inherited
 from lakefs_gc_assets_tests.simulation.plain import Row
 from lakefs_gc_assets_tests.simulation.stepping import STEPS
 
-_SIGHTING_RUNS = 20
+SIGHTING_RUNS = 20
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Marking(Carrying):
     def earlier_sightings(self, before: datetime) -> dict[str, datetime]:
         """When objects uploaded in parts were listed first, as `assets.sightings.earlier`."""
         found = []
-        for run_id in islice(run_folder.newest_runs(self.repository.store), _SIGHTING_RUNS):
+        for run_id in islice(run_folder.newest_runs(self.repository.store), SIGHTING_RUNS):
             frame = self.shelf.get((run_id, "sightings"))
             if frame is not None and frame.span.ended_at <= before and run_id != self.run_id:
                 found.append(frame.rows)

@@ -19,6 +19,9 @@ from lakefs_gc_assets.collection import live_files, stored_records, stored_table
 from lakefs_gc_assets.collection.commits import fetch
 from lakefs_gc_assets.collection.live_files import LiveFiles
 from lakefs_gc_assets.collection.tables import TIME
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.frames import files
+from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
 from lakefs_gc_assets.lakefs import commit_columns, names, ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
@@ -36,6 +39,13 @@ class _Given:
 
     def get(self, key: str) -> bytes:
         return self._data
+
+
+class _Absent:
+    """A store without the object."""
+
+    def get(self, key: str) -> bytes:
+        raise ObjectNotFound(key)
 
 
 @contextmanager
@@ -60,6 +70,9 @@ def remembering() -> Iterator[None]:
         patch(names, "read", _of_names(names.read))
         patch(stored_tables, "decode", _of_table(memory, stored_tables.decode))
         patch(stored_records, "decode", _of_record(memory, stored_records.decode))
+        patch(files, "read_file", _of_frame(memory, files.read_file))
+        patch(Manifest, "digest", _of_digest(memory, vars(Manifest)["digest"]))
+        patch(Manifest, "from_json", _of_manifest(memory, Manifest.from_json))
         patch(pq.ParquetFile, "read", functools.partialmethod(_read_parquet, use_threads=False))
         # Indented JSON is made in Python, the plain one in C.
         patch(json, "dumps", lambda value, *, indent=None, **options: _dumps(value, **options))
@@ -111,6 +124,36 @@ def _of_record(memory: dict[Any, Any], decode: Callable[..., Any]) -> Callable[.
         return memory[key]
 
     return remembered
+
+
+def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
+    def remembered(store: ObjectStore, file: FrameFile, schema: pa.Schema) -> pa.Table:
+        try:
+            data = store.get(file.key)
+        except ObjectNotFound:
+            return read(_Absent(), file, schema)
+        key = (read, data, file, schema)
+        if key not in memory:
+            memory[key] = read(_Given(data), file, schema)
+        return memory[key]
+
+    return remembered
+
+
+def _of_manifest(memory: dict[Any, Any], read: Callable[[bytes, str], Manifest]) -> Callable[[bytes, str], Manifest]:
+    def remembered(data: bytes, key: str) -> Manifest:
+        if (Manifest, data, key) not in memory:
+            memory[Manifest, data, key] = made = read(data, key)
+            memory["digest", id(made)] = made.digest
+        found: Manifest = memory[Manifest, data, key]
+        return found
+
+    return remembered
+
+
+def _of_digest(memory: dict[Any, Any], digest: property) -> property:
+    """Only manifests that are remembered have an id here, which no other object can have then."""
+    return property(lambda self: memory.get(("digest", id(self))) or digest.__get__(self))
 
 
 def _addresses(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,6 +41,7 @@ class Stepping:
         exactness: compares optimized runs with clean ones.
         began_listing, marked, rechecked: tell the oracle.
         lock: held by the step under way.
+        kept: whether an earlier step of this process kept the lock for those to come.
     """
 
     repository: OpenRepository
@@ -55,6 +56,7 @@ class Stepping:
     windows: tuple[str, ...] = ()
     only_windows: int = 0
     lock: Lock | None = None
+    kept: bool = False
     started_at: datetime = field(init=False)
     plan: Plan = field(init=False)
 
@@ -78,6 +80,7 @@ class Stepping:
         plan: Plan | None = None
         lock: Lock | None = None
         try:
+            self.reach()
             if name == STEPS[0]:
                 self.open()
             else:
@@ -103,7 +106,8 @@ class Stepping:
             self.started_at = repository.clock.now()
             yield
             self.lock = None
-            if name == STEPS[-1]:
+            self.kept = name != STEPS[-1]
+            if not self.kept:
                 lock.release()
         except Killed:
             raise
@@ -115,7 +119,18 @@ class Stepping:
             if lock is not None:
                 with suppress(CollectionError):
                     lock.release()
+            elif self.kept:
+                self.end_between_steps(error)
             raise
+
+    def reach(self) -> None:
+        """Each step opens the repository anew."""
+
+    def end_between_steps(self, error: BaseException) -> None:
+        """The run ends with an error while no step has its lock."""
+        with suppress(CollectionError):
+            self.repository.api.repository()
+            failing.end_between_steps(self.repository.store, self.run_id, self.repository.clock.now(), str(error))
 
     def stored(self, name: str) -> Frame:
         """A frame of this run. Raises OrderViolation where it was not made."""

@@ -30,7 +30,7 @@ FOUND_BY = {
     "frames of two attempts mixed": 30,
     "recheck without new commits": 140,
     "recheck older than the sweep": 539,
-    "resume without recheck": 1199,
+    "resume without recheck": 193,
     "two collectors at once": 213,
     "receipts written before the delete": 0,
     "success claimed on partial failure": 39,

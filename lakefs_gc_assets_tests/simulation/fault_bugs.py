@@ -1,0 +1,159 @@
+"""Seeded bugs in what is done when a call goes wrong, each of which the enumeration of faults must notice."""
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collection import failing, lock, quarantining, receipts, report, restoring, uncommitted
+from lakefs_gc_assets.collection.live_files import LiveFiles
+from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.quarantining import Quarantine
+from lakefs_gc_assets.collection.restoring import Fate, Restored
+from lakefs_gc_assets.collection.tables import LIVE
+from lakefs_gc_assets.errors import CorruptFile, StorageError
+from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
+from lakefs_gc_assets_tests.simulation.bugs import BUGS, Patches, replaced
+from lakefs_gc_assets_tests.simulation.failing_calls import Fault
+from lakefs_gc_assets_tests.simulation.filed import FiledRun
+from lakefs_gc_assets_tests.simulation.frames import Frame
+from lakefs_gc_assets_tests.simulation.plain import Row
+
+
+@dataclass(frozen=True)
+class FaultBug:
+    """A bug, and where to look for it.
+
+    Attributes:
+        kind: of run.
+        calls: pattern of the calls, one of which must go wrong for it to show, and how.
+    """
+
+    kind: str
+    calls: str
+    fault: Fault
+    patches: Patches = nullcontext
+    run: type[FiledRun] = FiledRun
+
+
+def _swallowing(read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
+    def swallowed(*arguments: object) -> pa.Table:
+        try:
+            return read(*arguments)
+        except (StorageError, CorruptFile):
+            return LIVE.empty_table()
+
+    return swallowed
+
+
+def _as_far_as_it_went(store: ObjectStore, state: object) -> tuple[str, ...]:
+    with suppress(StorageError):
+        return _written(store, state)
+    return ()
+
+
+_METADATA = "get _lakefs/[0-9a-f]{64}"
+_UNCOMMITTED = "get .*/uncommitted/.*/uncommitted/"
+_written: Callable[..., tuple[str, ...]] = uncommitted._written
+_release, _store_report = Lock.release, failing.store_report
+
+
+def _kept_on_failure(self: Lock) -> None:
+    if sys.exc_info()[0] is None:
+        _release(self)
+
+
+def _claims_success(store: ObjectStore, plan: Plan, now: Any, error: str) -> None:
+    report.write(store, replace(report.failed(plan, now, error), success=True, ending=report.Ending.DELETED))
+
+
+class ReportedFirst(FiledRun):
+    """Stores the report, with its carry, before it deletes."""
+
+    def swept(self, candidates: Frame) -> list[Row]:
+        rows = self.decided(candidates.rows, receipts.Outcome.ACCEPTED)
+        self.store("deleted_report", rows, (candidates,))
+        report.write(self.repository.store, self.report_of(rows, True, self.leave(rows, True)))
+        return super().swept(candidates)
+
+
+class NoRecheckOnceBegun(FiledRun):
+    """Goes on with what was found live before."""
+
+    def live_before(self, done: Any) -> set[str]:
+        began = list(self.repository.store.list(f"_lakefs/retention/gc/uncommitted/{self.run_id}/receipts/"))
+        return set() if began else super().live_before(done)
+
+
+class ForgetsEarlierTries(FiledRun):
+    """Reports only what it deleted itself."""
+
+    def swept(self, candidates: Frame) -> list[Row]:
+        earlier = receipts.read(self.repository.store, self.run_id).column("address").to_pylist()
+        return [row for row in super().swept(candidates) if row["address"] not in earlier]
+
+
+def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | None:
+    with suppress(StorageError):
+        store.copy(address, quarantining.key(self.run_id, address))
+    return None
+
+
+def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
+    copy = quarantining.key(run_id, row["address"])
+    with suppress(StorageError):
+        store.copy_if_absent(copy, row["address"])
+    store.delete([copy])
+    return Restored(row["address"], Fate.RESTORED)
+
+
+def _never(self: object, written_at: datetime) -> datetime:
+    return written_at.replace(year=3000)
+
+
+# One staged entry of each branch is looked for in what was listed, which makes up for it in a small world.
+_AS_FAR_AS_IT_WENT = (
+    (uncommitted, "_written", _as_far_as_it_went),
+    (uncommitted, "missing_samples", lambda *about: ()),
+)
+FAULT_BUGS = {
+    "receipts written before the delete": FaultBug(
+        "clean", "delete ", Fault.FAILS, BUGS["receipts written before the delete"].patches
+    ),
+    "a range that cannot be read is skipped": FaultBug(
+        "clean", _METADATA, Fault.TRUNCATED, replaced((LiveFiles, "range", _swallowing(LiveFiles.range)))
+    ),
+    "uncommitted data that cannot be read is skipped": FaultBug(
+        "clean", _UNCOMMITTED, Fault.TRUNCATED, replaced((LiveFiles, "uncommitted", _swallowing(LiveFiles.uncommitted)))
+    ),
+    "a listing that breaks off is taken for whole": FaultBug(
+        "clean", "list .*/uncommitted/$", Fault.FAILS, replaced(*_AS_FAR_AS_IT_WENT)
+    ),
+    "report and carry before the deletes": FaultBug("clean", "delete ", Fault.DIES, run=ReportedFirst),
+    "carry of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, run=ReportedFirst),
+    "lock kept on failure": FaultBug("dry", "grace_period", Fault.FAILS, replaced((Lock, "release", _kept_on_failure))),
+    "lock kept on failure between steps": FaultBug(
+        "dry", "get .*plan.json", Fault.FAILS, replaced((failing, "end_between_steps", lambda *about: None))
+    ),
+    "lock of the dead never free": FaultBug(
+        "dry",
+        "grace_period",
+        Fault.DIES,
+        replaced((lock._Record, "expires_at", _never)),
+    ),
+    "failure reported as success": FaultBug(
+        "clean", "delete ", Fault.FAILS, replaced((failing, "store_report", _claims_success))
+    ),
+    "a resumed sweep without recheck": FaultBug("clean", "delete ", Fault.DIES, run=NoRecheckOnceBegun),
+    "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, run=ForgetsEarlierTries),
+    "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
+    "the copy removed before the object is back": FaultBug(
+        "restore", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
+    ),
+}
+"""By name."""

@@ -1,0 +1,47 @@
+"""Every fault of every call of every kind of run with every recovery, on all cores: a part of `make soak`.
+
+After each another run follows days later.
+"""
+
+import logging
+import multiprocessing
+import sys
+import time
+
+from lakefs_gc_assets_tests.simulation.faults import KINDS, Play, play, plays, whole
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.remembering import remembering
+
+_BATCH = 200
+
+
+def broken(chosen: tuple[Play, ...]) -> list[str]:
+    """What went wrong in some plays."""
+    logging.disable(logging.WARNING)
+    found = []
+    with remembering():
+        for each in chosen:
+            try:
+                play(each)
+            except Violation as violation:
+                found.append(f"{each}: {violation}")
+    return found
+
+
+def main() -> int:
+    """Exit status 0 where nothing goes wrong."""
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        for kind in KINDS:
+            began, chosen = time.monotonic(), list(plays(kind))
+            parts = [tuple(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
+            for found in pool.imap_unordered(broken, parts):
+                if found:
+                    print("\n".join(found), flush=True)
+                    return 1
+            seconds = time.monotonic() - began
+            print(f"{kind}: {len(whole(kind).calls)} calls, {len(chosen):,} faults in {seconds:,.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""One call of a whole run goes wrong, each call in turn.
+
+Here faults and recoveries take turns from call to call; `make soak` plays all of them for each call.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from lakefs_gc_assets_tests.simulation.failing_calls import Fault, distinct
+from lakefs_gc_assets_tests.simulation.fault_bugs import FAULT_BUGS
+from lakefs_gc_assets_tests.simulation.faults import KINDS, Play, Recovery, play, plays, whole
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.remembering import remembering
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory() -> Iterator[None]:
+    """All tests here read the same files."""
+    logging.disable(logging.WARNING)
+    with remembering():
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def each_call_once(kind: str) -> Iterator[Play]:
+    """Faults and recoveries take turns."""
+    for number, call in enumerate(whole(kind).calls, 1):
+        faults = distinct(call)
+        yield Play(kind, faults[number % len(faults)], number, list(Recovery)[number // len(faults) % 2])
+
+
+def require_all_pass(chosen: Iterator[Play]) -> int:
+    count = 0
+    for each in chosen:
+        try:
+            play(each, follow=False)
+        except Violation as violation:
+            pytest.fail(f"{each}: {violation}")
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_call_goes_wrong_nothing_is_lost_or_claimed_and_the_work_is_done_in_the_end(kind: str) -> None:
+    assert require_all_pass(each_call_once(kind)) == len(whole(kind).calls) > 60
+
+
+@pytest.mark.parametrize("kind", ["clean", "quarantine"])
+def test_every_fault_of_every_call_that_deletes_or_tells_of_it(kind: str) -> None:
+    words = re.compile("delete |put .*(/receipts/|/report.json|/deleted_report/manifest.json)")
+    chosen = [each for each in plays(kind) if words.match(whole(kind).calls[each.at - 1])]
+    assert require_all_pass(iter(chosen)) > 70
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_garbage_of_the_world_is_worth_the_name(kind: str) -> None:
+    found = whole(kind)
+    assert len(found.gone) + len(found.back) >= (0 if kind == "dry" else 6)
+    assert sum(call.startswith("delete ") for call in found.calls) >= (0 if kind == "dry" else 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_run_days_later_finds_nothing_amiss(kind: str) -> None:
+    for fault in (Fault.DIES, Fault.FAILS):
+        for number in range(1, len(whole(kind).calls), len(whole(kind).calls) // 6):
+            play(Play(kind, fault, number, Recovery.RESUMED))
+
+
+@pytest.mark.parametrize("name", FAULT_BUGS)
+def test_a_bug_is_noticed(name: str) -> None:
+    bug = FAULT_BUGS[name]
+    calls = enumerate(whole(bug.kind).calls, 1)
+    chosen = [
+        Play(bug.kind, bug.fault, number, recovery)
+        for number, call in calls
+        if re.match(bug.calls, call)
+        for recovery in Recovery
+    ]
+    with bug.patches(), pytest.raises(Violation):
+        for each in chosen:
+            play(each, bug.run, follow=False)
