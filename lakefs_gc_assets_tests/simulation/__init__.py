@@ -8,8 +8,8 @@
   one would: `exactness`.
 - Histories as data, made from a seed, played, shortened, many of them: `histories` of clean runs, `chains` of optimized
   ones, `playing`, `remembering` (for speed), `shortening`, `soak`; and what they must show: `bugs`, `chain_bugs`.
-- Whole runs of each kind in which one call goes wrong: `filed` (the collector with its frames as files), `failing_calls`,
-  `faults`, `fault_bugs`, `faults_soak`.
+- Whole runs of each kind in which one call goes wrong: `filed` (the collector with its frames as files),
+  `failing_calls`, `faults`, `fault_bugs`, `faults_soak`.
 
 Runs differ in what they are opened for (`processes.Asked`) and in their plan, as in the product; a run with a bug is a
 subclass of `collector.Run`, handed to `playing.play` as `make_run`.
