@@ -143,7 +143,7 @@ class GraphRuns:
             raise_on_error=False,
         )
 
-    def again(self, failed: dg.ExecuteInProcessResult) -> dg.JobExecutionResult:
+    def again(self, failed: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> dg.JobExecutionResult:
         """Re-executes a Dagster run from where it failed."""
         return dg.execute_job(
             _reconstructable(self),
