@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, cast
-from unittest import mock
 
-from lakefs_gc_assets import undoing
+from lakefs_gc_assets.bringing_back import brought_back
 from lakefs_gc_assets.collection import lock, quarantining, report, run_folder
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import CollectionSettings, Loaded
+from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.facts import LakeFSApi
@@ -246,18 +244,12 @@ class Scene:
         api = cast(LakeFSApi, FailingApi(CollectorsApi(world.servers, point, lambda: None, machine, 1), faults))
         store = FailingStore(view, faults)
 
-        def opened(loaded: Loaded, clock: object) -> Any:
-            return SimpleNamespace(open=open_repository)
-
-        def open_repository() -> OpenRepository:
+        try:
             facts = api.repository()
             namespace, clock = Namespace.parse(facts.storage_namespace), CollectorClock(machine, world.pass_time)
-            return OpenRepository(facts, namespace, api, store, cast(Any, None), MOVE, clock)
-
-        try:
-            with mock.patch.object(undoing, "opened", opened):
-                told = list(undoing.restored(cast(Any, None), run_id, (), world.log.append))
-                faults.end()
+            repository = OpenRepository(facts, namespace, api, store, cast(Any, None), MOVE, clock)
+            told = list(brought_back(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
+            faults.end()
         except Killed:
             return Ended.DIED
         except CollectionError as error:
