@@ -34,7 +34,7 @@ def require_copies(store: ObjectStore) -> CopiesObjects:
     """The store, if it can copy by itself. Raises ConfigurationError."""
     if not isinstance(store, CopiesObjects):
         raise ConfigurationError(
-            "collection.sweep_mode is quarantine, which works on S3 and in folders only: set it to delete"
+            "collection.sweep_mode is quarantine, and this kind of store cannot copy by itself: set it to delete"
         )
     return store
 

@@ -5,6 +5,7 @@ API: https://learn.microsoft.com/rest/api/storageservices/blob-service-rest-api
 """
 
 import re
+import time
 import xml.etree.ElementTree as xml
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
@@ -39,6 +40,9 @@ BATCH = 256
 """Keys in one batch request, the service's limit."""
 PAGE = 5000
 """Blobs on one page of a listing, the service's limit."""
+_CONTENT = ("content-md5", "x-ms-copy-status")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between looks at a copy that is under way."""
 _NO_CONTAINER = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
 _HOST = re.compile(r"^[a-z0-9]+://(?:[^/@]+@)?([^/@]+)/")
 
@@ -192,6 +196,62 @@ class AzureStore:
             for number, full in enumerate(full_keys)
         }
 
+    def copy(self, source: str, target: str) -> None:
+        """See CopiesObjects.copy. Content is compared by MD5, where the service has it of both."""
+        facts, there = self._contents(source), self._contents(target)
+        if facts is None:
+            raise self._errors.answered(f"copy {self._full(source)!r}", Answer(404, {}, b""))
+        if there is None:
+            self._copy(source, target, facts, {"if-none-match": "*"})
+        elif not _alike(facts, there) or not _is_whole(there):
+            self._copy(source, target, facts, {"if-match": there["etag"]})
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        """See CopiesObjects.copy_if_absent."""
+        facts = self._contents(source)
+        if facts is None:
+            raise self._errors.answered(f"copy {self._full(source)!r}", Answer(404, {}, b""))
+        try:
+            self._copy(source, target, facts, {"if-none-match": "*"})
+        except PreconditionFailed:
+            raise self._errors.already_exists(f"copy {self._full(source)!r} to {self._full(target)!r}") from None
+
+    def _copy(self, source: str, target: str, facts: Mapping[str, str], condition: Mapping[str, str]) -> None:
+        """Copies within the account, which may take the service longer than its answer; waits for it.
+
+        https://learn.microsoft.com/rest/api/storageservices/copy-blob
+        """
+        action = f"copy {self._full(source)!r} to {self._full(target)!r}"
+        # A shared access signature is part of the URL, for the source as well.
+        url, _ = self._authorization.sign("GET", self._blob(self._full(source)), {})
+        headers = {"x-ms-copy-source": url, "x-ms-source-if-match": facts["etag"], **condition}
+        answer = self._ask(action, "PUT", self._blob(self._full(target)), headers)
+        if answer.status == 409 and said(answer)[0] == "BlobAlreadyExists":
+            raise PreconditionFailed(f"cannot {action}: another version is there; read it again")
+        if answer.status != 202:
+            raise self._refused(action, answer)
+        made, pause = self._contents(target), _FIRST_PAUSE
+        while made is not None and made.get("x-ms-copy-status") == "pending":
+            time.sleep(pause)
+            made, pause = self._contents(target), min(pause * 2, _LONGEST_PAUSE)
+        if made is None or not _is_whole(made) or not _alike(facts, made):
+            raise StorageError(f"cannot {action} in {self._errors.place}: the copy has another size or MD5, or failed")
+
+    def _contents(self, key: str) -> Mapping[str, str] | None:
+        """The headers of a blob that tell of its content; None where there is none."""
+        full = self._full(key)
+        action = f"look at {full!r}"
+        answer = self._ask(action, "HEAD", self._blob(full))
+        if answer.status == 200:
+            with self._errors.reading(action):
+                return {"etag": answer.headers["etag"], "content-length": answer.headers["content-length"]} | {
+                    name: answer.headers[name] for name in _CONTENT if name in answer.headers
+                }
+        refused = self._refused(action, answer)
+        if isinstance(refused, ObjectNotFound):
+            return None
+        raise refused
+
     def _ask(
         self, action: str, method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Answer:
@@ -233,6 +293,17 @@ class AzureStore:
 
     def _blob(self, full: str) -> str:
         return f"{self._url}/{quoted(full)}"
+
+
+def _alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Same size, and the same MD5 where both have one."""
+    digests = {found["content-md5"] for found in (one, other) if "content-md5" in found}
+    return one["content-length"] == other["content-length"] and len(digests) <= 1
+
+
+def _is_whole(found: Mapping[str, str]) -> bool:
+    """Whether no copy to this blob is under way, was aborted or failed."""
+    return found.get("x-ms-copy-status", "success") == "success"
 
 
 def _endpoint(namespace: Namespace) -> str:

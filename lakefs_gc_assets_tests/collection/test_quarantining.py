@@ -21,9 +21,34 @@ from lakefs_gc_assets_tests.collection.breaking import Break, BreakingStore, eve
 from lakefs_gc_assets_tests.collection.past_runs import DAY, HOUR, began, opened
 from lakefs_gc_assets_tests.collection.scripted import NOW, HandClock
 from lakefs_gc_assets_tests.collection.test_receipts import candidates
-from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+from lakefs_gc_assets_tests.stores import (
+    azure_container,
+    azure_server,
+    azure_store,
+    bucket,
+    gcs_bucket,
+    gcs_server,
+    gcs_store,
+    local_store,
+    s3_server,
+    s3_store,
+    store,
+)
 
-__all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
+__all__ = [
+    "azure_container",
+    "azure_server",
+    "azure_store",
+    "bucket",
+    "gcs_bucket",
+    "gcs_server",
+    "gcs_store",
+    "local_store",
+    "opened",
+    "s3_server",
+    "s3_store",
+    "store",
+]
 
 SLICE = "data/g4uk6erfnfus73frbnqg/"
 KEYS = [f"{SLICE}dc0n8tpksdu988af5s{number:01x}0" for number in range(3)]
@@ -120,6 +145,7 @@ def test_receipts_say_that_there_is_a_copy_before_anything_is_deleted(moving: Mo
     assert seen == [[{"address": key, "outcome": "copied"} for key in KEYS]]
 
 
+@pytest.mark.parametrize("store", ["local", "s3", "gcs", "azure"], indirect=True)
 def test_everything_comes_back_and_leaves_quarantine(moving: Moving) -> None:
     moving.quarantine(moving.store)
     assert moving.there() == {}

@@ -1,20 +1,26 @@
-"""Copies that a store makes itself, in a folder and on S3 over HTTP."""
+"""Copies that a store makes itself, in a folder and over HTTP."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
+from urllib.parse import parse_qs
 
 import pytest
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, StorageError
-from lakefs_gc_assets.storage import s3_copies
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.storage import azure, gcs, s3_copies
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.emulators import ACCOUNT, AzureServer, GcsServer, Response
 from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
 
 SOURCE, TARGET = "data/slice/ä b%2F+", "_lakefs/quarantine/run/data/slice/ä b%2F+"
+TARGET_NAME = "the-target"
 MEBIBYTE = 1024 * 1024
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "gcs", "azure"])
 def copying(request: pytest.FixtureRequest) -> CopiesObjects:
     """An empty storage namespace of each kind that copies."""
     store = request.getfixturevalue(f"{request.param}_store")
@@ -135,3 +141,146 @@ def test_etags_are_compared_where_they_are_digests(
 ) -> None:
     alike_of: Callable[[dict[str, object], dict[str, object]], bool] = s3_copies._alike
     assert alike_of(one, other) is alike
+
+
+class TestOnGoogle:
+    """What is asked, and what is believed of the answers; the emulator knows no conditions of a copy."""
+
+    def copies(self, server: GcsServer) -> list[dict[str, list[str]]]:
+        """The queries of the copies that were asked for."""
+        return [parse_qs(each.query) for each in server.requests if "/rewriteTo/" in each.path]
+
+    def test_only_where_there_is_nothing(self, gcs_store: ObjectStore, gcs_server: GcsServer) -> None:
+        store = cast(CopiesObjects, gcs_store)
+        gcs_store.put(SOURCE, b"content")
+        gcs_server.requests.clear()
+        store.copy_if_absent(SOURCE, TARGET)
+        (asked,) = self.copies(gcs_server)
+        assert asked["ifGenerationMatch"] == ["0"]
+        assert asked["ifSourceGenerationMatch"] == [gcs_store.head(SOURCE).etag]
+
+    def test_a_race_that_is_lost(self, gcs_store: ObjectStore, gcs_server: GcsServer) -> None:
+        gcs_store.put(SOURCE, b"content")
+
+        def lose(request: Request) -> Response | None:
+            if "/rewriteTo/" not in request.path:
+                return None
+            gcs_server.answer = lambda request: None
+            gcs_store.put(TARGET, b"another")
+            return Response(412, {"content-type": "application/json"}, b'{"error": {"code": 412}}')
+
+        with gcs_server.failing(lose), pytest.raises(AlreadyExists):
+            cast(CopiesObjects, gcs_store).copy_if_absent(SOURCE, TARGET)
+        assert gcs_store.get(TARGET) == b"another"
+
+    def test_a_large_object_takes_several_requests(self, gcs_store: ObjectStore, gcs_server: GcsServer) -> None:
+        gcs_store.put(SOURCE, b"content")
+
+        def first_a_part(request: Request) -> Response | None:
+            if "/rewriteTo/" in request.path and "rewriteToken" not in request.query:
+                return Response(200, {"content-type": "application/json"}, b'{"done": false, "rewriteToken": "t+1"}')
+            return None
+
+        gcs_server.requests.clear()
+        with gcs_server.failing(first_a_part):
+            cast(CopiesObjects, gcs_store).copy(SOURCE, TARGET)
+        assert [each.get("rewriteToken") for each in self.copies(gcs_server)] == [None, ["t+1"]]
+        assert gcs_store.get(TARGET) == b"content"
+
+    def test_a_copy_that_is_another_one_is_no_copy(self, gcs_store: ObjectStore, gcs_server: GcsServer) -> None:
+        gcs_store.put(SOURCE, b"content")
+
+        def done(request: Request) -> Response | None:
+            if "/rewriteTo/" not in request.path:
+                return None
+            gcs_server.answer = lambda request: None
+            gcs_store.put(TARGET, b"CONTENT")
+            return Response(200, {"content-type": "application/json"}, b'{"done": true}')
+
+        with gcs_server.failing(done), pytest.raises(StorageError, match="another size or digest"):
+            cast(CopiesObjects, gcs_store).copy(SOURCE, TARGET)
+
+
+class TestOnAzure:
+    """What is asked, and what is believed of the answers."""
+
+    @pytest.fixture
+    def source(self, azure_store: ObjectStore) -> CopiesObjects:
+        azure_store.put(SOURCE, b"content")
+        return cast(CopiesObjects, azure_store)
+
+    def test_only_where_there_is_nothing(self, source: CopiesObjects, azure_server: AzureServer) -> None:
+        azure_server.requests.clear()
+        source.copy_if_absent(SOURCE, TARGET)
+        (asked,) = [each.headers for each in azure_server.requests if each.method == "PUT"]
+        assert asked["if-none-match"] == "*"
+        assert asked["x-ms-source-if-match"].strip('"') == source.head(SOURCE).etag
+        assert asked["x-ms-copy-source"].startswith(azure_server.url)
+
+    @pytest.mark.parametrize("last", ["success", "failed", "aborted"])
+    def test_a_copy_counts_when_the_service_is_done(
+        self, source: CopiesObjects, azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch, last: str
+    ) -> None:
+        monkeypatch.setattr(azure, "_FIRST_PAUSE", 0.01)
+        states = iter(["pending", "pending", last])
+
+        def under_way(request: Request, response: Response) -> Response:
+            if request.method != "HEAD" or "x-ms-copy-status" not in response.headers:
+                return response
+            return replace(response, headers={**response.headers, "x-ms-copy-status": next(states)})
+
+        with azure_server.failing(change=under_way):
+            if last == "success":
+                source.copy(SOURCE, TARGET)
+            else:
+                with pytest.raises(StorageError, match="or failed"):
+                    source.copy(SOURCE, TARGET)
+        assert next(states, None) is None
+
+    def test_a_shared_access_signature_is_for_the_source_as_well(
+        self, azure_server: AzureServer, azure_container: str
+    ) -> None:
+        asked: list[Request] = []
+
+        def answer(request: Request) -> Response | None:
+            asked.append(request)
+            if request.method == "PUT":
+                return Response(403, {}, b"<Error><Code>No</Code></Error>")
+            known = {"etag": '"0x1"', "content-length": "7", "x-ms-error-code": "BlobNotFound"}
+            return Response(404 if TARGET_NAME in request.path else 200, known, b"")
+
+        settings = azure_server.settings().model_copy(update={"account_key": "", "sas_token": "sv=1&sig=secret"})
+        namespace = f"https://{ACCOUNT}.blob.core.windows.net/{azure_container}/sas"
+        store = cast(CopiesObjects, open_store(settings, Namespace.parse(namespace)))
+        with azure_server.failing(answer), pytest.raises(StorageError, match="access denied") as raised:
+            store.copy_if_absent("source", TARGET_NAME)
+        assert asked[-1].headers["x-ms-copy-source"].endswith("source?sv=1&sig=secret")
+        assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({"size": 1, "md5Hash": "a"}, {"size": 1, "md5Hash": "a"}, True),
+        ({"size": 1, "md5Hash": "a"}, {"size": 1, "md5Hash": "b"}, False),
+        ({"size": 1, "crc32c": "a"}, {"size": 1, "md5Hash": "b", "crc32c": "a"}, True),
+        ({"size": 1, "md5Hash": "a", "crc32c": "c"}, {"size": 1, "md5Hash": "a", "crc32c": "d"}, False),
+        ({"size": 1, "md5Hash": "a"}, {"size": 2, "md5Hash": "a"}, False),
+        ({"size": 1}, {"size": 1}, False),
+    ],
+)
+def test_google_always_has_a_digest_to_compare(one: dict[str, object], other: dict[str, object], alike: bool) -> None:
+    assert gcs._alike(one, other) is alike
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({"content-length": "1", "content-md5": "a"}, {"content-length": "1", "content-md5": "a"}, True),
+        ({"content-length": "1", "content-md5": "a"}, {"content-length": "1", "content-md5": "b"}, False),
+        ({"content-length": "1", "content-md5": "a"}, {"content-length": "1"}, True),
+        ({"content-length": "1"}, {"content-length": "2"}, False),
+    ],
+)
+def test_azure_may_have_none(one: dict[str, str], other: dict[str, str], alike: bool) -> None:
+    assert azure._alike(one, other) is alike
