@@ -114,10 +114,8 @@ def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
 
 def _compared(reports: Sequence[Report]) -> Table:
     """What each run had to look at."""
-    table = Table(
-        "run", "slices listed", "objects looked at", "ranges read", "deleted", title="what each run looked at"
-    )
+    table = Table("run", "slices listed", "objects looked at", "ranges read", "did", title="what each run looked at")
     for found in reports:
-        counted = (found.counts[name] for name in ("slices_listed", "listed", "ranges_read", "deleted"))
-        table.add_row(found.flow, *(f"{count:,}" for count in counted))
+        counted = (found.counts[name] for name in ("slices_listed", "listed", "ranges_read"))
+        table.add_row(found.flow, *(f"{count:,}" for count in counted), found.did)
     return table

@@ -5,12 +5,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import islice, takewhile
 
 import dagster as dg
 
 from lakefs_gc_assets import automation
-from lakefs_gc_assets.collection import lock, report, run_folder
+from lakefs_gc_assets.collection import lock, purging, report, run_folder
 from lakefs_gc_assets.collection.clock import Clock, SystemClock
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
@@ -148,14 +149,15 @@ def described(found: Report) -> list[str]:
         f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
         *(f"  kept        {count:>12,} objects: {reason}" for reason, count in sorted(found.kept.items())),
     ]
-    if not found.dry_run:
-        lines.append(
-            f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}; "
-            f"{counts['failed']:,} failed, {counts['kept_live']:,} kept as live at the recheck"
-        )
-    if counts.get("quarantined"):
+    if found.moved:
         lines.append(
             f"  quarantined {counts['quarantined']:>12,} objects, {size(sizes['quarantined'])}: moved, not freed"
+        )
+    if not found.dry_run and (counts["deleted"] or not found.moved):
+        lines.append(f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}")
+    if not found.dry_run:
+        lines.append(
+            f"  not gone    {counts['failed']:>12,} failed, {counts['kept_live']:,} kept as live at the recheck"
         )
     lines += [f"  warning: {warning}" for warning in found.warnings]
     if found.dry_run and counts["candidates"]:
@@ -169,6 +171,10 @@ def summary(loaded: Loaded, runs: int) -> Iterator[str]:
     yield f"{repository.facts.id} at {repository.namespace.uri}"
     holder = lock.holder(repository.store)
     yield f"lock: {holder}" if holder else "lock: free"
+    for moved in purging.in_quarantine(repository.store):
+        due = moved.since + timedelta(days=repository.settings.quarantine_days)
+        there = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
+        yield f"quarantine: {there} of run {moved.run_id}, due {due:%F %T}Z"
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
     for run_id in run_ids:
         found = report.read(repository.store, run_id)
@@ -182,4 +188,4 @@ def _line(found: Report) -> str:
     start = f"{found.started_at:%F %T}Z  {found.flow}, {kind}: {found.ending.value}"
     if not found.counts:
         return f"{start}: {one_line(found.error or '')}"
-    return f"{start}; {found.counts['candidates']:,} candidates, {found.counts['deleted']:,} deleted"
+    return f"{start}; {found.counts['candidates']:,} candidates, {found.did}"

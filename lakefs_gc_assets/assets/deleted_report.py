@@ -14,7 +14,7 @@ from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.carrying import leave
 from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.live import Committed, Uncommitted
-from lakefs_gc_assets.assets.reporting import report_of
+from lakefs_gc_assets.assets.reporting import figures, moves, report_of
 from lakefs_gc_assets.assets.step import Step, latest_clock, step
 from lakefs_gc_assets.collection import approval, guards, ownership, ranges_read, receipts, report, restoration
 from lakefs_gc_assets.collection.approval import Approval
@@ -41,11 +41,8 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             require_all_decided(stored, candidates)
             ended = report_of(run, stored, leave(run, stored))
             report.write(run.repository.store, ended)
-            counts = ended.counts
-            run.log(
-                f"{ended.ending.value}: {counts['deleted']:,} deleted, {counts['quarantined']:,} moved to quarantine, "
-                f"{counts['failed']:,} failed"
-            )
+            run.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
+            context.add_output_metadata(figures(ended))
             return stored
 
     return deleted_report
@@ -201,7 +198,7 @@ def _decided(run: Step, rows: DataFrame, outcome: Outcome) -> DataFrame:
 
 
 def _deleter(run: Step, valid_until: datetime) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    kind = Quarantine if run.repository.settings.sweep_mode == "quarantine" else Sweep
+    kind = Quarantine if moves(run) else Sweep
     opener, plan, lock, clock = run.repository.opener, run.plan, run.lock.token, run.repository.clock
 
     def delete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

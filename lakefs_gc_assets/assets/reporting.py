@@ -35,7 +35,7 @@ def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
         previous_run=plan.previous_run,
         dry_run=not sweep,
         success=not failed,
-        ending=ending(sweep, mark.candidates, failed),
+        ending=ending(sweep, mark.candidates, failed, moves(run) and not objects[Outcome.ACCEPTED]),
         started_at=plan.started_at,
         ended_at=run.repository.clock.now(),
         cutoff=plan.cutoff,
@@ -83,12 +83,33 @@ def warnings(mark: Mark, committed: StoredFrame, settings: CollectionSettings, s
     return told + tuple(f"a sweep would be refused: {guard}" for guard in tripped)
 
 
-def ending(sweep: bool, candidates: int, failed: int) -> Ending:
-    """How a run that came to its end ended."""
+def figures(found: Report) -> dict[str, int | str]:
+    """What the UI shows of the report beside the frame; bytes that moved to quarantine are not freed."""
+    shown: dict[str, int | str] = {"ending": found.ending.value}
+    for name in ("deleted", *(["quarantined"] if found.moved else []), "failed", "kept_live"):
+        shown[name] = found.counts[name]
+        if name in found.object_bytes:
+            shown[f"{name}_bytes"] = found.object_bytes[name]
+    return shown
+
+
+def moves(run: Step) -> bool:
+    """Whether a sweep of the run moves candidates to quarantine."""
+    return run.repository.settings.sweep_mode == "quarantine"
+
+
+def ending(sweep: bool, candidates: int, failed: int, moved: bool = False) -> Ending:
+    """How a run that came to its end ended.
+
+    Args:
+        moved: whether the sweep moved candidates to quarantine, all of them.
+    """
     if not candidates:
         return Ending.NOTHING_TO_DELETE
     if not sweep:
         return Ending.MARKED
+    if moved:
+        return Ending.PARTLY_QUARANTINED if failed else Ending.QUARANTINED
     return Ending.PARTLY_DELETED if failed else Ending.DELETED
 
 

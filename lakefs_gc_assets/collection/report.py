@@ -23,7 +23,12 @@ class Ending(StrEnum):
     MARKED = "marked, nothing deleted"
     DELETED = "deleted"
     PARTLY_DELETED = "some deletions failed"
+    QUARANTINED = "moved to quarantine"
+    PARTLY_QUARANTINED = "some could not be moved to quarantine"
     FAILED = "failed"
+
+
+_MOVED = (Ending.QUARANTINED, Ending.PARTLY_QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class Report:
     Attributes:
         started_at: run start time.
         last_read_slice: the newest slice that was listed; empty where none was.
-        success: every step ended and every deletion was accepted.
+        success: every step ended, and every deletion was accepted or none was asked for.
         why_clean: why a run that was asked to be optimized was a clean one.
         predecessor: the run that an optimized run built on.
         carry: what a later run can build on; None where it cannot.
@@ -69,6 +74,18 @@ class Report:
     carry: Carry | None = None
     no_carry: str | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def moved(self) -> bool:
+        """Whether candidates went to quarantine, or were to."""
+        return self.ending in _MOVED or bool(self.counts.get("quarantined"))
+
+    @property
+    def did(self) -> str:
+        """What became of the candidates, in figures."""
+        deleted, moved = self.counts["deleted"], self.counts.get("quarantined", 0)
+        told = [f"{moved:,} moved to quarantine"] if self.moved else []
+        return ", ".join([*told, *([f"{deleted:,} deleted"] if deleted or not told else [])])
 
     def to_json(self) -> bytes:
         """The report as it is stored."""

@@ -218,14 +218,16 @@ def test_a_sweep_waits_before_its_dump_and_its_recheck(replaying: Replaying) -> 
 
 
 @pytest.mark.parametrize(
-    ("sweep", "candidates", "failed", "expected"),
+    ("sweep", "candidates", "failed", "moved", "expected"),
     [
-        (False, 0, 0, Ending.NOTHING_TO_DELETE),
-        (True, 0, 0, Ending.NOTHING_TO_DELETE),
-        (False, 3, 0, Ending.MARKED),
-        (True, 3, 0, Ending.DELETED),
-        (True, 3, 1, Ending.PARTLY_DELETED),
+        (False, 0, 0, False, Ending.NOTHING_TO_DELETE),
+        (True, 0, 0, True, Ending.NOTHING_TO_DELETE),
+        (False, 3, 0, True, Ending.MARKED),
+        (True, 3, 0, False, Ending.DELETED),
+        (True, 3, 1, False, Ending.PARTLY_DELETED),
+        (True, 3, 0, True, Ending.QUARANTINED),
+        (True, 3, 1, True, Ending.PARTLY_QUARANTINED),
     ],
 )
-def test_how_a_run_ends(sweep: bool, candidates: int, failed: int, expected: Ending) -> None:
-    assert ending(sweep, candidates, failed) is expected
+def test_how_a_run_ends(sweep: bool, candidates: int, failed: int, moved: bool, expected: Ending) -> None:
+    assert ending(sweep, candidates, failed, moved) is expected

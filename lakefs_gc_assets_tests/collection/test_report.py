@@ -63,6 +63,20 @@ def test_is_read_as_it_was_written(report: Report) -> None:
     assert Report.from_json(report.to_json(), "report.json") == report
 
 
+@pytest.mark.parametrize(
+    ("ending", "counts", "said"),
+    [
+        (Ending.DELETED, {"deleted": 2}, "2 deleted"),
+        (Ending.DELETED, {"deleted": 0, "quarantined": 0}, "0 deleted"),
+        (Ending.QUARANTINED, {"deleted": 0, "quarantined": 2}, "2 moved to quarantine"),
+        (Ending.PARTLY_QUARANTINED, {"deleted": 0, "quarantined": 0}, "0 moved to quarantine"),
+        (Ending.DELETED, {"deleted": 1, "quarantined": 2}, "2 moved to quarantine, 1 deleted"),
+    ],
+)
+def test_what_was_moved_is_not_called_deleted(ending: Ending, counts: dict[str, int], said: str) -> None:
+    assert replace(REPORT, ending=ending, counts=counts).did == said
+
+
 def test_says_what_a_run_did() -> None:
     content = json.loads(REPORT.to_json())
     assert content["started_at"] == "2026-11-21T12:00:00.000000+00:00"
