@@ -1,8 +1,9 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark` and `automation`; with a list
-`repositories` it is about several (`repositories.py`). Where a value differs between machines, write `{env: NAME}` to
-take it from that environment variable; secrets may only be given that way, and are read when they are needed.
+A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation` and
+`emr_serverless`; with a list `repositories` it is about several (`repositories.py`). Where a value differs between
+machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are
+read when they are needed.
 """
 
 import os
@@ -271,10 +272,32 @@ class CollectionSettings(Settings):
 class SparkSettings(Settings):
     """The Spark session of a run."""
 
-    master: str = Field(default="local[*]", description="Spark master, such as local[*] or spark://host:7077.")
+    master: str = Field(
+        default="local[*]",
+        description="Spark master, such as local[*] or spark://host:7077. Empty where spark-submit names it: then the "
+        "session is taken as it is.",
+    )
     remote: str = Field(default="", description="Spark Connect endpoint, such as sc://host; replaces the master.")
     driver_memory: str = Field(default="2g", description="Heap of the driver (of everything, on a local master).")
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
+
+
+class EMRServerlessSettings(Settings):
+    """A Spark application of EMR Serverless, for the job collect_on_emr_serverless; without one, no such job."""
+
+    application_id: str = Field(default="", description="Id of the application; its image has this package.")
+    execution_role_arn: str = Field(default="", description="Role that the job works with.")
+    region: str = Field(default="", description="Region of the application; empty to take it from the environment.")
+    message_bucket: str = Field(default="", description="Bucket through which the job tells of itself.")
+    entry_point: str = Field(
+        default="local:///opt/lakefs-gc/emr_job.py", description="Where the image has lakefs_gc_assets/emr_job.py."
+    )
+    secrets: dict[str, str] = Field(
+        default_factory=dict,
+        description="Secret of AWS Secrets Manager for each environment variable that the configuration takes a secret "
+        "from.",
+    )
+    poll_seconds: float = Field(default=5, gt=0, description="Pause between two looks at the job's state.")
 
 
 class AutomationSettings(Settings):
@@ -317,6 +340,7 @@ class Configuration(Settings):
     collection: CollectionSettings = CollectionSettings()
     spark: SparkSettings = SparkSettings()
     automation: AutomationSettings = AutomationSettings()
+    emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
 
     @property
     def label(self) -> str:

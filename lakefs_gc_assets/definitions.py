@@ -44,12 +44,18 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
     expire, purge = expiring.expire_runs_job(names, settings), undoing.purge_job(names)
     given = resources(loaded, clock)
+    elsewhere = []
+    if loaded.configuration.emr_serverless.application_id:
+        # Who has no such application does not wait for its libraries.
+        from lakefs_gc_assets.automation import emr_serverless
+
+        elsewhere.append(emr_serverless.collect_job(names, loaded))
     return dg.Definitions(
         assets=[
             module.define(graph) for module in (store_df, uncommitted_df, committed_df, candidates, deleted_report)
         ],
         asset_checks=checks.define(names),
-        jobs=[collecting, opening, expire, undoing.restore_job(names), purge],
+        jobs=[collecting, opening, expire, undoing.restore_job(names), purge, *elsewhere],
         schedules=schedules.define(names, settings, opening, expire, purge),
         sensors=[
             jobs.launch_opened_runs(names, opening, collecting),

@@ -24,16 +24,24 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Most of what a run's JVM does it does a few times: the second compiler took a third of all processor time."""
+_OF_EVERY_SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+}
 _starting: list[threading.Thread] = []
 
 
 def properties(settings: SparkSettings) -> dict[str, str]:
-    """Properties of a session: ours, then those of the settings; on a local master, a JRE is found or brought along.
+    """Properties of a session: ours, then those of the settings.
+
+    Where this process starts the driver, a JRE is found or brought along.
 
     Raises ConfigurationError where there is no Java.
     """
     if settings.remote:
-        return {"spark.remote": settings.remote, "spark.sql.session.timeZone": "UTC", **settings.config}
+        return {"spark.remote": settings.remote, **_OF_EVERY_SESSION, **settings.config}
+    if not settings.master:
+        return {**_OF_EVERY_SESSION, **settings.config}
     home = ensure_java()
     use_this_python()
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *class_archive.options(home)]
@@ -41,11 +49,10 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         "spark.master": settings.master,
         "spark.app.name": "lakefs-gc",
         "spark.driver.memory": settings.driver_memory,
-        "spark.sql.session.timeZone": "UTC",
         "spark.speculation": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        **_OF_EVERY_SESSION,
     }
     if settings.master.startswith("local"):
         options.append(_QUICK_COMPILER)

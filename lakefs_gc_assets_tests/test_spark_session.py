@@ -44,3 +44,11 @@ def test_a_start_that_fails_is_left_to_who_needs_the_session(monkeypatch: pytest
 
     spark_session.start(SparkSettings())
     spark_session.wait_for_start()
+
+
+def test_without_a_master_the_session_is_taken_as_spark_submit_made_it() -> None:
+    properties = spark_session.properties(SparkSettings(master="", config={"spark.x": "y"}))
+
+    assert properties["spark.sql.session.timeZone"] == "UTC"
+    assert properties["spark.x"] == "y"
+    assert not {"spark.master", "spark.driver.memory", "spark.driver.extraJavaOptions"} & properties.keys()
