@@ -292,10 +292,10 @@ class EMRServerlessSettings(Settings):
     entry_point: str = Field(
         default="local:///opt/lakefs-gc/emr_job.py", description="Where the image has lakefs_gc_assets/emr_job.py."
     )
-    secrets: dict[str, str] = Field(
+    environment: dict[str, str] = Field(
         default_factory=dict,
-        description="Secret of AWS Secrets Manager for each environment variable that the configuration takes a secret "
-        "from.",
+        description="For each environment variable that the configuration takes a secret from, the id of a secret of "
+        "AWS Secrets Manager.",
     )
     poll_seconds: float = Field(default=5, gt=0, description="Pause between two looks at the job's state.")
 

@@ -42,7 +42,7 @@ def configuration(server: EmbeddedServer, repository: str, store: StoreSettings 
         lakefs=LakeFSSettings(
             endpoint=server.url, access_key_id=server.access_key_id, secret_access_key=server.secret_access_key
         ),
-        store=store or StoreSettings(local_root=str(server.objects_folder)),
+        store=store or StoreSettings(local_root=str(server.objects_folder.resolve())),
         collection=CollectionSettings.model_validate(waits | ages),
     )
 

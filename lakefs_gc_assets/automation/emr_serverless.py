@@ -85,7 +85,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
 
 def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[str, Any]:
     """The request that starts a job run; it names secrets of AWS Secrets Manager and holds none."""
-    properties = {_ENVIRONMENT + variable: f"EMR.secret@{name}" for variable, name in settings.secrets.items()}
+    properties = {_ENVIRONMENT + variable: f"EMR.secret@{name}" for variable, name in settings.environment.items()}
     return {
         "applicationId": settings.application_id,
         "executionRoleArn": settings.execution_role_arn,

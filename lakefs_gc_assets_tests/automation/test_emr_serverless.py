@@ -112,7 +112,7 @@ def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
         application_id=application,
         execution_role_arn="arn:aws:iam::123456789012:role/lakefs-gc",
         message_bucket=bucket,
-        secrets={VARIABLE: "lakefs/gc"},
+        environment={VARIABLE: "lakefs/gc"},
         poll_seconds=0.2,
     )
     content = demo.configuration(server, repository)
