@@ -87,7 +87,7 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
 def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
-    assert {"collect", "open_run", "expire_runs"} <= {job.name for job in repository.get_all_jobs()}
+    assert {"collect", "open_run", "expire_runs", "restore", "purge"} <= {job.name for job in repository.get_all_jobs()}
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
         "launch_opened_runs": dg.DefaultSensorStatus.RUNNING,
         "follow_deleted_report": dg.DefaultSensorStatus.STOPPED,
@@ -98,6 +98,7 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
         "clean_runs": ("0 2 * * 6", dg.DefaultScheduleStatus.STOPPED),
         "dry_runs": ("0 1 * * *", dg.DefaultScheduleStatus.STOPPED),
         "expire_old_runs": ("0 5 * * 0", dg.DefaultScheduleStatus.STOPPED),
+        "empty_quarantine": ("0 6 * * *", dg.DefaultScheduleStatus.STOPPED),
     }
     collect = definitions.resolve_job_def("collect")
     assert {node.name for node in collect.nodes} >= set(ORDER)
@@ -166,7 +167,7 @@ def test_each_repository_starts_by_itself() -> None:
 
     targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}
     targets |= {schedule.name: {schedule.job_name} for schedule in both.schedule_defs}
-    assert len(targets) == 2 * 5
+    assert len(targets) == 2 * 6
     for name, jobs in targets.items():
         assert {job.rpartition("_")[-1] for job in jobs} == {name.rpartition("_")[-1]}, name
 

@@ -111,6 +111,16 @@ def test_what_a_run_deleted_is_there_again_and_the_next_run_is_clean(deleted: De
         planning.find_predecessor(deleted.repository)
 
 
+def test_a_dry_run_shows_what_would_come_back(deleted: Deleted) -> None:
+    shown = restore("--run-id", deleted.run_id, "--dry-run")
+
+    assert shown.exit_code == 0
+    sizes = sorted(f"{address}: {len(path)} B" for address, path in zip(deleted.addresses, PATHS, strict=True))
+    assert shown.stdout.splitlines() == [*sizes, "2 objects, 3 B, would be brought back; this was a dry run"]
+    assert deleted.statuses() == [410, 410]
+    assert planning.find_predecessor(deleted.repository).run_id == deleted.run_id
+
+
 def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) -> None:
     deleted.repository.store.delete([deleted.addresses[0]])
 

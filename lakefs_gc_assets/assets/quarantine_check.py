@@ -11,6 +11,7 @@ from lakefs_gc_assets.collection import guards, ownership, report
 from lakefs_gc_assets.collection.purging import Moved, Verdict
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.sources import hidden_staged, subtraction
+from lakefs_gc_assets.sources.failures import from_worker
 
 
 class LiveCheck:
@@ -32,6 +33,12 @@ class LiveCheck:
 
     def __call__(self, moved: Sequence[Moved]) -> Verdict:
         """See purging.Check."""
+        try:
+            return self._verdict(moved)
+        except Exception as error:
+            raise from_worker(error) or error from error
+
+    def _verdict(self, moved: Sequence[Moved]) -> Verdict:
         copies = self._run.spark.createDataFrame(pa.concat_tables([each.copies for each in moved])).persist()
         try:
             if self._first is None:

@@ -59,6 +59,14 @@ def test_the_schedule_that_expires_runs_removes(automated: Automated) -> None:
     assert job.execute_in_process(instance=automated.instance, run_config=config).success
 
 
+def test_the_schedule_that_empties_the_quarantine_purges(automated: Automated) -> None:
+    config = request(automated, "empty_quarantine").run_config
+
+    assert config == {"ops": {"empty_quarantine": {"config": {"confirm": True}}}}
+    job = automated.definitions.resolve_job_def("purge")
+    assert job.execute_in_process(instance=automated.instance, run_config=config).success
+
+
 def test_when_is_configured(automated: Automated) -> None:
     automated.changes["automation"] = {"clean_cron": "30 4 1 * *", "time_zone": "Europe/Berlin"}
 
