@@ -7,10 +7,12 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import demo
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.collection.restoring import Fate
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.running import described, summary
 from lakefs_gc_assets.undoing import restored
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, status_of
@@ -33,10 +35,17 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(spark: SparkSession, t
 
         assert (moved.counts["quarantined"], moved.counts["deleted"]) == (1, 0)
         assert (moved.object_bytes["quarantined"], moved.object_bytes["deleted"]) == (6, 0)
+        assert moved.ending is Ending.QUARANTINED
+        assert "moved to quarantine" in described(moved)[0]
+        assert any("quarantined            1 objects, 6 B: moved, not freed" in line for line in described(moved))
+        assert not any("deleted  " in line for line in described(moved))
+        loaded = Loaded(demo.configuration(server, repository), {})
+        shown = [*summary(loaded, 5)]
+        assert any(line.startswith(f"quarantine: 1 objects, 6 B of run {moved.run_id}, due ") for line in shown)
+        assert any(line.endswith("moved to quarantine; 1 candidates, 1 moved to quarantine") for line in shown)
         assert status_of(server, old, "replaced") == 410
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
 
-        loaded = Loaded(demo.configuration(server, repository), {})
         (told,) = restored(loaded, moved.run_id, (), lambda line: None)
 
         assert told.fate is Fate.RESTORED
