@@ -12,6 +12,7 @@ import json
 import logging
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -19,7 +20,14 @@ from functools import cache
 from pydantic import TypeAdapter
 
 from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import (
+    AlreadyExists,
+    LockHeld,
+    LockLost,
+    ObjectNotFound,
+    PreconditionFailed,
+    StorageError,
+)
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 
 KEY = f"{run_folder.ROOT}lock.json"
@@ -104,10 +112,16 @@ class Lock:
         """
         record = _Record(uuid.uuid4().hex, run_id, owner, _utc(now), _utc(now), expiry.total_seconds() / 60)
         etag = _take(store, record)
-        facts, current = _read(store)
-        if current.nonce != record.nonce:
-            raise _held(current, facts)
-        _prove_conditions(store, record)
+        try:
+            facts, current = _read(store)
+            if current.nonce != record.nonce:
+                raise _held(current, facts)
+            _prove_conditions(store, record)
+        except StorageError:
+            # Nobody holds what nobody was given.
+            with suppress(StorageError):
+                store.put_if_match(KEY, replace(record, released=True).encode(), etag)
+            raise
         return cls(store, record, etag, facts.last_modified)
 
     def renew(self, now: datetime) -> None:

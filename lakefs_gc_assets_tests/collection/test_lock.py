@@ -10,6 +10,7 @@ from lakefs_gc_assets.collection.clock import Clock, SystemClock
 from lakefs_gc_assets.collection.lock import KEY, Lock, holder, release_owned, verify
 from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, Level, ObjectFacts, ObjectStore
+from lakefs_gc_assets_tests.collection.breaking import BreakingStore
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
@@ -332,6 +333,16 @@ class OverwrittenAfterwards(Wrapped):
 def test_the_nonce_is_read_back(store: ObjectStore) -> None:
     with pytest.raises(LockHeld, match="dagster-2 collects"):
         acquire(OverwrittenAfterwards(store))
+
+
+@pytest.mark.parametrize("at", range(2, 6))
+def test_a_lock_that_was_taken_and_not_given_to_anybody_is_free(local_store: ObjectStore, at: int) -> None:
+    broken = BreakingStore(local_store, at)
+    with pytest.raises(StorageError, match="SlowDown"):
+        acquire(broken)
+
+    assert holder(local_store) is None
+    acquire(local_store, "dagster-2").check()
 
 
 def test_wrapped_stores_pass_on_what_stores_raise(local_store: ObjectStore) -> None:

@@ -4,6 +4,7 @@ Each is played in the same small world. A play is a kind of run, a fault, the nu
 """
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -458,7 +459,7 @@ def play(played: Play, make_run: type[FiledRun] = FiledRun, *, follow: bool = Tr
 
 
 def recover(scene: Scene, kind: Kind, recovery: Recovery, faults: Faults) -> None:
-    """Resumes or repeats a run, at once; only the lock of a process that died, or could not release it, is waited for.
+    """Resumes or repeats a run, at once; only the lock of a process that died, or could not write it, is waited for.
 
     Where a resumed run asks for a new one, it is opened.
 
@@ -474,7 +475,7 @@ def recover(scene: Scene, kind: Kind, recovery: Recovery, faults: Faults) -> Non
         return
     if "wait until it ends" not in told:
         raise NotFinished(f"nobody can go on: {told}")
-    if not faults.dead and lock.KEY not in (faults.struck or ""):
+    if not faults.dead and not re.match(f"put_if.* {lock.KEY}", faults.struck or ""):
         raise NotFinished(f"the lock is held although its process could release it: {told}")
     scene.world.pass_time(LOCK_EXPIRY + 5 * MINUTE)
     if again(scene, Faults()) is not Ended.WELL:
