@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -16,9 +16,11 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import demo
+from lakefs_gc_assets.assets.live import Uncommitted
+from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.automation.undoing import purging_config
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collection import lock, quarantining, receipts, restoration
+from lakefs_gc_assets.collection import guards, lock, ownership, quarantining, receipts, restoration
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.clock import SystemClock
@@ -31,6 +33,7 @@ from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.embedded import entries, refs_dump
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.running import opened
@@ -215,6 +218,25 @@ class TestWhereItCannotBeKnown:
         assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
         assert "commits under way" in result.stderr
 
+    def test_rules_name_a_branch_that_there_is_not(self, quarantined: Quarantined) -> None:
+        rules = {"default_retention_days": 12, "branches": [{"branch_id": "mian", "retention_days": 30}]}
+        path = f"/repositories/{quarantined.repository}/settings/gc_rules"
+        assert clients.call(quarantined.server, "PUT", path, rules)[0] == 204
+        result = quarantined.command("--run-id", quarantined.expired)
+        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert "collection.allow_rules_of_unknown_branches" in result.stderr
+
+    @pytest.mark.parametrize(("module", "rule"), [(ownership, "require_own_addresses"), (guards, "require_committed")])
+    def test_a_rule_of_sweeps_that_holds_here_as_well(
+        self, quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch, module: ModuleType, rule: str
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise GuardTripped(rule, "refused", "wait")
+
+        monkeypatch.setattr(module, rule, refuse)
+        result = quarantined.command()
+        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+
     def test_the_server_seems_to_have_lost_its_branches(self, quarantined: Quarantined) -> None:
         repository = quarantined.opened
         for run_id in (quarantined.expired, quarantined.dropped):
@@ -223,6 +245,25 @@ class TestWhereItCannotBeKnown:
         result = quarantined.command()
         assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
         assert "number of branches" in result.stderr
+
+
+def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
+    quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[None] = []
+    prepare = Uncommitted.prepare
+
+    def meanwhile(run: Step) -> Uncommitted:
+        looks.append(None)
+        if len(looks) == 2:
+            branch_on(quarantined, quarantined.old)
+        return prepare(run)
+
+    monkeypatch.setattr(Uncommitted, "prepare", meanwhile)
+    result = quarantined.command("--run-id", quarantined.expired)
+
+    assert result.exit_code == 0, result.output
+    assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
 
 
 @pytest.mark.parametrize("limit", [100, 0])
