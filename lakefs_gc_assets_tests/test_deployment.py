@@ -1,0 +1,92 @@
+"""What `deployment/` holds: the manifest's Dagster on a real PostgreSQL, and names that must be the package's."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from lakefs_gc_assets import running
+from lakefs_gc_assets.assets.graph import ORDER
+from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, EMRServerlessSettings, loaded_from
+from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
+from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, USER, needs_postgres, postgres
+from lakefs_gc_assets_tests.recordings import needs_recordings
+
+__all__ = ["replaying"]
+FOLDER = Path(__file__).parents[1] / "deployment"
+
+
+def manifest() -> dict[tuple[str, str], dict[str, Any]]:
+    """Its objects by kind and name."""
+    objects = yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text())
+    return {(each["kind"], each["metadata"]["name"]): each for each in objects}
+
+
+@needs_postgres
+@needs_recordings
+def test_runs_on_postgresql_as_the_manifest_sets_it_up(
+    replaying: Replaying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = manifest()["ConfigMap", "lakefs-gc"]["data"]
+    environment = manifest()["ConfigMap", "lakefs-gc-environment"]["data"]
+    assert (environment["DAGSTER_POSTGRES_USER"], environment["DAGSTER_POSTGRES_DB"]) == (USER, DATABASE)
+    runs = replaying("small", deletes="overlay", max_candidate_share=1, sweep=True)
+    with postgres() as port:
+        (tmp_path / "dagster.yaml").write_text(files["dagster.yaml"].replace("port: 5432", f"port: {port}"))
+        for name, value in {**environment, "DAGSTER_POSTGRES_HOST": "127.0.0.1"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("DAGSTER_POSTGRES_PASSWORD", PASSWORD)
+        monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+        with running.instance() as instance:
+            runs = replace(runs, instance=instance)
+            opened = runs.open()
+            result = runs.make(opened)
+            assert result.success, failures(result)
+        # What is asked for now was stored by a connection that is closed.
+        with running.instance() as instance:
+            stored = instance.get_run_by_id(result.run_id)
+            assert stored is not None and stored.status is dg.DagsterRunStatus.SUCCESS
+            for name in ORDER:
+                event = instance.get_latest_materialization_event(dg.AssetKey(name))
+                assert event is not None and event.run_id == result.run_id
+            assert opened.run_id in instance.get_dynamic_partitions("gc_runs_" + runs.repository.facts.id)
+
+
+def test_the_manifests_configuration_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = manifest()["ConfigMap", "lakefs-gc"]["data"]
+    monkeypatch.setenv("LAKEFS_ACCESS_KEY_ID", "key")
+    loaded = loaded_from(yaml.safe_load(data["lakefs-gc.yaml"]), "kubernetes.yaml")
+    assert loaded.secret_variables == {("lakefs", "secret_access_key"): "LAKEFS_SECRET_ACCESS_KEY"}
+
+
+def test_the_manifest_names_what_it_has() -> None:
+    objects = manifest()
+    [server] = [
+        each["grpc_server"]
+        for each in yaml.safe_load(objects["ConfigMap", "lakefs-gc"]["data"]["workspace.yaml"])["load_from"]
+    ]
+    service = objects["Service", server["host"]]["spec"]
+    assert service["ports"][0]["port"] == server["port"]
+    for (kind, name), each in objects.items():
+        if kind == "Deployment":
+            pod = each["spec"]["template"]
+            assert each["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+            assert ("ServiceAccount", pod["spec"]["serviceAccountName"]) in objects
+            for volume in pod["spec"]["volumes"]:
+                assert ("ConfigMap", volume["configMap"]["name"]) in objects
+            assert {mount["name"] for mount in pod["spec"]["containers"][0]["volumeMounts"]} == {"configuration"}
+        if kind == "Service":
+            assert ("Deployment", each["spec"]["selector"]["app"]) in objects, name
+
+
+def test_the_images_have_what_settings_point_to() -> None:
+    text = (FOLDER / "Containerfile").read_text()
+    folder, _, name = EMRServerlessSettings().entry_point.removeprefix("local://").rpartition("/")
+    assert f"WORKDIR {folder}\n" in text
+    assert f"cp lakefs_gc_assets/{name} {name}" in text
+    mounts = manifest()["Deployment", "lakefs-gc-code"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    assert f"{CONFIGURATION_VARIABLE}={mounts[0]['mountPath']}/lakefs-gc.yaml" in text
+    assert f"DAGSTER_HOME={Path(mounts[1]['mountPath']).parent}" in text
