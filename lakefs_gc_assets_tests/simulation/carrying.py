@@ -55,6 +55,8 @@ class Carrying(Stepping):
     def reason_for_none(self, swept: bool) -> str | None:
         """Why the next run cannot build on this one; None where it can."""
         listed = self.stored("store_df")
+        if self.plan.flow.by_retention:
+            return f"its flow was {self.plan.flow.value}, which keeps other commits"
         if not swept:
             return "it was a dry run"
         if any(row["slice_window"] not in self.plan.windows for row in listed.rows):

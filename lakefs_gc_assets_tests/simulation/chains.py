@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS, Maker
 from lakefs_gc_assets_tests.simulation.playing import FLOWS, MIN_AGES, WINDOWS, History, Step
@@ -10,7 +11,7 @@ from lakefs_gc_assets_tests.simulation.world import BRANCHES, Setup
 
 LEAST_RUNS = 7
 _SKEWS = (0, 0, -14 * MINUTE, 14 * MINUTE)
-_CLEAN, _OPTIMIZED = range(len(FLOWS))
+_CLEAN, _OPTIMIZED = (FLOWS.index(flow) for flow in (Flow.CLEAN, Flow.OPTIMIZED))
 
 
 def generate(seed: int) -> History:
@@ -19,7 +20,7 @@ def generate(seed: int) -> History:
     setup = maker.setup(seed)
     while len(maker.steps) < LEAST_STEPS or maker.runs < LEAST_RUNS:
         maker.round()
-    return History(setup, tuple(maker.steps), chained=True)
+    return History(setup, tuple(maker.steps), kind="optimized")
 
 
 class _ChainMaker(Maker):

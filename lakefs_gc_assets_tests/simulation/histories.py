@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.playing import History, Step
-from lakefs_gc_assets_tests.simulation.processes import CALLS, MARK_VALID
+from lakefs_gc_assets_tests.simulation.processes import CALLS_OF_ALL, MARK_VALID
 from lakefs_gc_assets_tests.simulation.world import START, Setup
 
 LEAST_STEPS = 60
 _WRITERS = ("w0", "w1", "w2", "w3")
 _NUMBERS = 60
-_ARGUMENTS = {
+ARGUMENTS = {
     "upload": 4,
     "upload_now": 4,
     "misdated_upload": 4,
@@ -103,7 +103,17 @@ def generate(seed: int) -> History:
 
 
 class Maker:
-    """Puts a history together."""
+    """Puts a history together.
+
+    Attributes:
+        arguments: how many numbers each operation takes.
+        meanwhile: what users do while a collector works, with weights.
+        calls: at how many kinds of calls a collector may be stopped.
+    """
+
+    arguments = ARGUMENTS
+    meanwhile = _MEANWHILE
+    calls = CALLS_OF_ALL
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -165,7 +175,7 @@ class Maker:
 
     def do(self, what: str) -> None:
         """An operation with random arguments."""
-        numbers = tuple(self.chance.randrange(_NUMBERS) for _ in range(_ARGUMENTS[what]))
+        numbers = tuple(self.chance.randrange(_NUMBERS) for _ in range(self.arguments[what]))
         self.steps.append(Step(self.chance.choice(_WRITERS), what, numbers))
 
     def wait(self, seconds: float) -> None:
@@ -199,7 +209,7 @@ class Maker:
         """The collector makes some calls, users do something, again and again."""
         for _ in range(times):
             for _ in range(self.chance.choice((1, 1, 2))):
-                self.write(_MEANWHILE)
+                self.write(self.meanwhile)
             if self.chance.random() < 0.12:
                 self.wait(self.chance.choice((20, 2 * MINUTE, 12 * MINUTE, 40 * MINUTE)))
             self.go_on(name)
@@ -208,7 +218,7 @@ class Maker:
         """Some more calls, or up to a call of some kind."""
         if self.chance.random() < 0.6:
             self.steps.append(
-                Step(name, "until", (self.chance.randrange(len(CALLS)), self.chance.choice((1, 1, 2, 3))))
+                Step(name, "until", (self.chance.randrange(self.calls), self.chance.choice((1, 1, 2, 3))))
             )
         else:
             self.steps.append(Step(name, "go_on", (self.budget(),)))
@@ -279,7 +289,7 @@ class Maker:
             self.steps.append(Step(name, "until", (7, 2)))
         self.steps.append(Step(name, "kill"))
         for _ in range(self.chance.randint(0, 4)):
-            self.write(_MEANWHILE if self.chance.random() < 0.6 else _FILLING)
+            self.write(self.meanwhile if self.chance.random() < 0.6 else _FILLING)
         if self.chance.random() < 0.6:
             self.wait(self.chance.choice((MINUTE, 20 * MINUTE, 3 * HOUR, 27 * HOUR)))
         if self.chance.random() < 0.5:
@@ -335,7 +345,7 @@ class Maker:
             if self.chance.random() < 0.3:
                 self.steps.append(Step(name, "fail", (self.chance.randrange(60), self.chance.randrange(2))))
             elif self.chance.random() < 0.4:
-                kind = self.chance.choice((5, 5, self.chance.randrange(len(CALLS))))
+                kind = self.chance.choice((5, 5, self.chance.randrange(self.calls)))
                 self.steps.append(Step(name, "fail_on", (kind, self.chance.randint(1, 6))))
             self.go_on(name)
         fault = self.chance.choice(("refuse_deletes", "refuse_deletes", "break_delete", "pretend_delete"))

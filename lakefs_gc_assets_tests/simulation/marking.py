@@ -33,8 +33,9 @@ from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import plain
-from lakefs_gc_assets_tests.simulation.carrying import Carrying, Inherited
+from lakefs_gc_assets_tests.simulation.carrying import Inherited
 from lakefs_gc_assets_tests.simulation.plain import Row
+from lakefs_gc_assets_tests.simulation.retaining import Retaining
 from lakefs_gc_assets_tests.simulation.stepping import STEPS
 
 SIGHTING_RUNS = 20
@@ -83,7 +84,7 @@ def _addresses(reader: LiveFiles, unread: Unread) -> set[str]:
 
 
 @dataclass
-class Marking(Carrying):
+class Marking(Retaining):
     """The first four steps."""
 
     def make_store_df(self) -> None:
@@ -92,13 +93,14 @@ class Marking(Carrying):
         before = self.inherited()
         around = neighbours.neighbours(repository.api, repository.facts.id, repository.namespace, others)
         self.began_listing(self.run_id)
-        listing = self.listing(before)
-        if plan.flow is Flow.OPTIMIZED:
-            self.exactness.listing(plan, listing)
-        rows: list[Row] = []
-        for part in listing.parts:
-            for batch in universe.list_part(store, part, plan.slice_window):
-                rows += batch.to_pylist()
+        listing, rows = universe.nothing(store), []
+        if plan.flow is Flow.COMMITTED:
+            rows = self.expired_objects()
+        else:
+            listing = self.listing(before)
+            if plan.flow is Flow.OPTIMIZED:
+                self.exactness.listing(plan, listing)
+            rows = self.listed(listing)
         carried = before.open_objects() if before else ()
         figures = {
             "slices_listed": len(listing.slices),
@@ -111,6 +113,11 @@ class Marking(Carrying):
         }
         carry.write_listed_slices(store, plan.run_id, plan.attempt, listing.slices)
         self.store("store_df", [*rows, *carried], figures=figures)
+
+    def listed(self, listing: universe.Listing) -> list[Row]:
+        """The objects of a listing."""
+        parts = (universe.list_part(self.repository.store, part, self.plan.slice_window) for part in listing.parts)
+        return [row for part in parts for batch in part for row in batch.to_pylist()]
 
     def listing(self, before: Inherited | None) -> universe.Listing:
         """What is to be listed; all but what an earlier run settled."""
@@ -141,7 +148,7 @@ class Marking(Carrying):
     def make_committed_df(self) -> None:
         previous = self.stored("uncommitted_df")
         before = self.inherited()
-        live = self.live_commits(previous.span.ended_at)
+        live = self.live_at_mark(previous.span.ended_at)
         if before and before.report.commit_source != live.source.value:
             raise OrderViolation(f"commits come from the {live.source}, unlike in run {before.run_id}")
         if before:
@@ -176,7 +183,16 @@ class Marking(Carrying):
         reader = replace(self.live_files(), store=store)
         return _addresses(reader, _unread(reader, live, frozenset()))
 
+    def live_at_mark(self, prepared_until: datetime) -> LiveCommits:
+        """The commits that are live, at the mark."""
+        if self.plan.flow.by_retention:
+            return self.marked_by_rules(prepared_until).live
+        return self.live_commits(prepared_until)
+
     def live_commits(self, prepared_until: datetime) -> LiveCommits:
+        """The commits that are live."""
+        if self.plan.flow.by_retention:
+            return self.live_by_rules(prepared_until).live
         repository = self.repository
         return commits.live_commits(
             api=repository.api,
@@ -199,7 +215,7 @@ class Marking(Carrying):
         order.require_safe_order(listed.span, staged.span, committed.span)
         first = self.earlier_sightings(listed.span.started_at)
         sighted = plain.old_enough(first, listed.span.started_at)
-        unreferenced = plain.without(listed.rows, staged.addresses, committed.addresses)
+        unreferenced = self.unreferenced(listed.rows, staged.addresses, committed.addresses)
         kept: dict[str, int] = {}
         eligible: list[Row] = []
         reasons = {row["address"]: self.kept_because(row, sighted) for row in unreferenced}
@@ -222,6 +238,10 @@ class Marking(Carrying):
         stored = self.store("candidates", cleared, (listed, staged, committed), {"kept": kept})
         guards.require_live_set(self.mark())
         self.marked(self.run_id, [row["address"] for row in stored.rows])
+
+    def unreferenced(self, rows: Sequence[Row], staged: frozenset[str], committed: frozenset[str]) -> list[Row]:
+        """What nothing references."""
+        return plain.without(rows, staged, committed)
 
     def kept_because(self, row: Row, sighted: Collection[str]) -> Kept | None:
         """Why an unreferenced object stays all the same."""
@@ -276,9 +296,10 @@ class Marking(Carrying):
     def mark(self) -> guards.Mark:
         """The figures of the mark, as `assets.candidates.mark_of`."""
         listed, staged, committed, candidates = (self.stored(name) for name in STEPS[:4])
+        unlisted = len(committed.rows) if self.plan.flow is Flow.COMMITTED else listed.figures["settled_objects"]
         return guards.Mark(
             listed=len(listed.rows),
-            stored=len(listed.rows) + listed.figures["settled_objects"],
+            stored=len(listed.rows) + unlisted,
             listed_bytes=listed.object_bytes,
             uncommitted=len(staged.rows),
             committed=len(committed.rows),

@@ -54,6 +54,14 @@ class Recheck:
         """The check is complete."""
         self.complete_began, self.complete_ended = self.began, self.time.now
 
+    @property
+    def limit(self) -> float:
+        """What happened before this moment must be known to the collector; what happened later may be."""
+        limit = self.asked_at - RECHECK_VALID - _TOLERANCE
+        if self.complete_began is not None and self.complete_ended >= limit:
+            return self.complete_began
+        return limit
+
 
 @dataclass
 class Watched:
@@ -83,6 +91,7 @@ class Oracle:
     slowest_skew: float
     firm_since: dict[str, float] = field(default_factory=dict)
     soft: dict[str, float] = field(default_factory=dict)
+    issued: dict[str, float] = field(default_factory=dict)
     linkable_until: dict[str, float] = field(default_factory=dict)
     uploading: set[str] = field(default_factory=set)
     committing: dict[int, Committing] = field(default_factory=dict)
@@ -117,13 +126,20 @@ class Oracle:
 
     def look(self) -> None:
         """Notes who reaches what, after a change."""
-        firm: set[str] = set()
-        soft: dict[str, float] = {}
+        firm, soft = self.staged()
         for key, since in self.in_commits.items():
             if since is None:
                 firm.add(key)
             else:
-                soft[key] = since
+                soft[key] = min(since, soft.get(key, since))
+        now = self.time.now
+        self.firm_since = {key: self.firm_since.get(key, now) for key in firm}
+        self.soft = soft
+
+    def staged(self) -> tuple[set[str], dict[str, float]]:
+        """What is staged or a remembered copy: firm, and soft with since when."""
+        firm: set[str] = set()
+        soft: dict[str, float] = {}
         for branch in self.repository.branches.values():
             head = self.repository.head(branch)
             for path, entry in branch.staged().items():
@@ -138,23 +154,31 @@ class Oracle:
                     at = math.inf if hidden else entry.soft_at
                     soft[staged] = min(at, soft.get(staged, at))
         firm.update(address for address, _ in self.repository.copies)
-        now = self.time.now
-        self.firm_since = {key: self.firm_since.get(key, now) for key in firm}
-        self.soft = soft
+        return firm, soft
 
     def protects(self, key: str) -> str | None:
         """Why an object may not be deleted now; None where it may."""
-        if key in self.foreign or not (key.startswith("data/") or len(key) == 32):
+        if self.strange(key):
             return "it is no object of lakeFS"
         if key in self.firm_since:
             return f"it is referenced since {self.time.now - self.firm_since[key]:.0f} s"
         return self._pending(key)
 
+    def strange(self, key: str) -> bool:
+        """Whether lakeFS never made an object of this name."""
+        return key in self.foreign or not (key.startswith("data/") or len(key) == 32)
+
     def _pending(self, key: str) -> str | None:
+        return "a commit under way will hold it" if self.being_committed(key) else self.arriving(key)
+
+    def being_committed(self, key: str) -> bool:
+        """Whether a commit under way will hold an object."""
+        return any(key in commit.keys and commit.can_succeed() for commit in self.committing.values())
+
+    def arriving(self, key: str) -> str | None:
+        """Why nothing can reference an object yet; None where nothing is about to."""
         if key in self.uploading:
             return "its upload is about to stage it"
-        if any(key in commit.keys and commit.can_succeed() for commit in self.committing.values()):
-            return "a commit under way will hold it"
         if self.linkable_until.get(key, 0.0) >= self.time.now:
             return f"it may be linked for another {self.linkable_until[key] - self.time.now:.0f} s"
         return None
@@ -162,6 +186,11 @@ class Oracle:
     def reachable(self, key: str) -> bool:
         """Whether an object must still be there in the end."""
         return self.protects(key) is not None or key in self.soft
+
+    @property
+    def commits_hold_nothing(self) -> bool:
+        """Whether live commits hold nothing of the repository's own, which a guard cannot tell from reading nothing."""
+        return not self.in_commits
 
     def listing(self, run_id: str) -> None:
         """A run begins to list."""
@@ -196,15 +225,16 @@ class Oracle:
         if problem:
             raise Violation(f"run {run_id} deletes {key}: {problem}")
         if key in self.soft:
-            limit = recheck.asked_at - RECHECK_VALID - _TOLERANCE
-            if recheck.complete_began is not None and recheck.complete_ended >= limit:
-                limit = recheck.complete_began
-            if self.soft[key] < limit:
+            if self.soft[key] < recheck.limit:
                 raise Violation(
                     f"run {run_id} deletes {key}: it was staged again {self.time.now - self.soft[key]:.0f} s ago, "
                     "before the recheck"
                 )
             self.losses.append(key)
+        self.accepted(run_id, key)
+
+    def accepted(self, run_id: str, key: str) -> None:
+        """A store accepts to delete an object."""
         self.runs.setdefault(run_id, Watched(run_id)).accepted[key] = self.bucket.sizes.get(key, 0)
 
     def receipts(self, run_id: str, data: bytes) -> None:

@@ -10,24 +10,24 @@ from unittest import mock
 
 from lakefs_gc_assets.collection import hidden, quarantining, restoring, uncommitted
 from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets_tests.simulation import versioning, writers
+from lakefs_gc_assets_tests.simulation import ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
-from lakefs_gc_assets_tests.simulation.clocks import HOUR
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.frames import Shelf
-from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import ASKED, Asked, Figures, Process, settings
+from lakefs_gc_assets_tests.simulation.quiet import Kind, Quiet
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.repository import Refused
-from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
-from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, Setup, World
+from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
+from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
+from lakefs_gc_assets_tests.simulation.world import Setup, World
 
-OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS
+OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS | ruling.OPERATIONS
 MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
 WINDOWS = ("month", "day", "slice")
-FLOWS = (Flow.CLEAN, Flow.OPTIMIZED)
-_QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
+FLOWS = (Flow.CLEAN, Flow.OPTIMIZED, Flow.COMMITTED, Flow.UNIFIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,11 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """What is played.
-
-    Attributes:
-        chained: whether it ends with optimized runs after a clean one, or with clean ones.
-    """
+    """What is played; of its kind are the runs that it ends with."""
 
     setup: Setup
     steps: tuple[Step, ...]
-    chained: bool = False
+    kind: Kind = "clean"
 
 
 @dataclass
@@ -62,6 +58,9 @@ class Result:
     Attributes:
         compared: optimized runs that were compared with clean ones.
         late: objects that clean runs reported as late arrivals.
+        defined: marks by retention rules that were compared with what must stay.
+        expired: deleted objects that commits had held.
+        too_late: of these, objects that were brought back into use after the last recheck.
     """
 
     steps: int
@@ -71,11 +70,10 @@ class Result:
     losses: int
     compared: int
     late: int
+    defined: int
+    expired: int
+    too_late: int
     log: list[str] = field(repr=False)
-
-
-class Left(Violation):
-    """Garbage stays although nothing keeps it."""
 
 
 def play(history: History, *, make_run: Callable[..., Run] = Run, quiet: bool = True) -> Result:
@@ -89,7 +87,7 @@ def play(history: History, *, make_run: Callable[..., Run] = Run, quiet: bool = 
             for step in history.steps:
                 player.do(step)
             if quiet:
-                player.end(chained=history.chained)
+                Quiet(player.world, player.collectors, player.figures).end(history.kind)
         finally:
             player.stop()
     return player.result(len(history.steps))
@@ -131,9 +129,12 @@ class Player:
         self.world = World.of(setup)
         self.figures = Figures()
         self.exactness = Exactness(self.world.bucket, self.world.oracle)
+        oracle = self.world.oracle
+        self.retention = RetentionExactness(oracle) if isinstance(oracle, RetentionOracle) else None
         shelf: Shelf = {}
         self.collectors = {
-            name: Process(self.world, name, shelf, self.figures, self.exactness, make_run) for name in ("c0", "c1")
+            name: Process(self.world, name, shelf, self.figures, self.exactness, make_run, self.retention)
+            for name in ("c0", "c1")
         }
 
     def do(self, step: Step) -> None:
@@ -168,12 +169,27 @@ class Player:
         if what == "set_clock":
             self.world.set_clock(numbers[0], float(numbers[1]))
             return
+        if what == "age":
+            self._until_age(*numbers)
+            return
         # To a moment near the one when an object, issued a while ago, becomes old enough.
         issued = sorted({int(until) for until in self.world.oracle.linkable_until.values()})
         future = [moment for moment in issued if moment + 2 * HOUR > self.world.time.now]
         if future:
             target = future[numbers[0] % len(future)] + numbers[1]
             self.world.pass_time(max(0.0, target - self.world.time.now))
+
+    def _until_age(self, commit: int, rule: int, more: int) -> None:
+        """To the moment when one of the newest commits is exactly as old as a rule says, or some seconds more."""
+        world, rules = self.world, self.world.repository.rules
+        if rules is None:
+            return
+        days = (rules.default_days, *rules.branches.values())[rule % (1 + len(rules.branches))]
+        dates = sorted(record.facts.creation_date for record in world.repository.commits.values())[-8:]
+        moments = [date + days * DAY + more for date in dates]
+        future = [moment for moment in moments if moment >= world.time.now]
+        if future:
+            world.pass_time(future[commit % len(future)] - world.time.now)
 
     def _misbehave(self, what: str, numbers: tuple[int, ...]) -> None:
         setattr(self.world.servers.misbehaviour, what, numbers[0])
@@ -214,64 +230,6 @@ class Player:
             case _:
                 raise ValueError(f"no such step: {what}")
 
-    def end(self, *, chained: bool = False) -> None:
-        """Writers stop, time passes, two runs: then nothing is left that nothing reaches.
-
-        Args:
-            chained: the two are optimized and come after a clean one, which has run before the time passes.
-        """
-        world = self.world
-        for process in self.collectors.values():
-            process.go_on(None)
-        for running in list(world.jobs):
-            if running.due is None:
-                world.abandon(running)
-        world.servers.misbehaviour = Misbehaviour(
-            page_rows=world.setup.page_rows,
-            refuse_dumps=world.servers.misbehaviour.refuse_dumps,
-            copies_first=world.servers.misbehaviour.copies_first,
-        )
-        self._end_commits()
-        clean = Asked(Flow.CLEAN)
-        if chained and not self._run_alone(clean):
-            return
-        world.pass_time(_QUIET_SECONDS)
-        for _ in range(2):
-            if not self._run_alone(Asked(Flow.OPTIMIZED) if chained else clean):
-                return
-            if not world.garbage():
-                return
-            world.pass_time(2 * HOUR)
-        garbage = world.garbage()
-        raise Left(f"{len(garbage)} objects stay although nothing reaches them: {', '.join(garbage[:5])}")
-
-    def _run_alone(self, asked: Asked) -> bool:
-        """A run while nobody else does anything; whether it deleted what it was to."""
-        world, last, failed = self.world, self.collectors["c0"], self.figures.failed
-        last.start(settings(True, 24.0, "month"), None, asked)
-        if self.figures.failed > failed:
-            if self._all_outside() and "empty live set" in world.log[-1]:
-                return False
-            raise Left(f"a run in quiet times failed: {world.log[-1]}")
-        assert last.run is not None
-        if last.run.plan.flow is not asked.flow and world.setup.layout != "sharded":
-            raise Left(f"a clean run in quiet times instead of an optimized one: {last.run.plan.why_clean}")
-        return True
-
-    def _end_commits(self) -> None:
-        """Where a commit failed, somebody commits again, or resets the branch."""
-        world = self.world
-        world.pass_time(versioning.LONG_COMMIT_SECONDS)
-        for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
-            if len(branch.tokens) > 1:
-                world.start("w0 commit_now", versioning.commit_now(world, number, 0, 0))
-                branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens
-        world.oracle.look()
-
-    def _all_outside(self) -> bool:
-        """Whether commits hold nothing of the repository's own, which the guard cannot tell from reading nothing."""
-        return not self.world.oracle.in_commits
-
     def stop(self) -> None:
         """Ends what is still running."""
         for process in self.collectors.values():
@@ -282,7 +240,7 @@ class Player:
     def result(self, steps: int) -> Result:
         oracle = self.world.oracle
         live = [key for key in self.world.bucket.keys if not key.startswith("_lakefs/") and oracle.reachable(key)]
-        exactness = self.exactness
+        exactness, retention = self.exactness, self.retention
         return Result(
             steps,
             self.figures,
@@ -291,5 +249,8 @@ class Player:
             len(oracle.losses),
             exactness.compared,
             exactness.late,
+            retention.compared if retention else 0,
+            retention.oracle.expired if retention else 0,
+            len(retention.oracle.too_late) if retention else 0,
             self.world.log,
         )

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import cast
 
 from lakefs_gc_assets.collection import lock, run_folder
 from lakefs_gc_assets.collection.plan import Flow
@@ -24,6 +23,8 @@ from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.frames import Shelf
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
+from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
+from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.stepping import STEPS, Killed
 from lakefs_gc_assets_tests.simulation.world import World
@@ -40,9 +41,14 @@ CALLS = tuple(
         "stat",
         "delete",
         "put_if_absent",
+        "retention_rules",
+        "start_prepare_commits|prepare_commits_task|prepare_commits$",
+        "get _lakefs/retention/gc/uncommitted/restored.json",
     )
 )
 """Kinds of calls before which a collector can be told to stop, or to fail."""
+CALLS_OF_ALL = 9
+"""So many of them are made by runs of every flow."""
 LOCK_EXPIRY = 1 * HOUR
 MARK_VALID = 30 * HOUR
 """A mark older than this is not swept."""
@@ -71,8 +77,10 @@ def settings(sweep: bool, min_age_hours: float, slice_window: str, approved: str
             "max_uncommitted_loss_share": 1.0,
             "max_mark_age_hours": MARK_VALID / HOUR,
             "lock_expiry_minutes": LOCK_EXPIRY / MINUTE,
+            "allow_rules_of_unknown_branches": True,
             # A collector that stands still for days goes on all the same.
             "prepare_timeout_seconds": 1e9,
+            "prepare_commits_timeout_seconds": 1e9,
             "dump_timeout_seconds": 1e9,
         }
     )
@@ -100,6 +108,7 @@ class Figures:
     Attributes:
         optimized: optimized runs that came to their end.
         instead: clean ones that did in place of an optimized one.
+        by_rules: runs by retention rules that came to their end.
         chains: how many optimized runs, one built on the other, each run id stands at the end of.
     """
 
@@ -110,6 +119,7 @@ class Figures:
     calls: int = 0
     optimized: int = 0
     instead: int = 0
+    by_rules: int = 0
     chains: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -136,6 +146,7 @@ class Process:
     figures: Figures
     exactness: Exactness
     make_run: Callable[..., Run] = Run
+    retention: RetentionExactness | None = None
     coroutine: Coroutine | None = None
     run: Run | None = None
     view: BucketView | None = None
@@ -174,6 +185,9 @@ class Process:
         prefix = ((_YEAR_4000 - seconds) & 0xFFFF_FFFF).to_bytes(4)
         run_id = xids.encode(prefix + self.name.encode().ljust(5)[:5] + self.figures.runs.to_bytes(3))
         self.options, self.asked = options, asked
+        oracle = self.world.oracle
+        if isinstance(oracle, RetentionOracle) and asked.flow.by_retention:
+            oracle.by_retention.add(run_id)
         self._launch(run_id, f"owner of {run_id}", (), (), budget)
 
     def resume(self, budget: int | None, *, whole: bool) -> None:
@@ -240,6 +254,8 @@ class Process:
                 marked=world.oracle.marked,
                 rechecked=self.recheck.ends,
                 exactness=self.exactness,
+                retention=self.retention,
+                told=lambda: api.told,
                 flow=self.asked.flow,
                 windows=windows,
                 only_windows=self.asked.only_windows,
@@ -250,8 +266,8 @@ class Process:
         self.go_on(budget)
 
     def reached_api(self, api: CollectorsApi) -> LakeFSApi:
-        """The server as the collector sees it; what only runs by retention rules ask is not there."""
-        return cast(LakeFSApi, api)
+        """The server as the collector sees it."""
+        return api
 
     def reached_store(self, view: BucketView) -> ObjectStore:
         """The store as the collector sees it."""
@@ -368,6 +384,7 @@ class Process:
         if report["ending"] != Ending.FAILED:
             figures.optimized += report["flow"] == Flow.OPTIMIZED
             figures.instead += report["why_clean"] is not None
+            figures.by_rules += Flow(report["flow"] or "").by_retention
             figures.chains[report["run_id"] or ""] = 1 + figures.chains.get(before, 0) if before else 0
 
     def _require_fenced(self, call: str) -> None:

@@ -57,7 +57,7 @@ def remembering() -> Iterator[None]:
         def patch(owner: object, name: str, replacement: object) -> None:
             patches.enter_context(mock.patch.object(owner, name, replacement))
 
-        for name in ("range", "metarange", "metadata_file", "head_entries"):
+        for name in ("range", "metarange", "entries", "metadata_file", "head_entries"):
             patch(LiveFiles, name, _of_file(memory, name, getattr(LiveFiles, name)))
         patch(ranges, "read_metarange", _of_bytes(memory, ranges.read_metarange))
         patch(ranges, "read_range", _of_bytes(memory, ranges.read_range))

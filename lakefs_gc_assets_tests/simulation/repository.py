@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.lakefs.facts import Commit
+from lakefs_gc_assets.lakefs.facts import Commit, RetentionRules
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
@@ -79,6 +79,7 @@ class Repository:
     tags: dict[str, str] = field(default_factory=dict)
     copies: list[tuple[str, float]] = field(default_factory=list)
     tokens_made: int = 0
+    rules: RetentionRules | None = None
 
     def branch(self, name: str) -> Branch:
         """Raises Refused where there is none."""

@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound
+from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.facts import (
     Branch,
     Commit,
     DiffEntry,
     ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
     RefsDump,
+    RetentionRules,
     ServerClocks,
     StorageConfiguration,
     UncommittedPage,
@@ -27,8 +30,10 @@ from lakefs_gc_assets.lakefs.facts import Repository as RepositoryFacts
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.listed_commits import ListedCommits
 from lakefs_gc_assets_tests.simulation.repository import Branch as BranchState
 from lakefs_gc_assets_tests.simulation.repository import Repository
+from lakefs_gc_assets_tests.simulation.told import Told
 
 LINK_SECONDS = DAY
 """An issued address may be linked this long."""
@@ -84,6 +89,9 @@ class Misbehaviour:
         failed_dumps: so many dumps end with an error.
         missing_commits: dumps lack young commits that their own branches, tags or commits name.
         refuse_dumps: dumping is not allowed.
+        failed_lists: so many lists of commits that stay end with an error.
+        blocking_lists: such lists are not made in the background.
+        old_lists: they are as of very old servers.
         copies_first: remembered copies are written before uncommitted data (no server does that).
     """
 
@@ -93,6 +101,9 @@ class Misbehaviour:
     failed_dumps: int = 0
     missing_commits: bool = False
     refuse_dumps: bool = False
+    failed_lists: int = 0
+    blocking_lists: bool = False
+    old_lists: bool = False
     copies_first: bool = False
 
 
@@ -103,7 +114,14 @@ class _Dump:
     stage: int = 0
     ids: list[str] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    tags: list[Branch] = field(default_factory=list)
     answer: RefsDump | None = None
+
+    def told(self) -> Told:
+        """What it says."""
+        branches, tags = ({ref.id: ref.commit_id for ref in refs} for refs in (self.branches, self.tags))
+        return Told(branches, tags, {commit.id: commit for commit in self.commits})
 
 
 @dataclass
@@ -114,6 +132,10 @@ class Servers:
     servers: list[Server]
     misbehaviour: Misbehaviour = field(default_factory=Misbehaviour)
     dumps: list[_Dump] = field(default_factory=list)
+    lists: ListedCommits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lists = ListedCommits(self.repository)
 
     def prepare(self, server: Server, token: str | None, step: Callable[[], object]) -> UncommittedPage:
         """One page of prepare_uncommited; `step` lets the world go on between two branches."""
@@ -210,6 +232,7 @@ class Servers:
             tags = [Branch(name, commit_id) for name, commit_id in sorted(repository.tags.items())]
             if wrong.missing_commits:
                 dump.commits = self._without_young_named(dump.commits, branches + tags, now)
+            dump.branches, dump.tags = branches, tags
             dump.ids = [
                 lakefs_files.put_dumped_commits(repository.bucket, dump.commits),
                 lakefs_files.put_dumped_branches(
@@ -243,6 +266,7 @@ class CollectorsApi:
 
     Attributes:
         answered: true time of each answer, and by how much the clock of its server is ahead.
+        told: what it was told last.
     """
 
     def __init__(
@@ -264,6 +288,7 @@ class CollectorsApi:
         self._calls = 0
         self.server_clocks = ServerClocks()
         self.answered: list[tuple[float, float]] = []
+        self.told = Told()
 
     def _ask(self, call: str) -> Server:
         self._calls += 1
@@ -333,11 +358,46 @@ class CollectorsApi:
 
     def refs_dump(self, task_id: str) -> RefsDump:
         self._ask("refs_dump")
-        return self._servers.dump_state(task_id, self._now())
+        found = self._servers.dump_state(task_id, self._now())
+        if found.done and not found.error:
+            self.told = self._servers.dumps[int(task_id)].told()
+        return found
 
     def commit(self, commit_id: str) -> Commit:
         self._ask(f"commit {commit_id[:8]}")
         record = self._servers.repository.commits.get(commit_id)
         if record is None:
             raise NotFound(f"commit {commit_id}: 404")
+        if not self.told.asked_rules and commit_id not in self.told.commits:
+            self.told.commits[commit_id] = record.facts
+            self.told.fetched.add(commit_id)
         return record.facts
+
+    def retention_rules(self) -> RetentionRules | None:
+        self._ask("retention_rules")
+        self.told.asked_rules, self.told.rules = True, self._servers.repository.rules
+        return self.told.rules
+
+    def start_prepare_commits(self) -> str:
+        self._ask("start_prepare_commits")
+        if self._servers.misbehaviour.blocking_lists:
+            raise NotSupported("POST prepare_commits/async: 501")
+        return self._servers.lists.start()
+
+    def prepare_commits_task(self, task_id: str) -> PrepareCommitsTask:
+        server = self._ask("prepare_commits_task")
+        wrong, lists = self._servers.misbehaviour, self._servers.lists
+        fails = wrong.failed_lists > 0
+        found = lists.state(task_id, server.clock.seconds(), server.descending(), fails=fails, old=wrong.old_lists)
+        if found.completed:
+            wrong.failed_lists -= fails
+        if found.result is not None:
+            self.told.listed = lists.made[found.result.run_id]
+        return found
+
+    def prepare_commits(self) -> PreparedCommits:
+        server = self._ask("prepare_commits")
+        lists = self._servers.lists
+        found = lists.write(server.clock.seconds(), server.descending(), old=self._servers.misbehaviour.old_lists)
+        self.told.listed = lists.made[found.run_id]
+        return found

@@ -1,8 +1,8 @@
 """Any number of histories, then every seeded bug afresh: `make soak HISTORIES=N SEED=S`.
 
-There are two kinds: of clean runs, and of optimized ones that build on each other; so many of each are played.
-Histories of consecutive seeds are spread over all cores. A failing one is printed with its seed and the steps that are
-left of it when it is shortened, and ends the soak.
+There are three kinds: of clean runs, of optimized ones that build on each other, and of runs by retention rules; so
+many of each are played. Histories of consecutive seeds are spread over all cores. A failing one is printed with its
+seed and the steps that are left of it when it is shortened, and ends the soak.
 """
 
 import argparse
@@ -11,16 +11,15 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TypeVar
 
-from lakefs_gc_assets_tests.simulation import chains, histories
-from lakefs_gc_assets_tests.simulation.bugs import BUGS, Bug
-from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
+from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import History, play
+from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.shortening import failure, shortened, told
 
 BOUND = 2000
@@ -46,6 +45,10 @@ class Sums:
     instead: int = 0
     compared: int = 0
     late: int = 0
+    by_rules: int = 0
+    defined: int = 0
+    expired: int = 0
+    too_late: int = 0
 
     def add(self, other: "Sums") -> None:
         for field in fields(self):
@@ -60,18 +63,7 @@ class Batch:
     failed: int | None = None
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Histories of one kind, and the bugs that they show."""
-
-    generate: Callable[[int], History]
-    bugs: Mapping[str, Bug]
-
-
-KINDS = {"clean": Kind(histories.generate, BUGS), "optimized": Kind(chains.generate, CHAIN_BUGS)}
-
-
-def played(kind: str, seeds: range) -> Batch:
+def played(kind: Kind, seeds: range) -> Batch:
     """Plays histories until one fails."""
     logging.disable(logging.WARNING)
     sums = Sums()
@@ -95,12 +87,16 @@ def played(kind: str, seeds: range) -> Batch:
                 instead=figures.instead,
                 compared=result.compared,
                 late=result.late,
+                by_rules=figures.by_rules,
+                defined=result.defined,
+                expired=result.expired,
+                too_late=result.too_late,
             )
         )
     return Batch(sums)
 
 
-def found(kind: str, name: str, seeds: Iterable[int]) -> int | None:
+def found(kind: Kind, name: str, seeds: Iterable[int]) -> int | None:
     """The first of the seeds whose history shows a bug."""
     logging.disable(logging.WARNING)
     generate, bug = KINDS[kind].generate, KINDS[kind].bugs[name]
@@ -113,10 +109,10 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--kind", choices=(*KINDS, "both"), default="both")
+    parser.add_argument("--kind", choices=(*KINDS, "all"), default="all")
     parser.add_argument("--no-bugs", action="store_true", help="play histories only")
     asked = parser.parse_args()
-    kinds = tuple(KINDS) if asked.kind == "both" else (asked.kind,)
+    kinds: tuple[Kind, ...] = tuple(KINDS) if asked.kind == "all" else (asked.kind,)
     with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
         for kind in kinds:
             batches = [
@@ -133,7 +129,7 @@ def main() -> int:
         return 0 if _bugs(zip(names, pool.starmap(found, wanted, 1), strict=True)) else 1
 
 
-def _soaked(kind: str, batches: Iterator[Batch]) -> bool:
+def _soaked(kind: Kind, batches: Iterator[Batch]) -> bool:
     sums, began = Sums(), time.monotonic()
     told_at = began
     for batch in batches:
@@ -154,9 +150,10 @@ def _line(sums: Sums, seconds: float) -> str:
         f"{sums.histories:,} histories with {sums.steps:,} steps in {seconds:,.0f} s "
         f"({sums.histories / seconds:.1f} a second): {sums.runs:,} runs, {sums.kills:,} killed, {sums.calls:,} calls, "
         f"{sums.optimized:,} optimized to their end and {sums.instead:,} clean instead, {sums.compared:,} marks as a "
-        f"clean run's but for late arrivals, {sums.late:,} of which clean runs found, "
-        f"{sums.deleted:,} objects deleted, {sums.live:,} live at the end; lost: {sums.losses:,} staged again after "
-        "the last recheck, no others"
+        f"clean run's but for late arrivals, {sums.late:,} of which clean runs found, {sums.by_rules:,} by retention "
+        f"rules to their end, {sums.defined:,} marks by rules as defined, {sums.deleted:,} objects deleted, "
+        f"{sums.expired:,} of which commits had held, {sums.live:,} live at the end; lost: {sums.losses:,} staged "
+        f"again and {sums.too_late:,} expired ones brought back into use after the last recheck, no others"
     )
 
 

@@ -22,6 +22,8 @@ from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.frames import Frame, Shelf
 from lakefs_gc_assets_tests.simulation.plain import Row
+from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
+from lakefs_gc_assets_tests.simulation.told import Told
 
 STEPS = ("store_df", "uncommitted_df", "committed_df", "candidates", "deleted_report")
 
@@ -39,6 +41,8 @@ class Stepping:
         flow: what is asked for.
         windows: the windows that the run was opened for; all that it needs where nobody chose any.
         exactness: compares optimized runs with clean ones.
+        retention: compares runs by retention rules with what must stay, where there are such runs.
+        told: what servers told the collector last.
         began_listing, marked, rechecked: tell the oracle.
         lock: held by the step under way.
         kept: whether an earlier step of this process kept the lock for those to come.
@@ -55,6 +59,8 @@ class Stepping:
     flow: Flow = Flow.CLEAN
     windows: tuple[str, ...] = ()
     only_windows: int = 0
+    retention: RetentionExactness | None = None
+    told: Callable[[], Told] = Told
     lock: Lock | None = None
     kept: bool = False
     started_at: datetime = field(init=False)

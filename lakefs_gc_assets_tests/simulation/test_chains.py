@@ -2,32 +2,20 @@
 
 import pytest
 
+from lakefs_gc_assets_tests.simulation import required
 from lakefs_gc_assets_tests.simulation.chains import LEAST_RUNS, generate
-from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
-from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import play
-from lakefs_gc_assets_tests.simulation.shortening import shortened, told
 
 HISTORIES = 1000
-PARTS = 16
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", range(required.PARTS))
 def test_optimized_runs_mark_what_clean_ones_would(part: int) -> None:
-    for seed in range(part, HISTORIES, PARTS):
-        history = generate(seed)
-        assert len(history.steps) >= LEAST_STEPS
-        try:
-            play(history)
-        except Violation:
-            pytest.fail(told(shortened(history)))
+    required.none_breaks_a_rule("optimized", HISTORIES, part)
 
 
 def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
-    for seed in (1, 12, 123):
-        first, second = generate(seed), generate(seed)
-        assert first == second
-        assert play(first) == play(second)
+    required.a_seed_is_a_history("optimized")
 
 
 def test_runs_are_asked_for_one_after_the_other() -> None:

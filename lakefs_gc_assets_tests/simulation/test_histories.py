@@ -1,36 +1,25 @@
 import pytest
 
-from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS, generate
-from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation import required
+from lakefs_gc_assets_tests.simulation.histories import generate
 from lakefs_gc_assets_tests.simulation.playing import play
-from lakefs_gc_assets_tests.simulation.shortening import shortened, told
 
 HISTORIES = 2000
-PARTS = 16
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", range(required.PARTS))
 def test_no_history_breaks_a_rule(part: int) -> None:
-    for seed in range(part, HISTORIES, PARTS):
-        history = generate(seed)
-        assert len(history.steps) >= LEAST_STEPS
-        try:
-            play(history)
-        except Violation:
-            pytest.fail(told(shortened(history)))
+    required.none_breaks_a_rule("clean", HISTORIES, part)
+
+
+def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
+    required.a_seed_is_a_history("clean")
 
 
 def test_there_are_three_writers_or_more() -> None:
     for seed in range(100):
         actors = {step.actor for step in generate(seed).steps}
         assert len([actor for actor in actors if actor.startswith("w")]) >= 3
-
-
-def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
-    for seed in (1, 12, 123):
-        first, second = generate(seed), generate(seed)
-        assert first == second
-        assert play(first) == play(second)
 
 
 def test_much_happens() -> None:

@@ -1,86 +1,94 @@
 import pytest
 
-from lakefs_gc_assets_tests.simulation import chains, histories
-from lakefs_gc_assets_tests.simulation.bugs import BUGS, Bug
-from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
+from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.playing import History, play
+from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.quiet import Kind
 
-FOUND_BY = {
-    "committed read before uncommitted": 65,
-    "listing after prepare": 18,
-    "copies read first": 28,
-    "the last page's location only": 13,
-    "an empty page taken for the end": 5,
-    "a branch deleted during prepare unnoticed": 28,
-    "empty live set accepted": 1,
-    "cutoff from LastModified alone": 116,
-    "cutoff from the name alone": 8,
-    "6 hours instead of 24": 4,
-    "no skew": 985,
-    "the earliest clock for mark too old": 143,
-    "dump taken as a snapshot": 19,
-    "tags forgotten": 19,
-    "hidden staged entries ignored": 7,
-    "multipart seen once": 4,
-    "a range skipped on error": 2,
-    "trailing slash and //": 35,
-    "full addresses not normalised": 2,
-    "hash used in an intersection": 193,
-    "frames of two attempts mixed": 30,
-    "recheck without new commits": 140,
-    "recheck older than the sweep": 539,
-    "resume without recheck": 193,
-    "two collectors at once": 213,
-    "receipts written before the delete": 0,
-    "success claimed on partial failure": 39,
+FOUND_BY: dict[Kind, dict[str, int]] = {
+    "clean": {
+        "committed read before uncommitted": 65,
+        "listing after prepare": 18,
+        "copies read first": 28,
+        "the last page's location only": 13,
+        "an empty page taken for the end": 5,
+        "a branch deleted during prepare unnoticed": 28,
+        "empty live set accepted": 1,
+        "cutoff from LastModified alone": 116,
+        "cutoff from the name alone": 8,
+        "6 hours instead of 24": 4,
+        "no skew": 985,
+        "the earliest clock for mark too old": 143,
+        "dump taken as a snapshot": 19,
+        "tags forgotten": 19,
+        "hidden staged entries ignored": 7,
+        "multipart seen once": 4,
+        "a range skipped on error": 2,
+        "trailing slash and //": 35,
+        "full addresses not normalised": 2,
+        "hash used in an intersection": 193,
+        "frames of two attempts mixed": 30,
+        "recheck without new commits": 140,
+        "recheck older than the sweep": 539,
+        "resume without recheck": 193,
+        "two collectors at once": 213,
+        "receipts written before the delete": 0,
+        "success claimed on partial failure": 39,
+    },
+    "optimized": {
+        "new commits chosen by date": 4,
+        "new commits chosen by the last run's timestamp": 4,
+        "stop at the last read slice": 0,
+        "open without subtracting committed": 0,
+        "too young without subtracting committed": 28,
+        "ranges of the recheck marked as read": 3,
+        "settled recomputed and shrinking": 0,
+        "carried committed left out": 0,
+        "failed deletions dropped": 12,
+        "a dry run as predecessor": 0,
+        "carry without success": 0,
+        "first slice from an unsorted frame": 0,
+        "rows outside the run's windows dropped from the carry": 1,
+    },
+    "retention": {
+        "rules read at the mark alone": 23,
+        "rules that cannot be read taken for none": 25,
+        "rules that cannot be read taken for zero days": 25,
+        "no rules taken for zero days": 0,
+        "recheck of new commits alone": 3,
+        "recheck of uncommitted data alone": 3,
+        "ages from the clock ahead of the others": 10,
+        "age not strict": 27,
+        "last parents followed": 21,
+        "dangling commits ignored": 5,
+        "dangling commits taken for heads": 1,
+        "a walk's own rule instead of the longest": 37,
+        "the server's list alone": 3,
+        "tags forgotten": 3,
+        "uncommitted data ignored": 23,
+        "what active commits hold not subtracted": 5,
+        "age taken from the commit's date": 115,
+        "failed deletions taken for done": 2,
+    },
 }
-"""The first seed whose history of clean runs shows the bug; `make soak` looks for them afresh."""
-
-CHAINS_FOUND_BY = {
-    "new commits chosen by date": 4,
-    "new commits chosen by the last run's timestamp": 4,
-    "stop at the last read slice": 0,
-    "open without subtracting committed": 0,
-    "too young without subtracting committed": 28,
-    "ranges of the recheck marked as read": 3,
-    "settled recomputed and shrinking": 0,
-    "carried committed left out": 0,
-    "failed deletions dropped": 12,
-    "a dry run as predecessor": 0,
-    "carry without success": 0,
-    "first slice from an unsorted frame": 0,
-    "rows outside the run's windows dropped from the carry": 1,
-}
-"""The same for histories of optimized runs."""
+"""The first seed whose history of each kind shows the bug; `make soak` looks for them afresh."""
+FOUND = [(kind, name, seed) for kind, bugs in FOUND_BY.items() for name, seed in bugs.items()]
 
 
 def test_every_bug_has_a_history() -> None:
-    assert FOUND_BY.keys() == BUGS.keys()
-    assert CHAINS_FOUND_BY.keys() == CHAIN_BUGS.keys()
+    assert {kind: bugs.keys() for kind, bugs in FOUND_BY.items()} == {
+        kind: histories.bugs.keys() for kind, histories in KINDS.items()
+    }
 
 
-@pytest.mark.parametrize(("name", "seed"), FOUND_BY.items())
-def test_the_bug_is_noticed(name: str, seed: int) -> None:
-    require_noticed(histories.generate(seed), BUGS[name])
-
-
-@pytest.mark.parametrize(("name", "seed"), CHAINS_FOUND_BY.items())
-def test_the_bug_of_optimized_runs_is_noticed(name: str, seed: int) -> None:
-    require_noticed(chains.generate(seed), CHAIN_BUGS[name])
-
-
-def require_noticed(history: History, bug: Bug) -> None:
+@pytest.mark.parametrize(("kind", "name", "seed"), FOUND)
+def test_the_bug_is_noticed(kind: Kind, name: str, seed: int) -> None:
+    bug = KINDS[kind].bugs[name]
     with bug.patches(), pytest.raises(Violation) as caught:
-        play(history, make_run=bug.run)
+        play(KINDS[kind].generate(seed), make_run=bug.run)
     assert type(caught.value) is Violation, "a crash, or garbage that stays, is not what is wrong"
 
 
-@pytest.mark.parametrize("seed", sorted(set(FOUND_BY.values())))
-def test_without_a_bug_the_same_history_passes(seed: int) -> None:
-    play(histories.generate(seed))
-
-
-@pytest.mark.parametrize("seed", sorted(set(CHAINS_FOUND_BY.values())))
-def test_without_a_bug_the_same_history_of_optimized_runs_passes(seed: int) -> None:
-    play(chains.generate(seed))
+@pytest.mark.parametrize(("kind", "seed"), sorted({(kind, seed) for kind, _, seed in FOUND}))
+def test_without_a_bug_the_same_history_passes(kind: Kind, seed: int) -> None:
+    play(KINDS[kind].generate(seed))

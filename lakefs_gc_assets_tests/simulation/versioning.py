@@ -199,6 +199,9 @@ def import_objects(world: World, branch: int, number: int, spelling: int) -> Job
         key = reached[number % len(reached)]
         stored = world.bucket.objects[key]
         entries["in/2"] = Entry(_spelled(world, key, spelling), 2, len(stored.data), md5(stored.data))
+    # Whatever somebody else did to the hidden branch is given up.
+    world.repository.branches[hidden].commit_id = head
+    world.oracle.look()
     world.repository.branches[hidden].commit_id = made = world.commit(entries, (head,), 0.0)
     yield 10 * MINUTE
     if world.repository.branches.get(found.name) is found and found.commit_id == head and not any(found.tokens):

@@ -9,6 +9,7 @@ from lakefs_gc_assets_tests.simulation.clocks import HOUR, MachineClock, TrueTim
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle
 from lakefs_gc_assets_tests.simulation.repository import Refused, Repository
+from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import LINK_SECONDS, Server, Servers
 
 Rules = Literal["oss", "seed"]
@@ -35,6 +36,7 @@ class Setup:
         server_skews: of each server, seconds.
         seen_servers: how many of them ever answer the collector.
         dumps: whether the collector may dump refs.
+        retention: whether runs by retention rules are among those that collect.
     """
 
     seed: int = 0
@@ -52,6 +54,7 @@ class Setup:
     page_rows: int = 3
     old_objects: int = 4
     dumps: bool = True
+    retention: bool = False
 
 
 @dataclass
@@ -93,7 +96,8 @@ class World:
         servers = Servers(repository, machines)
         servers.misbehaviour.page_rows = setup.page_rows
         servers.misbehaviour.refuse_dumps = not setup.dumps
-        oracle = Oracle(time, repository, bucket, min(setup.server_skews))
+        kind = RetentionOracle if setup.retention else Oracle
+        oracle = kind(time, repository, bucket, min(setup.server_skews))
         world = cls(setup, time, bucket, repository, servers, oracle)
         world.begin()
         return world
@@ -124,6 +128,7 @@ class World:
     def issue(self, server: Server, *, linkable: bool = False) -> tuple[str, int]:
         """A new name of one server; the oracle learns until when it can be linked."""
         key, issued = server.issue_name(linkable=linkable)
+        self.oracle.issued[key] = self.time.now
         if linkable:
             self.oracle.linkable_until[key] = issued + LINK_SECONDS - self.oracle.slowest_skew
         return key, issued

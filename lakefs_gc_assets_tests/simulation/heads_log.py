@@ -1,0 +1,71 @@
+"""Which commit was the head of what, and until when: the world's own log, by which retention is judged.
+
+It looks at no parent and at no graph. Branches are watched: where one shows a commit that nobody has seen before, this
+commit replaced the head of that branch, and its line of work goes on. A branch that is made on a commit, or set back to
+one, takes over that commit's line so far. A line that nobody continues (its branch was deleted, or set back) goes by
+the default rule, as if something had replaced its last commit the moment it was made. When a commit was made is what it
+says itself, since nothing else is written down.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+Window = Callable[[str | None], float]
+"""For how many seconds a replaced head of a branch stays; of None, of a line that nobody continues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A commit that was a head until another one replaced it; None for the last of a line."""
+
+    commit: str
+    replaced_by: str | None = None
+
+
+@dataclass
+class HeadsLog:
+    """The line of work that led to each commit, itself the last.
+
+    Attributes:
+        shown: the head that each branch shows.
+    """
+
+    lines: dict[str, tuple[Head, ...]] = field(default_factory=dict)
+    shown: dict[str, str] = field(default_factory=dict)
+
+    def look(self, heads: Mapping[str, str]) -> None:
+        """Notes what branches show now; of one branch two changes at once would be one."""
+        for branch, commit in heads.items():
+            if commit not in self.lines:
+                before = self.shown.get(branch)
+                replaced = () if before is None else (*self.lines[before][:-1], Head(before, commit))
+                self.lines[commit] = (*replaced, Head(commit))
+        self.shown = dict(heads)
+
+    def stays_until(
+        self, heads: Mapping[str, str], commits: Collection[str], window: Window, date: Callable[[str], float]
+    ) -> dict[str, float]:
+        """Until when each commit stays, if nothing changes; seconds since 1970.
+
+        Args:
+            heads: the branches that count.
+            commits: what is known; a line that goes on in an unknown commit is one that nobody continues.
+            date: when a commit was made.
+        """
+        until = dict.fromkeys(heads.values(), math.inf)
+
+        def replaced(commit: str, moment: float) -> None:
+            until[commit] = max(until.get(commit, -math.inf), moment)
+
+        continued = {head.commit for commit in commits for head in self.lines[commit][:-1]}
+        walks: list[tuple[str | None, str]] = list(heads.items())
+        walks += [(None, commit) for commit in commits if commit not in continued and commit not in heads.values()]
+        for branch, last in walks:
+            seconds = window(branch)
+            for head in self.lines[last]:
+                if head.replaced_by is not None:
+                    replaced(head.commit, date(head.replaced_by) + seconds)
+                elif branch is None:
+                    replaced(last, date(last) + seconds)
+        return until

@@ -1,0 +1,26 @@
+"""The kinds of histories, and the bugs that each of them shows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lakefs_gc_assets_tests.simulation import chains, histories, retention_histories
+from lakefs_gc_assets_tests.simulation.bugs import BUGS, Bug
+from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
+from lakefs_gc_assets_tests.simulation.playing import History
+from lakefs_gc_assets_tests.simulation.quiet import Kind
+from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Histories of one kind, one for each seed."""
+
+    generate: Callable[[int], History]
+    bugs: Mapping[str, Bug]
+
+
+KINDS: dict[Kind, Histories] = {
+    "clean": Histories(histories.generate, BUGS),
+    "optimized": Histories(chains.generate, CHAIN_BUGS),
+    "retention": Histories(retention_histories.generate, RETENTION_BUGS),
+}

@@ -1,0 +1,87 @@
+"""The servers' own list of the commits that retention keeps, made as real ones make it, their known hole included."""
+
+import csv
+import io
+from dataclasses import dataclass, field
+
+from lakefs_gc_assets.embedded import prepared_commits
+from lakefs_gc_assets.embedded.commits import Commit as EmbeddedCommit
+from lakefs_gc_assets.embedded.retention_rules import Rules
+from lakefs_gc_assets.errors import NotFound
+from lakefs_gc_assets.lakefs.facts import Commit, PrepareCommitsTask, PreparedCommits
+from lakefs_gc_assets_tests.simulation.clocks import moment
+from lakefs_gc_assets_tests.simulation.repository import Repository
+
+
+@dataclass
+class ListedCommits:
+    """Makes such lists, each in the background.
+
+    Attributes:
+        made: the ids in each list, by its run id.
+        asked: how many questions were asked about each task.
+        answers: of tasks that have ended.
+    """
+
+    repository: Repository
+    made: dict[str, frozenset[str]] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+    answers: dict[str, PrepareCommitsTask] = field(default_factory=dict)
+
+    def start(self) -> str:
+        """Begins a list."""
+        self.asked.append(0)
+        return str(len(self.asked) - 1)
+
+    def state(self, task: str, now: float, run_id: str, *, fails: bool, old: bool) -> PrepareCommitsTask:
+        """A task is at work at the first question, and ends at the second."""
+        self.asked[int(task)] += 1
+        if self.asked[int(task)] == 1:
+            return PrepareCommitsTask(False)
+        if task not in self.answers:
+            try:
+                result = None if fails else self.write(now, run_id, old=old)
+                self.answers[task] = PrepareCommitsTask(True, "failed" if fails else None, result)
+            except NotFound as refusal:
+                self.answers[task] = PrepareCommitsTask(True, str(refusal))
+        return self.answers[task]
+
+    def write(self, now: float, run_id: str, *, old: bool) -> PreparedCommits:
+        """Writes a list by a server's clock. Raises NotFound where there are no rules.
+
+        Args:
+            old: as servers before v0.101: expired commits too, and no metaranges.
+        """
+        repository = self.repository
+        if repository.rules is None:
+            raise NotFound("get gc rules: 404")
+        every = {id_: record.facts for id_, record in sorted(repository.commits.items())}
+        heads = {name: branch.commit_id for name, branch in repository.branches.items()}
+        rules = Rules(repository.rules.default_days, dict(repository.rules.branches))
+        active = prepared_commits.active_commits(heads, map(_embedded, every.values()), rules, moment(now))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if old:
+            writer.writerow(("commit_id", "expired"))
+            writer.writerows((id_, str(id_ not in active).lower()) for id_ in every)
+        else:
+            writer.writerow(prepared_commits.HEADER)
+            writer.writerows((id_, "false", every[id_].metarange_id) for id_ in every if id_ in active)
+        key = f"_lakefs/retention/gc/commits/run_id={run_id}/commits.csv"
+        repository.bucket.put(key, text.getvalue().encode())
+        self.made[run_id] = frozenset(active)
+        return PreparedCommits(run_id, repository.uri + key)
+
+
+def _embedded(commit: Commit) -> EmbeddedCommit:
+    return EmbeddedCommit(
+        commit.id,
+        "",
+        "",
+        commit.metarange_id,
+        commit.creation_date,
+        {},
+        commit.parents,
+        commit.version,
+        commit.generation,
+    )

@@ -1,0 +1,96 @@
+"""The end of a history: users stop, time passes, and a few runs must leave nothing that nothing keeps."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets_tests.simulation import versioning
+from lakefs_gc_assets_tests.simulation.clocks import HOUR
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.processes import Asked, Figures, Process, settings
+from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
+from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
+
+Kind = Literal["clean", "optimized", "retention"]
+"""Which runs a history is about."""
+_QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
+_BEFORE_TIME_PASSES: dict[Kind, tuple[Flow, ...]] = {"clean": (), "optimized": (Flow.CLEAN,), "retention": ()}
+_AFTERWARDS: dict[Kind, tuple[Flow, ...]] = {
+    "clean": (Flow.CLEAN, Flow.CLEAN),
+    "optimized": (Flow.OPTIMIZED, Flow.OPTIMIZED),
+    "retention": (Flow.COMMITTED, Flow.UNIFIED, Flow.UNIFIED),
+}
+
+
+class Left(Violation):
+    """Garbage stays although nothing keeps it."""
+
+
+class Quiet:
+    """Ends a history."""
+
+    def __init__(self, world: World, collectors: Mapping[str, Process], figures: Figures) -> None:
+        self._world, self._collectors, self._figures = world, collectors, figures
+
+    def end(self, kind: Kind) -> None:
+        """Writers stop, time passes, two runs that list: then nothing is left that nothing reaches.
+
+        Of runs by retention rules one that lists nothing comes first, and leaves nothing of what it looked at.
+        """
+        world = self._world
+        for process in self._collectors.values():
+            process.go_on(None)
+        for running in list(world.jobs):
+            if running.due is None:
+                world.abandon(running)
+        world.servers.misbehaviour = Misbehaviour(
+            page_rows=world.setup.page_rows,
+            refuse_dumps=world.servers.misbehaviour.refuse_dumps,
+            copies_first=world.servers.misbehaviour.copies_first,
+        )
+        self._end_commits()
+        if not all(self._run_alone(flow) for flow in _BEFORE_TIME_PASSES[kind]):
+            return
+        world.pass_time(_QUIET_SECONDS)
+        for flow in _AFTERWARDS[kind]:
+            if not self._run_alone(flow):
+                return
+            garbage = self._garbage(flow)
+            if not garbage and flow is not Flow.COMMITTED:
+                return
+            if garbage and flow is Flow.COMMITTED:
+                break
+            world.pass_time(2 * HOUR)
+        raise Left(f"{len(garbage)} objects stay although nothing reaches them: {', '.join(garbage[:5])}")
+
+    def _garbage(self, flow: Flow) -> list[str]:
+        """Objects that the last run had to delete and did not."""
+        garbage = self._world.garbage()
+        if flow is not Flow.COMMITTED:
+            return garbage
+        last = self._collectors["c0"]
+        assert last.run is not None
+        return [key for key in garbage if key in last.run.stored("store_df").addresses]
+
+    def _run_alone(self, flow: Flow) -> bool:
+        """A run while nobody else does anything; whether it deleted what it was to."""
+        world, last, failed = self._world, self._collectors["c0"], self._figures.failed
+        last.start(settings(True, 24.0, "month"), None, Asked(flow))
+        if self._figures.failed > failed:
+            if world.oracle.commits_hold_nothing and "empty live set" in world.log[-1]:
+                return False
+            raise Left(f"a run in quiet times failed: {world.log[-1]}")
+        assert last.run is not None
+        if last.run.plan.flow is not flow and world.setup.layout != "sharded":
+            raise Left(f"a clean run in quiet times instead of an optimized one: {last.run.plan.why_clean}")
+        return True
+
+    def _end_commits(self) -> None:
+        """Where a commit failed, somebody commits again, or resets the branch."""
+        world = self._world
+        world.pass_time(versioning.LONG_COMMIT_SECONDS)
+        for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
+            if len(branch.tokens) > 1:
+                world.start("w0 commit_now", versioning.commit_now(world, number, 0, 0))
+                branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens
+        world.oracle.look()

@@ -1,0 +1,87 @@
+"""That a run by retention rules keeps exactly what it must, by what it was told, and looks at all that may go.
+
+Commits that stay are those that the world's log of heads says, at the very second from which the run counts ages, of
+the branches and commits in the dump that it was given, with tagged ones and the server's own list. Objects that only
+other commits hold are all in the universe of a run that lists nothing, but for those that a run deleted.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from lakefs_gc_assets.collection.commits import CommitSource
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.retention import LiveDefinition
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, window_of
+from lakefs_gc_assets_tests.simulation.told import Told
+
+
+@dataclass
+class RetentionExactness:
+    """Compares; `compared` counts the live definitions of marks."""
+
+    oracle: RetentionOracle
+    compared: int = 0
+
+    def defined(self, plan: Plan, told: Told, found: LiveDefinition) -> None:
+        """A run says which commits stay."""
+        if found.live.source is not CommitSource.REFS_DUMP:
+            return
+        defined, stays = self._defined(plan, told), self._stays(plan, told)
+        live = self._metaranges(stays)
+        expired = self._metaranges(told.commits.keys() - stays) - live
+        listed = told.listed if told.rules is not None and told.listed is not None else defined
+        alone = {
+            kept_by: frozenset(each.commit_id for each in found.differences if each.kept_by == kept_by)
+            for kept_by in ("definition", "server")
+        }
+        self.compared += 1
+        for what, ours, theirs in (
+            ("keep by the definition alone", frozenset(defined - listed), alone["definition"]),
+            ("keep by the server's list alone", frozenset(listed - defined), alone["server"]),
+            ("keep", live, frozenset(found.live.metarange_ids)),
+            ("let go", expired, frozenset(found.expired_metaranges)),
+        ):
+            if ours != theirs:
+                lacks, more = len(ours - theirs), len(theirs - ours)
+                raise Violation(
+                    f"run {plan.run_id} does not {what} the right commits: it lacks {lacks}, and has {more} more"
+                )
+        if len(defined) != found.counts["commits_active"]:
+            raise Violation(f"run {plan.run_id} keeps {found.counts['commits_active']} commits, and not {len(defined)}")
+
+    def universe(self, plan: Plan, told: Told, addresses: Collection[str]) -> None:
+        """A run that lists nothing says what may go."""
+        stays = self._stays(plan, told)
+        kept, expired = self._own_objects(stays), self._own_objects(told.commits.keys() - stays)
+        there = self.oracle.bucket.objects.keys()
+        gone = {key for watched in self.oracle.runs.values() for key in watched.accepted}
+        if missed := (expired - kept - gone) & there - set(addresses):
+            raise Violation(f"run {plan.run_id} does not look at {min(missed)}, which only expired commits hold")
+
+    def _stays(self, plan: Plan, told: Told) -> set[str]:
+        """The commits that stay."""
+        return self._defined(plan, told) | set(told.tags.values()) | (told.listed or frozenset())
+
+    def _defined(self, plan: Plan, told: Told) -> set[str]:
+        """Those that were heads within the windows."""
+        oracle = self.oracle
+        if not told.asked_rules:
+            raise Violation(f"run {plan.run_id} goes on without having been told the rules")
+        now = plan.earliest_clock.timestamp()
+        if now > min(plan.started_at.timestamp(), oracle.time.now + oracle.bucket.clock.skew) + 1:
+            raise Violation(f"run {plan.run_id} counts ages from a moment that is to come by some clock")
+        if told.rules is None:
+            return set(told.commits)
+        until = oracle.log.stays_until(told.branches, told.commits.keys(), window_of(told.rules), told.date)
+        return {commit_id for commit_id, moment in until.items() if moment > now}
+
+    def _metaranges(self, commits: Collection[str]) -> frozenset[str]:
+        known = self.oracle.repository.commits
+        return frozenset(known[commit_id].facts.metarange_id for commit_id in commits) - {""}
+
+    def _own_objects(self, commits: Collection[str]) -> set[str]:
+        """What commits hold under a name that can mean nothing else."""
+        known = self.oracle.repository.commits
+        entries = (entry for commit_id in commits for entry in known[commit_id].entries.values())
+        return {entry.address for entry in entries if entry.address_type == 1}

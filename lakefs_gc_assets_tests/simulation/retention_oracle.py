@@ -1,0 +1,174 @@
+"""What must not go by retention rules: the requirement itself, kept by the world's own log of heads.
+
+An object that commits hold stays as long as some head within its branch's window had it, or a tagged commit has it.
+What is staged, remembered as a copy, about to arrive or young stays in any case, whatever commits hold it.
+
+Data can come back after it had expired: somebody makes a branch on an old commit, sets one back, reverts, picks, tags,
+imports, or makes rules longer. It is *revived*. A sweep must know of it where this happened before its last recheck
+began, or longer ago than a recheck is valid; what is revived later may be lost, and each such object is counted. What
+never expired is never lost.
+
+Ages are as exact as the clocks: the last quarter of an hour of a window is not promised. That a mark counts to the
+second from the earliest of the clocks it asked is checked elsewhere (`retention_exactness`).
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lakefs_gc_assets.lakefs.facts import RetentionRules
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.heads_log import HeadsLog, Window
+from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation
+
+CLOCKS_APART = 15 * MINUTE
+YOUNG = 24 * HOUR
+"""No run takes what was named later than this long ago: that is the servers' grace period."""
+_SETTLED = 2 * HOUR
+"""What expired longer ago than this, a run that has just ended must have known."""
+_NEVER = -math.inf
+
+
+def window_of(rules: RetentionRules | None) -> Window:
+    """The rules, as the log asks for them; without rules everything stays."""
+
+    def window(branch: str | None) -> float:
+        if rules is None:
+            return math.inf
+        days = rules.default_days if branch is None else rules.branches.get(branch, rules.default_days)
+        return days * DAY
+
+    return window
+
+
+@dataclass
+class RetentionOracle(Oracle):
+    """The account for runs by retention rules; for all others every commit counts, as in `Oracle`.
+
+    Attributes:
+        by_retention: ids of the runs that apply rules.
+        firm_until: until when objects are referenced, if nothing changes.
+        again: the same for those that lakeFS does not promise, with since when.
+        revived: since when, of those that were referenced by nothing in between.
+        restaged: when an object that a commit held was staged as well.
+        expired: how many deleted objects commits had held.
+        too_late: deleted ones that were revived after the last recheck.
+    """
+
+    log: HeadsLog = field(default_factory=HeadsLog)
+    by_retention: set[str] = field(default_factory=set)
+    firm_until: dict[str, float] = field(default_factory=dict)
+    again: dict[str, tuple[float, float]] = field(default_factory=dict)
+    revived: dict[str, float] = field(default_factory=dict)
+    restaged: dict[str, float] = field(default_factory=dict)
+    expired: int = 0
+    too_late: list[str] = field(default_factory=list)
+    _held: dict[str, tuple[tuple[str, float | None], ...]] = field(default_factory=dict)
+    _staged: frozenset[str] = frozenset()
+
+    def look(self) -> None:
+        self.log.look({name: branch.commit_id for name, branch in self.repository.branches.items()})
+        super().look()
+        now = self.time.now
+        staged, soft = self.staged()
+        firm = dict.fromkeys(staged, math.inf)
+        again = {key: (since, math.inf) for key, since in soft.items()}
+        for commit_id, until in self._stays_until().items():
+            if until + _SETTLED <= now:
+                continue
+            for key, soft_at in self._held_by(commit_id):
+                if soft_at is None:
+                    firm[key] = max(until, firm.get(key, until))
+                else:
+                    since, later = again.get(key, (soft_at, until))
+                    again[key] = min(since, soft_at), max(later, until)
+        before = {key for key in (*self.firm_until, *self.again) if self._referenced(key)}
+        self.restaged.update(dict.fromkeys((staged - self._staged) & self.firm_until.keys(), now))
+        self.firm_until, self.again, self._staged = firm, again, frozenset(staged)
+        there = {key for key in (*firm, *again) if self._referenced(key)}
+        self.revived = {key: at for key, at in self.revived.items() if key in there and key in before}
+        self.revived.update(dict.fromkeys((there - before) & self.in_commits.keys(), now))
+
+    def _stays_until(self) -> dict[str, float]:
+        commits = self.repository.commits
+        until = self.log.stays_until(
+            self.log.shown,
+            commits.keys(),
+            window_of(self.repository.rules),
+            lambda commit_id: commits[commit_id].facts.creation_date,
+        )
+        until.update(dict.fromkeys(self.repository.tags.values(), math.inf))
+        return until
+
+    def _held_by(self, commit_id: str) -> tuple[tuple[str, float | None], ...]:
+        if commit_id not in self._held:
+            entries = self.repository.commits[commit_id].entries.values()
+            held = ((self.key_of(entry), entry.soft_at) for entry in entries)
+            self._held[commit_id] = tuple((key, soft_at) for key, soft_at in held if key is not None)
+        return self._held[commit_id]
+
+    def _referenced(self, key: str, margin: float = CLOCKS_APART) -> bool:
+        """Whether something references an object, by what was there at the last look."""
+        until = max(self.firm_until.get(key, _NEVER), self.again.get(key, (0.0, _NEVER))[1])
+        return until - margin > self.time.now
+
+    def _firm(self, key: str) -> bool:
+        return self.firm_until.get(key, _NEVER) - CLOCKS_APART > self.time.now or self.being_committed(key)
+
+    def _soft_since(self, key: str) -> float | None:
+        since, until = self.again.get(key, (0.0, _NEVER))
+        return since if until - CLOCKS_APART > self.time.now else None
+
+    def _stays_anyhow(self, key: str) -> str | None:
+        if self.strange(key):
+            return "it is no object of lakeFS"
+        if self.issued.get(key, _NEVER) > self.time.now - YOUNG:
+            return f"its name is {(self.time.now - self.issued[key]) / HOUR:.1f} hours old"
+        return self.arriving(key)
+
+    def reachable(self, key: str) -> bool:
+        return self._stays_anyhow(key) is not None or self.being_committed(key) or self._referenced(key, -_SETTLED)
+
+    @property
+    def commits_hold_nothing(self) -> bool:
+        now = self.time.now
+        return not any(self._held_by(id_) for id_, until in self._stays_until().items() if until > now)
+
+    def marked(self, run_id: str, candidates: Iterable[str]) -> None:
+        if run_id not in self.by_retention:
+            super().marked(run_id, candidates)
+            return
+        self.look()
+        began = self.runs[run_id].listing_began
+        for key in candidates:
+            problem = self._stays_anyhow(key)
+            since = self.revived.get(key, _NEVER)
+            unseen = max(self.moved_hidden.get(key, _NEVER), self.restaged.get(key, _NEVER))
+            soft_since = self._soft_since(key)
+            if self._firm(key) and since < began and unseen < began:
+                problem = "it was referenced all the time"
+            elif soft_since is not None and max(soft_since, since) < began:
+                problem = "it was staged again before the listing"
+            if problem:
+                raise Violation(f"run {run_id} marks {key}: {problem}")
+
+    def deletion(self, run_id: str, key: str, recheck: Recheck) -> None:
+        self.look()
+        self.expired += key in self.in_commits
+        if run_id not in self.by_retention:
+            super().deletion(run_id, key, recheck)
+            return
+        self.deleted += 1
+        problem = self._stays_anyhow(key)
+        since, soft_since = self.revived.get(key, _NEVER), self._soft_since(key)
+        if self._firm(key):
+            if since < recheck.limit:
+                problem = f"it is referenced{'' if since == _NEVER else f' since {self.time.now - since:.0f} s'}"
+            self.too_late.append(key)
+        elif soft_since is not None:
+            if max(since, soft_since) < recheck.limit:
+                problem = f"it was staged again {self.time.now - soft_since:.0f} s ago, before the recheck"
+            self.losses.append(key)
+        if problem:
+            raise Violation(f"run {run_id} deletes {key}: {problem}")
+        self.accepted(run_id, key)

@@ -1,0 +1,29 @@
+"""Runs by retention rules in simulated histories: what stays is what the world's own log of heads says."""
+
+import pytest
+
+from lakefs_gc_assets_tests.simulation import required
+from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.retention_histories import generate
+
+HISTORIES = 500
+
+
+@pytest.mark.parametrize("part", range(required.PARTS))
+def test_nothing_goes_that_a_head_within_its_window_had(part: int) -> None:
+    required.none_breaks_a_rule("retention", HISTORIES, part)
+
+
+def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
+    required.a_seed_is_a_history("retention")
+
+
+def test_much_happens() -> None:
+    """Histories in which nothing expires, or nothing comes back into use, would show nothing."""
+    results = [play(generate(seed)) for seed in range(60)]
+    figures = [result.figures for result in results]
+    assert sum(each.by_rules for each in figures) > 200
+    assert sum(result.defined for result in results) > 300
+    assert sum(result.expired for result in results) > 200
+    assert sum(result.too_late for result in results) > 5
+    assert sum(result.live for result in results) > 400
