@@ -63,8 +63,10 @@ def verdict(found: Explanation) -> str:
         gone = next((each for each in found.decisions if each.outcome in GONE), None)
         if gone is None:
             return "is gone"
-        did = "deleted it" if gone.outcome == Outcome.ACCEPTED else "moved it to quarantine"
-        return f"is gone: run {gone.run_id} {did}"
+        if gone.outcome == Outcome.ACCEPTED:
+            return f"is gone: run {gone.run_id} deleted it"
+        purged = any(each.outcome == Outcome.PURGED and each.run_id == gone.run_id for each in found.decisions)
+        return f"is gone: run {gone.run_id} moved it to quarantine{', from where it was purged' if purged else ''}"
     if kind is Layout.UNRECOGNISED:
         return "stays: its name is none that lakeFS makes"
     if found.holders:

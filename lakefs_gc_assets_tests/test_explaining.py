@@ -10,9 +10,11 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collection import receipts, run_folder
+from lakefs_gc_assets.collection.explanation import Decision, Explanation
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.explaining import verdict
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.embedded import clients
@@ -164,3 +166,17 @@ def test_references_of_another_repository_count(made: RetainedRepository, explai
         assert f"    {borrowed} at borrowed: repository other holds it" in said
     finally:
         made.configuration()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        (["quarantined"], "is gone: run newest moved it to quarantine"),
+        (["purged", "quarantined"], "is gone: run newest moved it to quarantine, from where it was purged"),
+        (["accepted"], "is gone: run newest deleted it"),
+    ],
+)
+def test_what_became_of_what_is_gone(outcomes: list[str], said: str) -> None:
+    decisions = tuple(Decision("newest", datetime(2026, 11, 22, tzinfo=UTC), outcome, None) for outcome in outcomes)
+    address = "data/g4uk6erfnfus73frbnqg/dc0n8tpksdu988af5s00"
+    assert verdict(Explanation(address, None, (), False, (), decisions)) == said

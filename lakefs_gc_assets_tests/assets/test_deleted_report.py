@@ -1,16 +1,18 @@
 import io
+from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.assets.reporting import ending
+from lakefs_gc_assets.assets.reporting import ending, figures
 from lakefs_gc_assets.collection import lock, receipts
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Ending
+from lakefs_gc_assets_tests.collection.test_report import REPORT
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 
@@ -231,3 +233,18 @@ def test_a_sweep_waits_before_its_dump_and_its_recheck(replaying: Replaying) -> 
 )
 def test_how_a_run_ends(sweep: bool, candidates: int, failed: int, moved: bool, expected: Ending) -> None:
     assert ending(sweep, candidates, failed, moved) is expected
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_bytes_that_moved_to_quarantine_are_not_shown_as_deleted(moved: bool) -> None:
+    done, other = ("quarantined", "deleted") if moved else ("deleted", "quarantined")
+    report = replace(
+        REPORT,
+        ending=Ending.QUARANTINED if moved else Ending.DELETED,
+        counts={done: 3, other: 0, "failed": 1, "kept_live": 2},
+        object_bytes={done: 30, other: 0},
+    )
+    shown = figures(report)
+    assert (shown["ending"], shown[done], shown[f"{done}_bytes"]) == (report.ending.value, 3, 30)
+    assert shown["deleted_bytes"] == (0 if moved else 30)
+    assert (shown["failed"], shown["kept_live"]) == (1, 2)
