@@ -26,6 +26,11 @@ _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { 
 _LAUNCH = """mutation($parameters: ExecutionParams!) { launchRun(executionParams: $parameters) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
   ... on RunConfigValidationInvalid { errors { message } } } }"""
+_AGAIN = """mutation($parent: String!) { launchRunReexecution(
+  reexecutionParams: { parentRunId: $parent, strategy: FROM_FAILURE }) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
+_MATERIALIZED = """query($path: [String!]!) { assetOrError(assetKey: { path: $path }) {
+  ... on Asset { assetMaterializations(limit: 50) { runId } } } }"""
 _START_SENSOR = """mutation($selector: SensorSelector!) { startSensor(sensorSelector: $selector) {
   __typename ... on Sensor { sensorState { id status } } ... on PythonError { message } } }"""
 _SENSOR = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) { __typename ... on Sensor {
@@ -96,6 +101,18 @@ class DagsterDev:
         assert launched["__typename"] == "LaunchRunSuccess", launched
         run_id: str = launched["run"]["runId"]
         return run_id
+
+    def again(self, run_id: str) -> str:
+        """Re-executes a run from where it failed, as the button does; returns the id of the new one."""
+        launched = self.ask(_AGAIN, parent=run_id)["launchRunReexecution"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        new: str = launched["run"]["runId"]
+        return new
+
+    def materialized_by(self, asset: str) -> set[str]:
+        """The runs that an asset's page names."""
+        found = self.ask(_MATERIALIZED, path=[asset])["assetOrError"].get("assetMaterializations", [])
+        return {event["runId"] for event in found}
 
     def start_sensor(self, name: str) -> None:
         """The switch beside a sensor."""
