@@ -154,10 +154,11 @@ def live_again(run: Step) -> DataFrame:
     Raises GuardTripped where too much of what the mark found is gone.
     """
     marked, committed = run.stored("uncommitted_df"), run.stored("committed_df")
+    shown = [branch.commit_id for branch in run.repository.api.branches()] if run.plan.flow.by_retention else []
     prepared = Uncommitted.prepare(run)
     read_sha256 = committed.manifest.figures["read_sha256"]
     known = ranges_read.read(run.repository.store, run.plan.run_id, run.plan.attempt, read_sha256)
-    found = Committed.ask(run, prepared.ended_at, known)
+    found = Committed.ask(run, prepared.ended_at, known, shown)
     require_same_source(found.source, committed)
     for guard in found.definition.guards if found.definition else ():
         raise guard

@@ -1,6 +1,6 @@
 """What is live: asked of the repository and of those that `also_live` names, at the mark and again at the recheck."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -149,15 +149,18 @@ class Committed:
         return reduce(DataFrame.unionAll, [each.addresses(run) for each in self.unread])
 
     @classmethod
-    def ask(cls, run: Step, prepared_until: datetime, known: frozenset[str]) -> "Committed":
+    def ask(
+        cls, run: Step, prepared_until: datetime, known: frozenset[str], shown: Collection[str] = ()
+    ) -> "Committed":
         """Learns which commits are live, and reads the metaranges that are not among the known ids.
 
         Args:
             prepared_until: end of the last preparation of uncommitted data.
+            shown: heads there were before it, see `retention.live_definition`.
         Raises:
             LakeFSError, CorruptFile: where the answer is not complete.
         """
-        definition = _by_rules(run, prepared_until) if run.plan.flow.by_retention else None
+        definition = _by_rules(run, prepared_until, shown) if run.plan.flow.by_retention else None
         own = definition.live if definition else _every_commit(run, run.repository, prepared_until)
         others = ((each, _every_commit(run, each, prepared_until)) for each in run.repository.others)
         unread = (Unread.of(run, each, live, known) for each, live in ((run.repository, own), *others))
@@ -170,7 +173,7 @@ def _every_commit(run: Step, repository: OpenRepository, prepared_until: datetim
     )
 
 
-def _by_rules(run: Step, prepared_until: datetime) -> LiveDefinition:
+def _by_rules(run: Step, prepared_until: datetime, shown: Collection[str]) -> LiveDefinition:
     repository = run.repository
     return retention.live_definition(
         repository.api,
@@ -181,4 +184,5 @@ def _by_rules(run: Step, prepared_until: datetime) -> LiveDefinition:
         run.plan.earliest_clock,
         prepared_until,
         run.log,
+        shown,
     )

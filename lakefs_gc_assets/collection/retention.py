@@ -5,7 +5,7 @@ without rules can be collected. The server's list is united with our own set: it
 may know commits made after the dump.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -136,6 +136,7 @@ def live_definition(
     now: datetime,
     prepared_until: datetime,
     note: Callable[[str], None] = lambda message: None,
+    shown: Collection[str] = (),
 ) -> LiveDefinition:
     """Reads refs, rules, policy and the server's list anew, and computes what stays.
 
@@ -143,6 +144,8 @@ def live_definition(
         now: the moment that ages count back from; of several clocks the earliest, which keeps most.
         prepared_until: end of the last preparation of uncommitted data; the dump starts a set time later.
         note: is told what is worth a line in the log: warnings first, then differences.
+        shown: commits that stay as well: the heads there were before uncommitted data was prepared. What is staged
+            again out of one of them after that, on a branch that is then set back, is seen nowhere else.
     Raises:
         ConfigurationError: the policy file or a rule of the server cannot be meant.
         LakeFSError: there are rules and no refs dump, or the server fails.
@@ -160,7 +163,7 @@ def live_definition(
         note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
         live = commits.every_metadata_file(api, store, clock)
         return LiveDefinition(live, (), retention_rules.digest(None, policy), {}, warnings=(_NO_RULES,))
-    found = retention(api, readings, settings, now)
+    found = _with_shown(api, retention(api, readings, settings, now), shown)
     definition = define(readings, found, settings, now)
     for line in _noted(definition):
         note(line)
@@ -223,6 +226,15 @@ def retention(api: LakeFSApi, readings: Readings, settings: CollectionSettings, 
     flags[[*tags, *pinned]] = True
     flags[listed] = True
     return Retention(graph, active, tags, pinned, listed, late, flags)
+
+
+def _with_shown(api: LakeFSApi, found: Retention, shown: Collection[str]) -> Retention:
+    at = found.graph.commits.positions(pa.array(shown, pa.string()))
+    flags = found.flags.copy()
+    flags[at[at >= 0]] = True
+    unknown = [commit_id for commit_id, place in zip(shown, at.tolist(), strict=True) if place < 0]
+    late = {commit_id: api.commit(commit_id).metarange_id for commit_id in unknown}
+    return replace(found, flags=flags, late={**found.late, **late})
 
 
 def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tuple[str, ...]]:

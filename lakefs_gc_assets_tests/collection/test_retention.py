@@ -1,6 +1,7 @@
 """The live definition: dump, rules, policy and the server's list put together."""
 
 import hashlib
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,9 @@ class Server:
         rows = [f"{digest(name)},false,{metarange(name) if held is None else held}" for name, held in self.listed]
         self.store.put(LIST, "\n".join(["commit_id,expired,metarange_id", *rows, ""]).encode())
 
-    def define(self, now: datetime = NOW, notes: list[str] | None = None, **settings: Any) -> LiveDefinition:
+    def define(
+        self, now: datetime = NOW, notes: list[str] | None = None, shown: Collection[str] = (), **settings: Any
+    ) -> LiveDefinition:
         if not self.written:
             self.write()
         return retention.live_definition(
@@ -91,6 +94,7 @@ class Server:
             now,
             NOW,
             (lambda message: None) if notes is None else notes.append,
+            shown,
         )
 
 
@@ -332,3 +336,12 @@ def test_longer_rules_and_new_branches_count_when_they_are_read(server: Server) 
     third = server.define()
     assert metarange("a") in third.live.metarange_ids
     assert third.rules_digest == first.rules_digest
+
+
+def test_heads_that_a_recheck_was_shown_before_stay(server: Server) -> None:
+    """A branch on an expired commit may be set back while uncommitted data is prepared."""
+    server.api.commits = {digest("new"): Script(commit("new", 0, "d"))}
+    found = server.define(shown=[digest("a"), digest("d"), digest("new")])
+    assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "older", "a", "new")
+    assert found.expired_metaranges == ()
+    assert found.counts["commits_expired"] == 1

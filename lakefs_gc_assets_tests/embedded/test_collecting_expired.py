@@ -4,9 +4,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import demo, running
+from lakefs_gc_assets.assets.live import Uncommitted
+from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import report
 from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.collection.plan import Flow
@@ -77,13 +80,19 @@ def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(spark
         assert collected(server, repository, Flow.UNIFIED).counts["deleted"] == 0
 
 
-def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is gone again by the time when the recheck reads refs: what it had may be staged elsewhere."""
     with EmbeddedServer(tmp_path, settings=Settings()) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):
             repository = clients.repository(server)
             clients.upload(server, "replaced", b"old")
             old = clients.commit(server, "old")["id"]
+        with server.clock.at(now - 25 * DAYS):
+            clients.upload(server, "replaced", b"less old")
+            less_old = clients.commit(server, "less old")["id"]
         with server.clock.at(now - 20 * DAYS):
             clients.upload(server, "replaced", b"anew")
             clients.commit(server, "new")
@@ -95,16 +104,26 @@ def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(spark: Spark
 
         def branching(line: str) -> None:
             if "candidates: candidates:" in line:
-                branch = {"name": "rescued", "source": old}
-                assert clients.call(server, "POST", f"/repositories/{repository}/branches", branch)[0] == 201
+                for branch in ({"name": "rescued", "source": old}, {"name": "shown", "source": less_old}):
+                    assert clients.call(server, "POST", f"/repositories/{repository}/branches", branch)[0] == 201
 
+        prepare = Uncommitted.prepare
+
+        def prepared(run: Step, *progress: Any) -> Uncommitted:
+            found = prepare(run, *progress)
+            clients.call(server, "DELETE", f"/repositories/{repository}/branches/shown")
+            return found
+
+        monkeypatch.setattr(Uncommitted, "prepare", prepared)
         with running.instance() as home:
             succeeded, run_id, error = running.execute(loaded, None, branching, SystemClock(), home, Flow.COMMITTED)
             assert succeeded, error
             found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
         assert found is not None
-        assert (found.counts["candidates"], found.counts["kept_live"], found.counts["deleted"]) == (1, 1, 0)
+        assert (found.counts["candidates"], found.counts["kept_live"], found.counts["deleted"]) == (2, 2, 0)
         assert status_of(server, "rescued", "replaced") == 200
+        assert status_of(server, "shown", "replaced") == 404
+        assert status_of(server, less_old, "replaced") == 200
 
 
 def test_references_of_repositories_that_are_named_count(spark: SparkSession, tmp_path: Path) -> None:
