@@ -132,8 +132,9 @@ class Run(Marking):
 
     def live_again(self) -> set[str]:
         """Addresses that became live since the mark, as `assets.deleted_report.live_again`."""
+        shown = self.heads_shown()
         prepared = self.prepare()
-        live = self.live_commits(prepared.ended_at)
+        live = self.live_commits(prepared.ended_at, shown)
         marked = self.stored("committed_df").figures
         if live.source.value != marked["commit_source"]:
             raise OrderViolation(f"commits come from the {live.source}, at the mark from the {marked['commit_source']}")

@@ -189,10 +189,10 @@ class Marking(Retaining):
             return self.marked_by_rules(prepared_until).live
         return self.live_commits(prepared_until)
 
-    def live_commits(self, prepared_until: datetime) -> LiveCommits:
-        """The commits that are live."""
+    def live_commits(self, prepared_until: datetime, shown: Collection[str] = ()) -> LiveCommits:
+        """The commits that are live; see `live_by_rules`."""
         if self.plan.flow.by_retention:
-            return self.live_by_rules(prepared_until).live
+            return self.live_by_rules(prepared_until, shown).live
         repository = self.repository
         return commits.live_commits(
             api=repository.api,

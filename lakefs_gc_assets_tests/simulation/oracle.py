@@ -70,6 +70,7 @@ class Watched:
     run_id: str
     accepted: dict[str, int] = field(default_factory=dict)
     receipted: set[str] = field(default_factory=set)
+    restored: set[str] = field(default_factory=set)
     listing_began: float = 0.0
 
 
@@ -247,6 +248,8 @@ class Oracle:
             if outcome in ("copied", "restored"):
                 if there not in self.bucket.objects:
                     raise Violation(f"run {run_id} has a receipt {outcome} for {address}, and {there} is not there")
+                if outcome == "restored":
+                    watched.restored.add(address)
             elif outcome in ("accepted", "quarantined"):
                 if address not in accepted:
                     raise Violation(f"run {run_id} has a receipt for {address}, which was not deleted")

@@ -10,6 +10,7 @@ from unittest import mock
 
 from lakefs_gc_assets.collection import hidden, quarantining, restoring, uncommitted
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.configuration import SweepMode
 from lakefs_gc_assets_tests.simulation import ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
@@ -27,6 +28,8 @@ from lakefs_gc_assets_tests.simulation.world import Setup, World
 OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS | ruling.OPERATIONS
 MIN_AGES = (24.0, 24.0, 24.0, 48.0, 6.0, 0.0)
 WINDOWS = ("month", "day", "slice")
+DRY_RUN, DELETE, MOVE = range(3)
+"""What a run is to do with its candidates."""
 FLOWS = (Flow.CLEAN, Flow.OPTIMIZED, Flow.COMMITTED, Flow.UNIFIED)
 
 
@@ -198,7 +201,9 @@ class Player:
         match what:
             case "start":
                 sweep, age, window, budget, *asked = numbers
-                options = settings(bool(sweep), MIN_AGES[age % len(MIN_AGES)], WINDOWS[window % len(WINDOWS)])
+                mode: SweepMode = "quarantine" if sweep == MOVE else "delete"
+                min_age, slice_window = MIN_AGES[age % len(MIN_AGES)], WINDOWS[window % len(WINDOWS)]
+                options = settings(bool(sweep), min_age, slice_window, sweep_mode=mode)
                 process.start(options, budget, Asked(FLOWS[asked[0]], asked[1]) if asked else ASKED)
             case "go_on":
                 process.go_on(numbers[0])
@@ -214,6 +219,8 @@ class Player:
                 process.frozen = True
             case "resume":
                 process.resume(numbers[1], whole=bool(numbers[0]))
+            case "put_back":
+                process.put_back()
             case "approve":
                 process.approve(numbers[0])
             case "fail":

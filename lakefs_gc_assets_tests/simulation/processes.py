@@ -10,7 +10,7 @@ from lakefs_gc_assets.collection import lock, run_folder
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.configuration import CollectionSettings, SweepMode
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -23,6 +23,7 @@ from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.frames import Shelf
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
+from lakefs_gc_assets_tests.simulation.putting_back import put_back
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
@@ -61,7 +62,9 @@ class Crash(Violation):
 
 
 @cache
-def settings(sweep: bool, min_age_hours: float, slice_window: str, approved: str = "") -> CollectionSettings:
+def settings(
+    sweep: bool, min_age_hours: float, slice_window: str, approved: str = "", sweep_mode: SweepMode = "delete"
+) -> CollectionSettings:
     """Settings of a run, perhaps to delete by a mark that was made before.
 
     No guard of amount trips: a small world is often mostly garbage.
@@ -72,6 +75,7 @@ def settings(sweep: bool, min_age_hours: float, slice_window: str, approved: str
             "min_age_hours": min_age_hours,
             "slice_window": slice_window,
             "approve_run": approved,
+            "sweep_mode": sweep_mode,
             "max_candidate_share": 1.0,
             "max_branch_loss_share": 1.0,
             "max_uncommitted_loss_share": 1.0,
@@ -207,8 +211,14 @@ class Process:
             return
         if (self.run.run_id, STEPS[3]) in self.shelf:
             options = self.options
-            self.options = settings(False, options.min_age_hours, options.slice_window, self.run.run_id)
+            asked = options.min_age_hours, options.slice_window
+            self.options = settings(False, *asked, self.run.run_id, options.sweep_mode)
             self._launch(self.run.run_id, self.run.owner, self.run.windows, STEPS[:4], budget)
+
+    def put_back(self) -> None:
+        """What the last run moved to quarantine comes back."""
+        if not self.active and self.run is not None and self.options is not None:
+            put_back(self.world, self.run.run_id, self.options)
 
     def _launch(
         self, run_id: str, owner: str, windows: tuple[str, ...], done: Sequence[str], budget: int | None

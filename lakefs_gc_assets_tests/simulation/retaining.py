@@ -1,5 +1,6 @@
 """What the simulated collector does by retention rules: `assets.live` and `assets.expired` on plain rows."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,8 +16,8 @@ from lakefs_gc_assets_tests.simulation.plain import Row
 class Retaining(Carrying):
     """What is live, and what may go, where rules apply."""
 
-    def live_by_rules(self, prepared_until: datetime) -> LiveDefinition:
-        """Reads refs, rules and the server's list anew."""
+    def live_by_rules(self, prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
+        """Reads refs, rules and the server's list anew; `shown` are the heads before uncommitted data was prepared."""
         repository = self.repository
         return retention.live_definition(
             api=repository.api,
@@ -26,7 +27,12 @@ class Retaining(Carrying):
             clock=repository.clock,
             now=self.plan.earliest_clock,
             prepared_until=prepared_until,
+            shown=shown,
         )
+
+    def heads_shown(self) -> list[str]:
+        """The heads that branches show, where a recheck must know them."""
+        return [branch.commit_id for branch in self.repository.api.branches()] if self.plan.flow.by_retention else []
 
     def marked_by_rules(self, prepared_until: datetime) -> LiveDefinition:
         """The same for a mark, which is compared with what must stay."""

@@ -1,6 +1,6 @@
 """Seeded bugs of runs by retention rules: what a hurried collector takes for expired, see `bugs`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from lakefs_gc_assets.collection.active_commits import Graph
 from lakefs_gc_assets.collection.commits import LiveCommits
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.policy import Policy
+from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collection.server_commits import ServerCommits
 from lakefs_gc_assets.errors import LakeFSError
@@ -35,11 +36,11 @@ class OtherRules(Run):
         """The rules that it goes by."""
         return ask()
 
-    def live_by_rules(self, prepared_until: datetime) -> LiveDefinition:
+    def live_by_rules(self, prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
         told = self.repository
         self.repository = replace(told, api=_Misled(told.api, lambda: self.rules(told.api.retention_rules)))
         try:
-            return super().live_by_rules(prepared_until)
+            return super().live_by_rules(prepared_until, shown)
         finally:
             self.repository = told
 
@@ -105,8 +106,8 @@ class NewCommitsAlone(Run):
         self.store("expired", (), (), {"metaranges": frozenset(found.expired_metaranges)})
         return found
 
-    def live_commits(self, prepared_until: datetime) -> LiveCommits:
-        live = super().live_commits(prepared_until)
+    def live_commits(self, prepared_until: datetime, shown: Collection[str] = ()) -> LiveCommits:
+        live = super().live_commits(prepared_until, shown)
         if not self.plan.flow.by_retention:
             return live
         expired = self.stored("expired").figures["metaranges"]
@@ -127,12 +128,12 @@ class UncommittedAlone(Run):
 class LatestClock(Run):
     """Counts ages back from the clock that is ahead of the others."""
 
-    def live_by_rules(self, prepared_until: datetime) -> LiveDefinition:
+    def live_by_rules(self, prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
         plan, own = self.plan, self.repository.clock.now()
         ahead = max(latest_clock(self.repository) - own, timedelta())
         self.plan = replace(plan, earliest_clock=plan.started_at + ahead)
         try:
-            return super().live_by_rules(prepared_until)
+            return super().live_by_rules(prepared_until, shown)
         finally:
             self.plan = plan
 
@@ -165,13 +166,25 @@ class AgedByCommit(Run):
         return [{**row, **dict.fromkeys(("issued_at", "last_modified"), dates[row["address"]])} for row in rows]
 
 
+def _with_receipts(run: Run, outcomes: Collection[str]) -> frozenset[str]:
+    store = run.repository.store
+    earlier = [run_id for run_id in run_folder.newest_runs(store) if run_id != run.run_id]
+    rows = (row for run_id in earlier for row in receipts.read(store, run_id).to_pylist())
+    return frozenset(row["address"] for row in rows if row["outcome"] in outcomes)
+
+
 class FailedTakenForGone(Run):
     """Does not ask again about what an earlier run could not delete."""
 
     def deleted_before(self) -> frozenset[str]:
-        store = self.repository.store
-        earlier = [run_id for run_id in run_folder.newest_runs(store) if run_id != self.run_id]
-        return frozenset(row["address"] for run_id in earlier for row in receipts.read(store, run_id).to_pylist())
+        return super().deleted_before() | _with_receipts(self, (Outcome.FAILED,))
+
+
+class BackTakenForGone(Run):
+    """Does not look at what was brought back."""
+
+    def deleted_before(self) -> frozenset[str]:
+        return super().deleted_before() | _with_receipts(self, receipts.GONE)
 
 
 def _last_parents(commits: CommitColumns) -> Integers:
@@ -247,5 +260,6 @@ RETENTION_BUGS: dict[str, Bug] = {
     "what active commits hold not subtracted": Bug(run=ActiveNotSubtracted),
     "age taken from the commit's date": Bug(run=AgedByCommit),
     "failed deletions taken for done": Bug(run=FailedTakenForGone),
+    "what was brought back taken for gone": Bug(run=BackTakenForGone),
 }
 """By name."""

@@ -55,7 +55,7 @@ class RetentionExactness:
         stays = self._stays(plan, told)
         kept, expired = self._own_objects(stays), self._own_objects(told.commits.keys() - stays)
         there = self.oracle.bucket.objects.keys()
-        gone = {key for watched in self.oracle.runs.values() for key in watched.accepted}
+        gone = {key for watched in self.oracle.runs.values() for key in watched.accepted.keys() - watched.restored}
         if missed := (expired - kept - gone) & there - set(addresses):
             raise Violation(f"run {plan.run_id} does not look at {min(missed)}, which only expired commits hold")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.histories import ARGUMENTS, LEAST_STEPS, Maker
-from lakefs_gc_assets_tests.simulation.playing import FLOWS, MIN_AGES, WINDOWS, History, Step
+from lakefs_gc_assets_tests.simulation.playing import DELETE, DRY_RUN, FLOWS, MIN_AGES, MOVE, WINDOWS, History, Step
 from lakefs_gc_assets_tests.simulation.processes import CALLS
 from lakefs_gc_assets_tests.simulation.world import Setup
 
@@ -109,6 +109,8 @@ class _RetentionMaker(Maker):
             (self.troubled, 4),
             (self.refused, 3),
             (self.between, 2),
+            (self.killed_late, 4),
+            (self.brought_back, 3),
         )
 
     def setup(self, seed: int) -> Setup:
@@ -156,11 +158,11 @@ class _RetentionMaker(Maker):
     def start(self, name: str) -> None:
         """A run begins."""
         flow = self.chance.choices(tuple(_FLOWS), tuple(_FLOWS.values()))[0]
-        self.open(name, flow, sweep=self.chance.random() < 0.9)
+        self.open(name, flow, sweep=self.chance.choices((DRY_RUN, DELETE, MOVE), (2, 17, 1))[0])
 
-    def open(self, name: str, flow: Flow, *, sweep: bool = True) -> None:
+    def open(self, name: str, flow: Flow, *, sweep: int = DELETE) -> None:
         """A run of a flow begins."""
-        numbers = (int(sweep), self.age, self.window, self.budget(), FLOWS.index(flow), 0)
+        numbers = (sweep, self.age, self.window, self.budget(), FLOWS.index(flow), 0)
         self.steps.append(Step(name, "start", numbers))
 
     def marked(self, name: str) -> None:
@@ -224,6 +226,27 @@ class _RetentionMaker(Maker):
             if fails:
                 self.steps.append(Step(name, "refuse_deletes", (1,)))
             self.finish(name)
+
+    def killed_late(self, name: str) -> None:
+        """A collector dies after its mark, and goes on later, when other things count."""
+        self.marked(name)
+        self.steps.append(Step(name, "kill"))
+        for _ in range(self.chance.randint(1, 3)):
+            self.do(self.chance.choice(("branch_commit", "branch_commit", "lengthen_rules", "commit_now")))
+        self.wait(self.chance.choice((1, MINUTE, 20 * MINUTE, 3 * HOUR)))
+        self.steps.append(Step(name, "resume", (int(self.chance.random() < 0.3), self.budget())))
+        self.finish(name)
+
+    def brought_back(self, name: str) -> None:
+        """What a run moved to quarantine comes back, and may go once more."""
+        self.open(name, Flow.COMMITTED, sweep=MOVE)
+        self.finish(name)
+        self.steps.append(Step(name, "put_back"))
+        if self.chance.random() < 0.4:
+            self.do("branch_commit")
+        self.wait(self.chance.choice((MINUTE, 3 * HOUR, 30 * HOUR)))
+        self.start(name)
+        self.finish(name)
 
     def between(self, name: str) -> None:
         """A run by rules between a clean one and one that builds on that."""

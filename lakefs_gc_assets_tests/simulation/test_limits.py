@@ -109,3 +109,63 @@ class TestUnlistedRenames:
     def test_no_sweep_deletes_it(self) -> None:
         result = played(*self.STEPS, setup=self.SETUP)
         assert (result.deleted, result.losses) == (0, 0)
+
+
+class TestExpiredDataThatComesBackIntoUse:
+    """A revert, a branch on an old commit, a longer rule: what is there when the last recheck begins counts."""
+
+    SETUP = Setup(old_objects=0, retention=True)
+    DAYS = Step("time", "seconds", (int(4 * 24 * HOUR),))
+    REPLACED = (
+        Step("a0", "set_rules", (3, 4, 3)),
+        Step("w0", "upload_now", (0, 0, 1, 0)),
+        Step("w0", "commit_now", (0, 0, 0)),
+        Step("w0", "upload_now", (0, 0, 2, 0)),
+        Step("w0", "commit_now", (0, 0, 0)),
+        DAYS,
+    )
+    """Two days by the rules; four days ago the first of two objects was replaced."""
+    SWEEP = Step("c0", "start", (1, 0, 0, 0, 2, 0))
+    UNTIL_SWEEP = Step("c0", "until", (11, 2))
+    LONGER = Step("a0", "lengthen_rules", (9,))
+    BRANCHES = (Step("w1", "branch_commit", (0, 0)), Step("w1", "branch_commit", (0, 0)))
+    """Both old commits, the empty first one among them."""
+
+    def played(self, *steps: Step) -> tuple[int, int]:
+        """How many objects a run deletes when this happens while it works, and how many of them are lost."""
+        result = play(History(self.SETUP, (*self.REPLACED, self.SWEEP, *steps, FINISH)), quiet=False)
+        return result.deleted, result.too_late
+
+    def test_it_goes_where_nothing_happens(self) -> None:
+        assert self.played() == (1, 0)
+
+    def test_what_happens_before_the_recheck_keeps_it(self) -> None:
+        assert self.played(self.UNTIL_SWEEP, *self.BRANCHES) == (0, 0)
+        assert self.played(self.UNTIL_SWEEP, self.LONGER) == (0, 0)
+
+    def test_what_is_staged_again_while_the_recheck_reads_stays(self) -> None:
+        """Uncommitted data is prepared by then; the branch that showed the object is set back before refs are read."""
+        moved = [
+            step
+            for branch in (0, 1)
+            for step in (
+                Step("w2", "hard_reset", (branch, 0, 1)),
+                Step("w3", "set_metadata", (branch, 0, 1)),
+                Step("w2", "go_on", (0,)),
+            )
+        ]
+        assert self.played(self.UNTIL_SWEEP, *self.BRANCHES, Step("c0", "until", (3, 1)), *moved) == (0, 0)
+
+    def test_what_happens_after_it_is_too_late(self) -> None:
+        assert self.played(UNTIL_DELETE, *self.BRANCHES) == (1, 1)
+        assert self.played(UNTIL_DELETE, self.LONGER) == (1, 1)
+
+    def test_a_sweep_that_takes_longer_than_a_recheck_is_valid_checks_again(self) -> None:
+        """So the window is no longer than that."""
+        pause = Step("time", "seconds", (int(HOUR),))
+        killed, resumed = Step("c0", "kill"), Step("c0", "resume", (0, 1000))
+        assert self.played(UNTIL_DELETE, killed, *self.BRANCHES, pause, resumed) == (0, 0)
+
+    def test_staged_data_stays_whatever_becomes_of_its_commit(self) -> None:
+        staged = Step("w1", "stage_object", (0, 3, 0))
+        assert self.played(self.UNTIL_SWEEP, staged) == (0, 0)
