@@ -204,7 +204,7 @@ def distinct(call: str) -> tuple[Fault, ...]:
             return (Fault.FAILS, Fault.TIMES_OUT, Fault.LOST, Fault.DIES)
         case "put_if_absent" | "put_if_match" | "copy_if_absent" | "delete":
             return (Fault.FAILS, Fault.TIMES_OUT, Fault.LOST, Fault.DENIED, Fault.DIES)
-        case "prepare_uncommitted" | "start_refs_dump" | "refs_dump":
+        case "prepare_uncommitted" | "start_refs_dump" | "refs_dump" | "start_prepare_commits" | "prepare_commits":
             return tuple(Fault)
         case _:
             return (Fault.FAILS, Fault.FORBIDDEN, Fault.TIMES_OUT, Fault.THROTTLED, Fault.DIES)

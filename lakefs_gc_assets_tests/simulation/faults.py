@@ -6,7 +6,7 @@ Each is played in the same small world. A play is a kind of run, a fault, the nu
 import pickle
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any, cast
@@ -19,7 +19,7 @@ from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.lakefs.facts import LakeFSApi, RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import versioning, writers
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
@@ -32,6 +32,8 @@ from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.processes import ASKED, LOCK_EXPIRY, Asked, Figures, Process, settings
+from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
+from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.stepping import STEPS, Killed
 from lakefs_gc_assets_tests.simulation.world import Setup, World
@@ -46,6 +48,8 @@ SWEEP, DRY = settings(True, 24.0, "month"), settings(False, 24.0, "month")
 MOVE = SWEEP.model_copy(update={"sweep_mode": "quarantine"})
 OPTIMIZED = Asked(Flow.OPTIMIZED)
 _SETUP = Setup(rules="seed", listing_page=8, delete_limit=2, old_objects=5)
+_BY_RULES = replace(_SETUP, retention=True)
+RULES = RetentionRules(default_days=5, branches={"alpha": 6})
 BEFORE: tuple[tuple[str, tuple[int, ...]], ...] = (
     # Two commits of main, the first alone holds an object that was replaced; a tag holds the second.
     ("upload_now", (0, 0, 1, 0)),
@@ -170,13 +174,16 @@ class Scene:
     world: World
     make_run: type[FiledRun] = FiledRun
     exactness: Exactness = field(init=False)
+    retention: RetentionExactness | None = field(init=False)
     shelf: Shelf = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     completed: dict[str, list[str]] = field(default_factory=dict)
     opened: Opened | None = None
 
     def __post_init__(self) -> None:
-        self.exactness = Exactness(self.world.bucket, self.world.oracle)
+        oracle = self.world.oracle
+        self.exactness = Exactness(self.world.bucket, oracle)
+        self.retention = RetentionExactness(oracle) if isinstance(oracle, RetentionOracle) else None
 
     def do(self, operations: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
         """Writers do something, and end it."""
@@ -192,16 +199,8 @@ class Scene:
         world = self.world
         world.background.clear()
         self.figures.failed = 0
-        return FailingProcess(
-            world,
-            "c0",
-            self.shelf,
-            self.figures,
-            self.exactness,
-            self.make_run,
-            faults=faults,
-            completed=self.completed,
-        )
+        given = (self.shelf, self.figures, self.exactness, self.make_run, self.retention)
+        return FailingProcess(world, "c0", *given, faults=faults, completed=self.completed)
 
     def start(self, options: CollectionSettings, faults: Faults, asked: Asked = ASKED) -> Ended:
         """A new run."""
@@ -294,6 +293,7 @@ class Kind:
         follow: what comes after it days later, and deletes what became old enough.
         flow: that the report of the run and of its repetition names; None where there is none.
         deletes: whether it deletes.
+        setup: of its world.
     """
 
     prepare: Callable[[Scene], object]
@@ -303,6 +303,7 @@ class Kind:
     follow: Callable[[Scene, Faults], Ended]
     flow: Flow | None = Flow.CLEAN
     deletes: bool = True
+    setup: Setup = _SETUP
 
 
 def _begin(scene: Scene) -> None:
@@ -325,6 +326,23 @@ def _after_clean(scene: Scene) -> None:
     scene.do(LATER)
     scene.world.pass_time(30 * HOUR)
     scene.do(YOUNG)
+
+
+def _expired(scene: Scene) -> None:
+    """Commits of two weeks ago, which others took the place of a few days later, with rules that keep a few days."""
+    scene.do(tuple((name, _on_time(name, numbers)) for name, numbers in BEFORE))
+    scene.world.pass_time(3 * DAY)
+    scene.do((*LATER, ("commit_now", (0, 0, 0)), ("commit_now", (1, 0, 0))))
+    scene.world.pass_time(10 * DAY)
+    scene.world.repository.rules = RULES
+    require_well(scene.start(DRY, Faults(), Asked(Flow.UNIFIED)))
+    scene.world.pass_time(3 * HOUR)
+    scene.do(YOUNG)
+
+
+def _on_time(name: str, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Commits are dated to when they are made."""
+    return (numbers[0], 0, 0) if name == "commit_now" else numbers
 
 
 def _marked(scene: Scene) -> None:
@@ -357,6 +375,8 @@ def _resumed(options: CollectionSettings, asked: Asked = ASKED) -> Callable[[Sce
 
 
 _SWEPT, _REPEATED = _begun(SWEEP), _begun(SWEEP, OPTIMIZED)
+_COMMITTED, _UNIFIED = Asked(Flow.COMMITTED), Asked(Flow.UNIFIED)
+_BY_COMMITTED, _BY_UNIFIED = _begun(SWEEP, _COMMITTED), _begun(SWEEP, _UNIFIED)
 KINDS = {
     "clean": Kind(_young, _SWEPT, _resumed(SWEEP), _SWEPT, _SWEPT),
     "dry": Kind(_young, _begun(DRY), _resumed(DRY), _begun(DRY), _SWEPT, deletes=False),
@@ -364,6 +384,16 @@ KINDS = {
     "approved": Kind(_marked, _approve, _approve, _SWEPT, _SWEPT),
     "quarantine": Kind(_young, _begun(MOVE), _resumed(MOVE), _begun(MOVE), _begun(MOVE)),
     "restore": Kind(_moved, Scene.restore, Scene.restore, _SWEPT, _SWEPT, flow=None, deletes=False),
+    "committed": Kind(
+        *(_expired, _BY_COMMITTED, _resumed(SWEEP, _COMMITTED), _BY_COMMITTED, _BY_UNIFIED),
+        flow=Flow.COMMITTED,
+        setup=_BY_RULES,
+    ),
+    "unified": Kind(
+        *(_expired, _BY_UNIFIED, _resumed(SWEEP, _UNIFIED), _BY_UNIFIED, _BY_UNIFIED),
+        flow=Flow.UNIFIED,
+        setup=_BY_RULES,
+    ),
 }
 
 
@@ -377,7 +407,7 @@ def require_well(ended: Ended) -> None:
 def _prepared(name: str) -> bytes:
     """A scene right before the run."""
     with deterministic(1):
-        scene = Scene(World.of(_SETUP))
+        scene = Scene(World.of(KINDS[name].setup))
         KINDS[name].prepare(scene)
         if name not in ("approved", "restore"):
             scene.opened = None
