@@ -5,7 +5,7 @@
   retention rules, `choosing` what they act on.
 - The collector, `collection/` in the order of `assets/` on plain rows: `stepping`, `carrying`, `retaining`, `marking`,
   `collector`, `plain`, `frames`; as processes that stop between any two calls, fail, die and come back: `coroutines`,
-  `processes`.
+  `processes`, what they are `asked`, and the `calls` before which they stop.
 - Who can reach what, and whether what a collector claims is so: `oracle`. Whether an optimized run marks what a clean
   one would: `exactness`. What retention keeps, by a log of heads (`heads_log`): `retention_oracle`, and to the second
   `retention_exactness`.
@@ -15,6 +15,6 @@
 - Whole runs of each kind in which one call goes wrong: `filed` (the collector with its frames as files),
   `failing_calls`, `faults`, `fault_bugs`, `faults_soak`.
 
-Runs differ in what they are opened for (`processes.Asked`) and in their plan, as in the product; a run with a bug is a
+Runs differ in what they are opened for (`asked.Asked`) and in their plan, as in the product; a run with a bug is a
 subclass of `collector.Run`, handed to `playing.play` as `make_run`.
 """

@@ -22,6 +22,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.facts import LakeFSApi, RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import versioning, writers
+from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
@@ -31,7 +32,7 @@ from lakefs_gc_assets_tests.simulation.frames import Shelf
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import deterministic
-from lakefs_gc_assets_tests.simulation.processes import ASKED, LOCK_EXPIRY, Asked, Figures, Process, settings
+from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi

@@ -12,12 +12,13 @@ from lakefs_gc_assets.collection import hidden, quarantining, restoring, uncommi
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.configuration import SweepMode
 from lakefs_gc_assets_tests.simulation import ruling, versioning, writers
+from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.frames import Shelf
-from lakefs_gc_assets_tests.simulation.processes import ASKED, Asked, Figures, Process, settings
+from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.quiet import Kind, Quiet
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.repository import Refused

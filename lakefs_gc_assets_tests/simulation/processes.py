@@ -4,19 +4,20 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 from lakefs_gc_assets.collection import lock, run_folder
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import CollectionSettings, SweepMode
+from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.facts import LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, MARK_VALID, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
+from lakefs_gc_assets_tests.simulation.calls import CALLS
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
@@ -30,79 +31,12 @@ from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.stepping import STEPS, Killed
 from lakefs_gc_assets_tests.simulation.world import World
 
-CALLS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        "list_level data/",
-        "prepare_uncommitted",
-        "diff|branches",
-        "start_refs_dump",
-        "refs_dump",
-        "get _lakefs/[0-9a-f]{64}",
-        "stat",
-        "delete",
-        "put_if_absent",
-        "retention_rules",
-        "start_prepare_commits|prepare_commits_task|prepare_commits$",
-        "get _lakefs/retention/gc/uncommitted/restored.json",
-    )
-)
-"""Kinds of calls before which a collector can be told to stop, or to fail."""
-CALLS_OF_ALL = 9
-"""So many of them are made by runs of every flow."""
-LOCK_EXPIRY = 1 * HOUR
-MARK_VALID = 30 * HOUR
-"""A mark older than this is not swept."""
 _CALL_SECONDS = 0.05
 _YEAR_4000 = 64_060_588_800
 
 
 class Crash(Violation):
     """The collector ended with something that is none of its own errors."""
-
-
-@cache
-def settings(
-    sweep: bool, min_age_hours: float, slice_window: str, approved: str = "", sweep_mode: SweepMode = "delete"
-) -> CollectionSettings:
-    """Settings of a run, perhaps to delete by a mark that was made before.
-
-    No guard of amount trips: a small world is often mostly garbage.
-    """
-    return CollectionSettings.model_validate(
-        {
-            "sweep": sweep,
-            "min_age_hours": min_age_hours,
-            "slice_window": slice_window,
-            "approve_run": approved,
-            "sweep_mode": sweep_mode,
-            "max_candidate_share": 1.0,
-            "max_branch_loss_share": 1.0,
-            "max_uncommitted_loss_share": 1.0,
-            "max_mark_age_hours": MARK_VALID / HOUR,
-            "lock_expiry_minutes": LOCK_EXPIRY / MINUTE,
-            "allow_rules_of_unknown_branches": True,
-            # A collector that stands still for days goes on all the same.
-            "prepare_timeout_seconds": 1e9,
-            "prepare_commits_timeout_seconds": 1e9,
-            "dump_timeout_seconds": 1e9,
-        }
-    )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a run is opened for.
-
-    Attributes:
-        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all.
-    """
-
-    flow: Flow = Flow.CLEAN
-    only_windows: int = 0
-
-
-ASKED = Asked()
 
 
 @dataclass

@@ -5,9 +5,10 @@ from typing import Literal
 
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets_tests.simulation import versioning
+from lakefs_gc_assets_tests.simulation.asked import Asked, settings
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.processes import Asked, Figures, Process, settings
+from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
 

@@ -1,0 +1,56 @@
+"""What a run is asked to do: its flow, and the settings that it has."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.configuration import CollectionSettings, SweepMode
+from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
+
+LOCK_EXPIRY = 1 * HOUR
+MARK_VALID = 30 * HOUR
+"""A mark older than this is not swept."""
+
+
+@cache
+def settings(
+    sweep: bool, min_age_hours: float, slice_window: str, approved: str = "", sweep_mode: SweepMode = "delete"
+) -> CollectionSettings:
+    """Settings of a run, perhaps to delete by a mark that was made before.
+
+    No guard of amount trips: a small world is often mostly garbage.
+    """
+    return CollectionSettings.model_validate(
+        {
+            "sweep": sweep,
+            "min_age_hours": min_age_hours,
+            "slice_window": slice_window,
+            "approve_run": approved,
+            "sweep_mode": sweep_mode,
+            "max_candidate_share": 1.0,
+            "max_branch_loss_share": 1.0,
+            "max_uncommitted_loss_share": 1.0,
+            "max_mark_age_hours": MARK_VALID / HOUR,
+            "lock_expiry_minutes": LOCK_EXPIRY / MINUTE,
+            "allow_rules_of_unknown_branches": True,
+            # A collector that stands still for days goes on all the same.
+            "prepare_timeout_seconds": 1e9,
+            "prepare_commits_timeout_seconds": 1e9,
+            "dump_timeout_seconds": 1e9,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is opened for.
+
+    Attributes:
+        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all.
+    """
+
+    flow: Flow = Flow.CLEAN
+    only_windows: int = 0
+
+
+ASKED = Asked()
