@@ -56,8 +56,9 @@ class LiveCheck:
     def _look(self, copies: DataFrame) -> tuple[Committed, DataFrame]:
         """Uncommitted data, and ranges that were not read before."""
         run = self._run
+        shown = [branch.commit_id for branch in run.repository.api.branches()] if run.plan.flow.by_retention else []
         prepared = Uncommitted.prepare(run)
-        found = Committed.ask(run, prepared.ended_at, self._known)
+        found = Committed.ask(run, prepared.ended_at, self._known, shown)
         for guard in found.definition.guards if found.definition else ():
             raise guard
         if self._first is not None:

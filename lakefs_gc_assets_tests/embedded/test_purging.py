@@ -266,6 +266,25 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
     assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
 
 
+def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
+    quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = Uncommitted.prepare
+
+    def and_then_the_branch_goes(run: Step) -> Uncommitted:
+        prepared = prepare(run)
+        path = f"/repositories/{quarantined.repository}/branches/back"
+        clients.call(quarantined.server, "DELETE", path)
+        return prepared
+
+    branch_on(quarantined, quarantined.old)
+    monkeypatch.setattr(Uncommitted, "prepare", and_then_the_branch_goes)
+    result = quarantined.command("--run-id", quarantined.expired)
+
+    assert result.exit_code == 0, result.output
+    assert [status_of(quarantined.server, quarantined.old, name) for name in OLD] == [200] * 3
+
+
 @pytest.mark.parametrize("limit", [100, 0])
 def test_what_is_staged_where_the_server_does_not_list_it_stays(quarantined: Quarantined, limit: int) -> None:
     name = OLD[0]
