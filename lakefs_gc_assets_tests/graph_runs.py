@@ -180,14 +180,15 @@ class GraphRuns:
 _runs: list[GraphRuns] = []
 
 
-def _job_of_last_runs() -> dg.JobDefinition:
-    return _runs[-1].job()
+def job_of(number: int) -> dg.JobDefinition:
+    """The job of runs that are re-executed; Dagster keeps what it got for a number."""
+    return _runs[number].job()
 
 
 def _reconstructable(runs: GraphRuns) -> ReconstructableJob:
     """Dagster re-executes jobs that a function of a module makes."""
     _runs.append(runs)
-    return dg.reconstructable(_job_of_last_runs)
+    return dg.build_reconstructable_job(__name__, job_of.__name__, (len(_runs) - 1,))
 
 
 def failures(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from typing import Any
 
 import dagster as dg
@@ -27,16 +28,18 @@ class Killer:
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
         self.killed: list[str] = []
+        self._one_at_a_time = threading.Lock()
 
     def strike(self, phase: str) -> None:
-        """Kills them."""
-        if phase in self.killed:
-            return
+        """Kills them; several workers' requests may ask for it at once."""
+        with self._one_at_a_time:
+            if phase in self.killed:
+                return
+            self.killed.append(phase)
         workers = [worker for daemon in process_tree.children(self._jvm) for worker in process_tree.children(daemon)]
         assert workers
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
-        self.killed.append(phase)
 
 
 @needs_recordings
