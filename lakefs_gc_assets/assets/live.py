@@ -46,7 +46,14 @@ class Uncommitted:
         repositories = (run.repository, *run.repository.others)
         prepared = tuple(
             uncommitted.prepare_checked(
-                each.api, each.store, each.namespace, each.settings, each.clock, run.plan.cutoff, progress
+                each.api,
+                each.store,
+                each.namespace,
+                each.settings,
+                each.clock,
+                run.plan.cutoff,
+                progress,
+                commits_expire=run.plan.flow.by_retention,
             )
             for each in repositories
         )

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.commits import fetch
 from lakefs_gc_assets.configuration import CollectionSettings
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.facts import DiffEntry, LakeFSApi, UncommittedPage
@@ -199,28 +199,37 @@ class StagedSample:
     physical_address: str
 
 
-def staged_samples(api: LakeFSApi, namespace: Namespace, cutoff: datetime) -> tuple[StagedSample, ...]:
+def staged_samples(
+    api: LakeFSApi, namespace: Namespace, cutoff: datetime, *, commits_expire: bool
+) -> tuple[StagedSample, ...]:
     """For each branch the first staged objects that must be in uncommitted data, if there are such among its changes.
 
     Such is an object inside the storage namespace whose name is older than the cutoff; a name without a time counts as
     old. Younger ones may have been staged after the preparation. An address spelled otherwise than the namespace, such
-    as s3a:// for s3://, proves nothing: servers leave it out.
+    as s3a:// for s3://, proves nothing: servers leave it out. A commit holds it too, enough while none expires.
+
+    Raises GuardTripped for such an entry where commits expire.
     """
     branches = [branch.id for branch in api.branches()]
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
-        samples = pool.map(lambda branch: _samples(api, namespace, branch, cutoff), branches)
+        samples = pool.map(lambda branch: _samples(api, namespace, branch, cutoff, commits_expire), branches)
         return tuple(sample for of_branch in samples for sample in of_branch)
 
 
-def _samples(api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime) -> list[StagedSample]:
+def _samples(
+    api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime, commits_expire: bool
+) -> list[StagedSample]:
     found: list[StagedSample] = []
     try:
         for change in islice(_staged(api, branch), _PATHS_TRIED):
             stats = api.stat(branch, change.path)
-            if stats is None or not stats.physical_address.startswith(namespace.uri):
+            keys = () if stats is None else namespace.live_keys(stats.physical_address, AddressType.FULL)
+            if stats is None or not keys:
                 continue
-            keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
-            if keys and _older(keys, cutoff):
+            if not stats.physical_address.startswith(namespace.uri):
+                if commits_expire:
+                    raise _spelled_otherwise(stats.physical_address, change.path, branch, namespace)
+            elif _older(keys, cutoff):
                 found.append(StagedSample(branch, change.path, keys, stats.physical_address))
             if len(found) == _SAMPLES:
                 break
@@ -228,6 +237,15 @@ def _samples(api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime
         if any(existing.id == branch for existing in api.branches()):
             raise
     return found
+
+
+def _spelled_otherwise(address: str, path: str, branch: str, namespace: Namespace) -> GuardTripped:
+    return GuardTripped(
+        "address form",
+        f"{address}, staged as {path!r} on branch {branch!r}, is spelled otherwise than {namespace.uri}: lakeFS leaves "
+        "it out of uncommitted data, so that retention could delete it",
+        "Commit or reset it, and start the collection again",
+    )
 
 
 def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
@@ -272,13 +290,22 @@ def prepare_checked(
     clock: Clock,
     cutoff: datetime,
     progress: Callable[[int], None] = lambda pages: None,
+    *,
+    commits_expire: bool,
 ) -> Prepared:
     """Prepares, compares with staged entries of every branch, and prepares once more where one is missing.
 
-    Both preparations count. Raises LakeFSError where an old staged entry is missing from the second as well.
+    Both preparations count.
+
+    Args:
+        commits_expire: whether the run applies retention rules.
+    Raises:
+        LakeFSError: an old staged entry is missing from the second as well.
+        GuardTripped: by retention rules, something is staged that uncommitted data cannot hold.
     """
     first = prepare(api, store, namespace, settings, clock, progress)
-    missing = missing_samples(store, namespace, first.files, staged_samples(api, namespace, cutoff))
+    samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
+    missing = missing_samples(store, namespace, first.files, samples)
     if not missing:
         return first
     second = prepare(api, store, namespace, settings, clock, progress)
@@ -289,7 +316,8 @@ def prepare_checked(
         tuple(sorted({*first.files, *second.files})),
         first.pages + second.pages,
     )
-    still = missing_samples(store, namespace, both.files, staged_samples(api, namespace, cutoff))
+    samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
+    still = missing_samples(store, namespace, both.files, samples)
     if still:
         raise LakeFSError(
             f"the server's uncommitted data lacks {still[0].physical_address}, staged as {still[0].path!r} on branch "

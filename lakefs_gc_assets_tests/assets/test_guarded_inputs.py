@@ -81,7 +81,7 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
 ) -> None:
     """Other repositories are asked for what they have staged of this one's, which may take long."""
     table = SimpleNamespace(schema=None)
-    monkeypatch.setattr(uncommitted, "prepare_checked", lambda *given: Prepared(NOW, NOW, ("run",), (), 1))
+    monkeypatch.setattr(uncommitted, "prepare_checked", lambda *given, **_: Prepared(NOW, NOW, ("run",), (), 1))
     monkeypatch.setattr(borrowed, "staged_elsewhere", lambda *given: opened.clock.sleep(600))
     monkeypatch.setattr("pyspark.sql.DataFrame.unionAll", lambda first, second: first)
     run = SimpleNamespace(

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collection import uncommitted
 from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.collection.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.configuration import CollectionSettings
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation, ServerUnavailable
+from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api import LakeFSClient
@@ -312,7 +312,10 @@ def staging(*entries: tuple[str, str, str]) -> ScriptedApi:
 
 
 def samples_of(api: ScriptedApi) -> dict[str, str]:
-    return {sample.branch: sample.physical_address for sample in uncommitted.staged_samples(api, NAMESPACE, CUTOFF)}
+    return {
+        sample.branch: sample.physical_address
+        for sample in uncommitted.staged_samples(api, NAMESPACE, CUTOFF, commits_expire=True)
+    }
 
 
 class TestStagedSamples:
@@ -339,7 +342,13 @@ class TestStagedSamples:
     def test_another_spelling_of_the_namespace_proves_nothing(self) -> None:
         address = NAMESPACE.uri.replace("s3://", "s3a://") + OLD
         assert NAMESPACE.relative(address) == OLD
-        assert samples_of(staging(("main", "p", address))) == {}
+        api = staging(("main", "p", address))
+        assert uncommitted.staged_samples(api, NAMESPACE, CUTOFF, commits_expire=False) == ()
+
+    def test_another_spelling_of_the_namespace_ends_a_run_by_retention(self) -> None:
+        address = NAMESPACE.uri.replace("s3://", "s3a://") + OLD
+        with pytest.raises(GuardTripped, match=r"address form: s3a://.* staged as 'p' on branch 'main'"):
+            samples_of(staging(("main", "p", address)))
 
     def test_later_changes_are_looked_at_where_the_first_proves_nothing(self) -> None:
         api = staging(("main", "z", NAMESPACE.uri + OLD))
@@ -362,7 +371,7 @@ class TestStagedSamples:
         api.changes_of["main"] = Script([DiffEntry(path, "added") for path in paths])
         for path, address in zip(paths, addresses, strict=True):
             api.stats["main", path] = Script(ObjectStats(path, address, 1))
-        found = uncommitted.staged_samples(api, NAMESPACE, CUTOFF)
+        found = uncommitted.staged_samples(api, NAMESPACE, CUTOFF, commits_expire=True)
         assert [(sample.path, sample.physical_address) for sample in found] == list(
             zip(paths[:3], addresses[:3], strict=True)
         )
@@ -443,7 +452,9 @@ class Preparing:
         self.api.pages = Script(*pages)
 
     def checked(self) -> Prepared:
-        return uncommitted.prepare_checked(self.api, self.store, NAMESPACE, SETTINGS, HandClock(), CUTOFF)
+        return uncommitted.prepare_checked(
+            self.api, self.store, NAMESPACE, SETTINGS, HandClock(), CUTOFF, commits_expire=True
+        )
 
 
 class TestPreparingChecked:
@@ -523,8 +534,10 @@ class TestRecordedServers:
             store = open_store(settings.store, namespace)
             client = LakeFSClient(settings.lakefs, server.repository, SystemClock())
             cutoff = server.recorded_at + timedelta(days=1)
-            samples = uncommitted.staged_samples(client, namespace, cutoff)
-            prepared = uncommitted.prepare_checked(client, store, namespace, SETTINGS, SystemClock(), cutoff)
+            samples = uncommitted.staged_samples(client, namespace, cutoff, commits_expire=True)
+            prepared = uncommitted.prepare_checked(
+                client, store, namespace, SETTINGS, SystemClock(), cutoff, commits_expire=True
+            )
             found = set(addresses(store, prepared))
         staged = {row["address"] for row in truth["objects"] if row["staged_in"] and row["inside_namespace"]}
         assert len(staged) > 3

@@ -138,6 +138,7 @@ class Marking(Retaining):
             settings=repository.settings,
             clock=repository.clock,
             cutoff=self.plan.cutoff,
+            commits_expire=self.plan.flow.by_retention,
         )
 
     def staged(self, files: Sequence[str]) -> set[str]:

@@ -9,6 +9,7 @@ from lakefs_gc_assets_tests.simulation.asked import Asked, settings
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
+from lakefs_gc_assets_tests.simulation.repository import Branch
 from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
 
@@ -49,7 +50,7 @@ class Quiet:
             refuse_dumps=world.servers.misbehaviour.refuse_dumps,
             copies_first=world.servers.misbehaviour.copies_first,
         )
-        self._end_commits()
+        self._end_commits(kind)
         if not all(self._run_alone(flow) for flow in _BEFORE_TIME_PASSES[kind]):
             return
         world.pass_time(_QUIET_SECONDS)
@@ -86,12 +87,19 @@ class Quiet:
             raise Left(f"a clean run in quiet times instead of an optimized one: {last.run.plan.why_clean}")
         return True
 
-    def _end_commits(self) -> None:
-        """Where a commit failed, somebody commits again, or resets the branch."""
+    def _end_commits(self, kind: Kind) -> None:
+        """Where a commit failed, somebody commits again, or resets the branch.
+
+        By retention rules, they also commit what uncommitted data cannot hold: no run comes to its end before.
+        """
         world = self._world
         world.pass_time(versioning.LONG_COMMIT_SECONDS)
         for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
-            if len(branch.tokens) > 1:
+            if len(branch.tokens) > 1 or (kind == "retention" and self._spelled_otherwise(branch)):
                 world.start("w0 commit_now", versioning.commit_now(world, number, 0, 0))
                 branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens
         world.oracle.look()
+
+    def _spelled_otherwise(self, branch: Branch) -> bool:
+        full = [entry.address for entry in branch.staged().values() if entry and entry.address_type == 2]
+        return any(not address.startswith(self._world.repository.uri) for address in full)
