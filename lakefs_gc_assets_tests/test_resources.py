@@ -60,6 +60,7 @@ def test_a_remote_session_needs_no_java() -> None:
     assert SparkResource(remote="sc://spark:15002").properties() == {
         "spark.remote": "sc://spark:15002",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     }
 
 
