@@ -14,6 +14,7 @@ from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import borrowed, uncommitted
 from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.order import Span
+from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collection.uncommitted import Prepared
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, OrderViolation
@@ -86,7 +87,7 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
     monkeypatch.setattr("pyspark.sql.DataFrame.unionAll", lambda first, second: first)
     run = SimpleNamespace(
         repository=replace(opened, others=(opened,)),
-        plan=SimpleNamespace(cutoff=NOW, slice_window="month"),
+        plan=SimpleNamespace(flow=Flow.CLEAN, cutoff=NOW, slice_window="month"),
         references=lambda repository: SimpleNamespace(uncommitted=lambda files: table),
         spark=SimpleNamespace(createDataFrame=lambda *given: table),
     )
