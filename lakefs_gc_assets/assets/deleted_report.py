@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.carrying import leave
 from lakefs_gc_assets.assets.graph import Graph
-from lakefs_gc_assets.assets.live import Committed, Uncommitted
+from lakefs_gc_assets.assets.live import Committed, Uncommitted, heads_shown
 from lakefs_gc_assets.assets.reporting import figures, moves, report_of
 from lakefs_gc_assets.assets.step import Step, latest_clock, step
 from lakefs_gc_assets.collection import approval, guards, ownership, ranges_read, receipts, report, restoration
@@ -154,7 +154,7 @@ def live_again(run: Step) -> DataFrame:
     Raises GuardTripped where too much of what the mark found is gone.
     """
     marked, committed = run.stored("uncommitted_df"), run.stored("committed_df")
-    shown = [branch.commit_id for branch in run.repository.api.branches()] if run.plan.flow.by_retention else []
+    shown = heads_shown(run)
     prepared = Uncommitted.prepare(run)
     read_sha256 = committed.manifest.figures["read_sha256"]
     known = ranges_read.read(run.repository.store, run.plan.run_id, run.plan.attempt, read_sha256)

@@ -180,6 +180,11 @@ def _every_commit(run: Step, repository: OpenRepository, prepared_until: datetim
     )
 
 
+def heads_shown(run: Step) -> list[str]:
+    """Heads of the branches now, to be asked for before uncommitted data; by retention rules alone they matter."""
+    return [branch.commit_id for branch in run.repository.api.branches()] if run.plan.flow.by_retention else []
+
+
 def _by_rules(run: Step, prepared_until: datetime, shown: Collection[str]) -> LiveDefinition:
     repository = run.repository
     return retention.live_definition(

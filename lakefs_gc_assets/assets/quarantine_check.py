@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lakefs_gc_assets.assets.live import Committed, Uncommitted
+from lakefs_gc_assets.assets.live import Committed, Uncommitted, heads_shown
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import guards, ownership, report
 from lakefs_gc_assets.collection.purging import Moved, Verdict
@@ -56,7 +56,7 @@ class LiveCheck:
     def _look(self, copies: DataFrame) -> tuple[Committed, DataFrame]:
         """Uncommitted data, and ranges that were not read before."""
         run = self._run
-        shown = [branch.commit_id for branch in run.repository.api.branches()] if run.plan.flow.by_retention else []
+        shown = heads_shown(run)
         prepared = Uncommitted.prepare(run)
         found = Committed.ask(run, prepared.ended_at, self._known, shown)
         for guard in found.definition.guards if found.definition else ():
