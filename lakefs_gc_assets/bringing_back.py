@@ -18,8 +18,7 @@ def to_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]
     Raises:
         CollectionError.
     """
-    keys = [explanation.relative(repository, address) for address in addresses]
-    deleted = restoring.deleted_by(repository.store, run_id, keys)
+    deleted = _deleted(repository, run_id, addresses)
     found = deleted.group_by("address").aggregate([("size", "max")]).rename_columns(["address", "size"])
     return found.sort_by("address")
 
@@ -35,7 +34,11 @@ def brought_back(
     Raises:
         CollectionError.
     """
-    keys = [explanation.relative(repository, address) for address in addresses]
     with held(repository, f"restore {run_id}", owner, warn) as lock:
-        deleted = restoring.deleted_by(repository.store, run_id, keys)
+        deleted = _deleted(repository, run_id, addresses)
         yield from restoring.restore(repository.store, run_id, deleted, lock.token, repository.clock)
+
+
+def _deleted(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:
+    keys = [explanation.relative(repository, address) for address in addresses]
+    return restoring.deleted_by(repository.store, run_id, keys)

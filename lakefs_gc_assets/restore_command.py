@@ -1,6 +1,7 @@
 """`lakefs-gc restore`: brings back what a run deleted."""
 
 import sys
+import uuid
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -35,21 +36,22 @@ def restore(file: Path | None, repository: str | None, run_id: str, addresses: t
     """
     with one_line_errors():
         loaded = loaded_configuration(file, repository)
-        from lakefs_gc_assets.bringing_back import to_restore
+        from lakefs_gc_assets.bringing_back import brought_back, to_restore
         from lakefs_gc_assets.collection.clock import SystemClock
         from lakefs_gc_assets.collection.restoring import Fate
         from lakefs_gc_assets.running import opened
-        from lakefs_gc_assets.undoing import restored
 
+        found = opened(loaded, SystemClock()).open()
         if dry_run:
-            rows = to_restore(opened(loaded, SystemClock()).open(), run_id, addresses)
+            rows = to_restore(found, run_id, addresses)
             for row in islice(rows.to_pylist(), _SHOWN):
                 click.echo(f"{row['address']}: {size(row['size'])}")
             total = size(sum(rows.column("size").to_pylist()))
             click.echo(f"{rows.num_rows:,} objects, {total}, would be brought back; this was a dry run")
             return
         counts: Counter[Fate] = Counter()
-        for each in restored(loaded, run_id, addresses, lambda line: click.echo(line, err=True)):
+        owner = f"restore-{uuid.uuid4().hex}"
+        for each in brought_back(found, run_id, addresses, owner, lambda line: click.echo(line, err=True)):
             counts[each.fate] += 1
             click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
         click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))

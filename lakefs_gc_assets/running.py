@@ -5,13 +5,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from itertools import islice, takewhile
 
 import dagster as dg
 
-from lakefs_gc_assets import automation
-from lakefs_gc_assets.collection import lock, purging, report, run_folder
+from lakefs_gc_assets import automation, emptying
+from lakefs_gc_assets.collection import lock, report, run_folder
 from lakefs_gc_assets.collection.clock import Clock, SystemClock
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
@@ -171,10 +170,10 @@ def summary(loaded: Loaded, runs: int) -> Iterator[str]:
     yield f"{repository.facts.id} at {repository.namespace.uri}"
     holder = lock.holder(repository.store)
     yield f"lock: {holder}" if holder else "lock: free"
-    for moved in purging.in_quarantine(repository.store):
-        due = moved.since + timedelta(days=repository.settings.quarantine_days)
+    quarantine = emptying.to_purge(repository, None)
+    for moved in (*quarantine.due, *quarantine.waiting):
         there = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
-        yield f"quarantine: {there} of run {moved.run_id}, due {due:%F %T}Z"
+        yield f"quarantine: {there} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
     for run_id in run_ids:
         found = report.read(repository.store, run_id)

@@ -6,14 +6,15 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import demo
+from lakefs_gc_assets.bringing_back import brought_back
+from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.collection.restoring import Fate
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.running import described, summary
-from lakefs_gc_assets.undoing import restored
+from lakefs_gc_assets.running import described, opened, summary
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, status_of
 
@@ -46,7 +47,8 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(spark: SparkSession, t
         assert status_of(server, old, "replaced") == 410
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
 
-        (told,) = restored(loaded, moved.run_id, (), lambda line: None)
+        collector = opened(loaded, SystemClock())
+        (told,) = brought_back(collector.open(), moved.run_id, (), "somebody", lambda line: None)
 
         assert told.fate is Fate.RESTORED
         assert status_of(server, old, "replaced") == 200
