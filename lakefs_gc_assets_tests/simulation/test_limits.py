@@ -55,6 +55,13 @@ def test_one_batch_that_is_under_way_is_not_called_back() -> None:
     assert (result.deleted, result.losses) == (1, 1)
 
 
+def test_what_a_killed_sweep_deleted_and_has_no_receipt_for_counts_as_kept_where_it_is_staged_again() -> None:
+    """The attempt that goes on cannot know of the deletion; staged before the recheck that it makes, it is kept."""
+    killed = (Step("c0", "go_on", (1,)), Step("c0", "kill"))
+    result = played(*REPLACED, SWEEP, UNTIL_DELETE, STAGED_AGAIN, *killed, Step("c0", "resume", (0, 8)), FINISH)
+    assert (result.deleted, result.losses) == (1, 1)
+
+
 class TestLongCommits:
     """Where a path that is being committed is staged anew, the server lists the newer entry alone."""
 
