@@ -41,9 +41,10 @@ class Clock:
                 self._offset = before
 
     def advance(self, by: timedelta) -> None:
-        """Moves it, back where negative."""
+        """Moves it, back where negative. Raises OverflowError where no calendar goes so far."""
         with self._lock:
-            self._offset += by
+            now = datetime.now(UTC)
+            self._offset = now + self._offset + by - now
 
     @property
     def moved(self) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from lakefs_gc_assets.embedded.failures import bad_request
@@ -11,15 +11,18 @@ Kind = Literal["slow", "throttled", "failing", "truncated"]
 _KINDS: tuple[Kind, ...] = ("slow", "throttled", "failing", "truncated")
 _THROTTLED_STATUS = 429
 PATH = "/_embedded/faults"
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "path": str,
-    "method": str,
+_TYPES: dict[str, tuple[type, ...]] = {
+    "kind": (str,),
+    "path": (str,),
+    "method": (str,),
     "times": (int, type(None)),
-    "after": int,
+    "after": (int,),
     "seconds": (int, float),
-    "status": int,
-    "acts": bool,
+    "status": (int,),
+    "acts": (bool,),
 }
+_STATUSES = range(200, 600)
+_LONGEST_SECONDS = 3600
 
 
 @dataclass(slots=True)
@@ -62,6 +65,11 @@ class Faults:
         with self._lock:
             self._faults.append(fault)
 
+    def switched_on(self) -> list[dict[str, Any]]:
+        """Those that may still strike, as JSON objects, with what is left of `times` and `after`."""
+        with self._lock:
+            return [asdict(fault) for fault in self._faults if fault.times != 0]
+
     def clear(self) -> None:
         """Switches all off."""
         with self._lock:
@@ -86,14 +94,19 @@ class Faults:
 
 def from_json(body: dict[str, Any]) -> Fault:
     """Reads a fault. Raises ApiFailure 400."""
-    kind = next((known for known in _KINDS if known == body.get("kind")), None)
-    if kind is None:
+    if body.get("kind") not in _KINDS:
         raise bad_request(f"kind must be one of {', '.join(_KINDS)}")
-    for name, kinds in _TYPES.items():
-        if name in body and not isinstance(body[name], kinds):
-            raise bad_request(f"fault: {name} cannot be {body[name]!r}")
+    for name, value in body.items():
+        # True is an int for Python, not for JSON.
+        if type(value) not in _TYPES.get(name, ()):
+            raise bad_request(f"fault: {name} cannot be {value!r}" if name in _TYPES else f"fault: what is {name}?")
     try:
         re.compile(body.get("path", ""))
-        return Fault(**{**body, "kind": kind, "path": body.get("path", "")})
-    except (TypeError, re.error) as error:
+    except re.error as error:
         raise bad_request(f"fault: {error}") from None
+    fault = Fault(**{"path": "", **body})
+    if min(fault.after, fault.times or 0) < 0 or not 0 <= fault.seconds <= _LONGEST_SECONDS:
+        raise bad_request(f"fault: no negative times, after or seconds, and at most {_LONGEST_SECONDS} seconds")
+    if fault.status not in _STATUSES:
+        raise bad_request("fault: status is a number from 200 to 599")
+    return fault

@@ -15,6 +15,7 @@ _MAX_PER_PAGE = 1000
 _SAID: dict[type, str] = {
     str: "a string",
     int: "an integer",
+    float: "a number",
     bool: "a boolean",
     list: "an array",
     dict: "an object",
@@ -23,12 +24,18 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("name", "storage_namespace", "default_branch", "source", "type", "path", "message"), str),
     **dict.fromkeys(("src_path", "src_ref", "physical_address", "checksum", "content_type", "ref", "id"), str),
     **dict.fromkeys(("strategy", "committer", "metarange_id", "continuation_token"), str),
-    **dict.fromkeys(("size_bytes", "mtime", "parent_number", "creation_date", "generation", "date"), int),
+    **dict.fromkeys(("now", "destination", "branch_id"), str),
+    **dict.fromkeys(("size_bytes", "mtime", "parent_number", "creation_date", "generation", "date", "count"), int),
+    **dict.fromkeys(("version", "default_retention_days", "retention_days"), int),
+    "seconds": float,
     **dict.fromkeys(("read_only", "hidden", "force", "allow_empty"), bool),
     **dict.fromkeys(("paths", "parents", "parts"), list),
     **dict.fromkeys(("metadata", "user_metadata", "staging", "set", "commit"), dict),
 }
 """What properties of bodies must be, by name: the same in every call that has them."""
+_OF_STRINGS = frozenset({"metadata", "user_metadata", "set", "parents"})
+"""Properties whose items, or values, are strings."""
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +65,16 @@ class Request:
         if not self.body:
             return {}
         try:
-            return json.loads(self.body)
-        except ValueError:
+            content = json.loads(self.body)
+            # Half a surrogate pair can be escaped in JSON; no text holds it.
+            json.dumps(content, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
             raise bad_request("request body has an error: failed to decode request body") from None
+        return content
 
     def json_object(self, *required: str) -> dict[str, Any]:
         """The body as an object that has these properties. Raises ApiFailure 400."""
-        body = self.json()
-        if not isinstance(body, dict):
-            raise bad_request("request body has an error: value must be an object")
-        for name in required:
-            if name not in body:
-                raise bad_request(f'request body has an error: property "{name}" is missing')
-        for name, value in body.items():
-            expected = _TYPES.get(name)
-            absent = value is None and name not in required
-            # True is an int for Python, not for JSON.
-            if expected is not None and not absent and type(value) is not expected:
-                raise bad_request(f'request body has an error: Error at "/{name}": value must be {_SAID[expected]}')
-        return body
+        return checked_object(self.json(), *required)
 
     def required(self, name: str) -> str:
         """A query parameter. Raises ApiFailure 400 where it is missing."""
@@ -99,6 +97,33 @@ class Request:
     def flag(self, name: str) -> bool:
         """A query parameter that is true or false."""
         return self.query.get(name, "").lower() in ("true", "1")
+
+
+def checked_object(body: Any, *required: str) -> dict[str, Any]:
+    """A body, or an object within one, that has these properties, each of its kind. Raises ApiFailure 400."""
+    if not isinstance(body, dict):
+        raise bad_request("request body has an error: value must be an object")
+    for name in required:
+        if name not in body:
+            raise bad_request(f'request body has an error: property "{name}" is missing')
+    for name, value in body.items():
+        if name in _TYPES and (value is not None or name in required):
+            _check(name, value)
+    return body
+
+
+def _check(name: str, value: Any) -> None:
+    expected = _TYPES[name]
+    kinds = (int, float) if expected is float else (expected,)
+    # True is an int for Python, not for JSON.
+    if type(value) not in kinds:
+        raise bad_request(f'request body has an error: Error at "/{name}": value must be {_SAID[expected]}')
+    if expected is int and value not in _INT64:
+        raise bad_request(f'request body has an error: Error at "/{name}": number must be an int64')
+    if name in _OF_STRINGS:
+        items = value.values() if isinstance(value, dict) else value
+        if not all(isinstance(item, str) for item in items):
+            raise bad_request(f'request body has an error: Error at "/{name}": items must be strings')
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +173,7 @@ class Router:
         """The route and the decoded values of its braces."""
         for route, pattern in self._routes:
             if route.method == method and (match := pattern.fullmatch(path)):
-                return route, {
-                    name: unquote(value, errors="surrogateescape") for name, value in match.groupdict().items()
-                }
+                return route, {name: unquote(value) for name, value in match.groupdict().items()}
         return None
 
 

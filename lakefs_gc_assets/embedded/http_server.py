@@ -89,6 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self.server.serve(request)
         except ApiFailure as failure:
             return json_response(failure.status, {"message": failure.message})
+        except UnicodeEncodeError:
+            return json_response(400, {"message": "the request holds bytes that are no UTF-8"})
         except Exception as error:
             return json_response(500, {"message": f"{type(error).__name__}: {error}"})
 

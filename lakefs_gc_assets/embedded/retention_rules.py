@@ -7,6 +7,7 @@ from typing import Any
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.entries import retention_rules
 from lakefs_gc_assets.embedded.failures import bad_request, not_found
+from lakefs_gc_assets.embedded.http import checked_object
 from lakefs_gc_assets.embedded.repositories import Repository, store_of
 
 RULES_KEY = "_lakefs/retention/gc/rules/config.json"
@@ -38,17 +39,19 @@ def get(core: Core, repository: Repository) -> Rules:
 
 
 def put(core: Core, repository: Repository, body: Any) -> None:
-    """Sets the rules; all zero means none. Raises ApiFailure 400 where a part is missing."""
+    """Sets the rules; all zero means none. Raises ApiFailure 400 where a part is missing or of another kind."""
     for name in ("default_retention_days", "branches"):
         if not isinstance(body, dict) or name not in body:
             raise bad_request(
                 "request body has an error: doesn't match schema #/components/schemas/GarbageCollectionRules: "
                 f'Error at "/{name}": property "{name}" is missing'
             )
-    rules = Rules(
-        int(body["default_retention_days"]),
-        {str(rule["branch_id"]): int(rule["retention_days"]) for rule in body["branches"] or ()},
-    )
+    checked_object(body, "default_retention_days")
+    branches = body["branches"] or []
+    if not isinstance(branches, list):
+        raise bad_request('request body has an error: Error at "/branches": value must be an array')
+    checked = [checked_object(rule, "branch_id", "retention_days") for rule in branches]
+    rules = Rules(body["default_retention_days"], {rule["branch_id"]: rule["retention_days"] for rule in checked})
     content = retention_rules(rules.default_days, rules.branches)
     with core.database.transaction() as database:
         store_of(core, repository).put(RULES_KEY, content)

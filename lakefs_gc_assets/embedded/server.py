@@ -20,7 +20,7 @@ from lakefs_gc_assets.embedded.core import Core, RuleSet, Settings, Tasks
 from lakefs_gc_assets.embedded.database import Database
 from lakefs_gc_assets.embedded.failures import ApiFailure
 from lakefs_gc_assets.embedded.gateway.service import Gateway
-from lakefs_gc_assets.embedded.http import Request, Response, Router, json_response
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Router, json_response
 from lakefs_gc_assets.embedded.http_server import Listener
 from lakefs_gc_assets.embedded.object_names import Writer
 
@@ -176,15 +176,23 @@ class EmbeddedServer:
     def _serve_administration(self, request: Request) -> Response:
         users.authenticate(self._users, request.headers)
         if request.path == faults.PATH:
-            if request.method == "POST":
-                self.faults.add(faults.from_json(request.json_object("kind")))
-            elif request.method == "DELETE":
-                self.faults.clear()
-            return Response(204)
+            return self._serve_faults(request)
         found = self._administration.find(request.method, request.path)
         if found is None:
             raise ApiFailure(404, "not found")
         return found[0].handler(self.core, request, **found[1])
+
+    def _serve_faults(self, request: Request) -> Response:
+        match request.method:
+            case "GET":
+                return json_response(200, {"results": self.faults.switched_on()})
+            case "POST":
+                self.faults.add(faults.from_json(request.json_object("kind")))
+            case "DELETE":
+                self.faults.clear()
+            case _:
+                raise ApiFailure(404, "not found")
+        return NO_CONTENT
 
 
 def _signing_key(folder: Path) -> bytes:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.embedded import branches, commits, copied_objects, staging
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.entries import Entry, decode_entry
-from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request
+from lakefs_gc_assets.embedded.failures import bad_request
 from lakefs_gc_assets.embedded.repositories import Repository, store_of
 from lakefs_gc_assets.lakefs.addresses import AddressType
 
@@ -170,10 +170,3 @@ def _relative(repository: Repository, entry: Entry) -> str | None:
     if entry.address.startswith(repository.namespace):
         return entry.address[len(repository.namespace) :]
     return None
-
-
-def lose_pages(core: Core, count: int) -> None:
-    """Makes the next pages answer 201 without location and file, as real servers do when a branch is deleted."""
-    if count < 0:
-        raise ApiFailure(400, "count must not be negative")
-    core.lost_pages = count

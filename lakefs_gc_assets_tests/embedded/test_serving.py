@@ -12,6 +12,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.embedded import clients
 
 _BRANCH = "/repositories/repo/branches/main"
+_RULES = "/repositories/repo/settings/gc_rules"
 
 
 def _authorization(server: EmbeddedServer, *denied: str) -> str:
@@ -80,7 +81,36 @@ def test_a_fault_on_every_path_can_be_switched_off(server: EmbeddedServer) -> No
     assert clients.call(server, "GET", "/repositories")[0] == 200
 
 
-@pytest.mark.parametrize("wrong", [{"times": "y"}, {"after": None}, {"seconds": "1"}, {"path": 1}, {"acts": "no"}])
+def test_faults_that_are_on_are_listed(server: EmbeddedServer) -> None:
+    faults = "/_embedded/faults"
+    assert clients.call(server, "GET", faults) == (200, {"results": []})
+    for times in (1, 2):
+        fault = {"kind": "throttled", "path": "/repo$", "times": times}
+        assert clients.call(server, "POST", faults, fault)[0] == 204
+    assert clients.call(server, "GET", "/repositories/repo")[0] == 429
+    (left,) = clients.call(server, "GET", faults)[1]["results"]
+    assert (left["kind"], left["path"], left["times"], left["after"]) == ("throttled", "/repo$", 2, 0)
+    assert clients.call(server, "PUT", faults, fault)[0] == 404
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"times": "y"},
+        {"times": True},
+        {"times": -1},
+        {"after": None},
+        {"after": -1},
+        {"seconds": "1"},
+        {"seconds": -1},
+        {"seconds": float("nan")},
+        {"status": 7},
+        {"path": 1},
+        {"path": "("},
+        {"acts": "no"},
+        {"bogus": 1},
+    ],
+)
 def test_a_fault_that_could_not_strike_is_refused(server: EmbeddedServer, wrong: dict[str, Any]) -> None:
     assert clients.call(server, "POST", "/_embedded/faults", {"kind": "slow", "path": "x", **wrong})[0] == 400
     assert clients.call(server, "GET", "/repositories")[0] == 200
@@ -174,6 +204,24 @@ def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: 
         ("POST", f"{_BRANCH}/commits", {"message": "m", "date": True}, "/date"),
         ("POST", f"{_BRANCH}/commits", {"message": "m", "metadata": []}, "/metadata"),
         ("POST", f"{_BRANCH}/objects/delete", {"paths": "a"}, "/paths"),
+        ("POST", f"{_BRANCH}/commits", {"message": "m", "metadata": {"k": 1}}, "/metadata"),
+        ("POST", f"{_BRANCH}/commits", {"message": "m", "date": 1 << 63}, "/date"),
+        ("POST", f"{_BRANCH}/commits", b'{"message": "\\ud800"}', "failed to decode"),
+        ("POST", f"{_BRANCH}/commits", b"\xff", "failed to decode"),
+        ("POST", f"{_BRANCH}/objects/delete", {"paths": [None]}, "paths"),
+        ("POST", f"{_BRANCH}/import", {"paths": [{"type": "object"}], "commit": {"message": "m"}}, '"path" is missing'),
+        ("POST", f"{_BRANCH}/import", {"paths": ["x"], "commit": {"message": "m"}}, "must be an object"),
+        ("PUT", _RULES, {"default_retention_days": "x", "branches": []}, "/default_retention_days"),
+        ("PUT", _RULES, {"default_retention_days": 1, "branches": "x"}, "/branches"),
+        ("PUT", _RULES, {"default_retention_days": 1, "branches": [{"branch_id": "main"}]}, "retention_days"),
+        ("POST", "/_embedded/clock/set", {"now": 5}, "/now"),
+        ("POST", "/_embedded/clock/set", {"now": "2026-01-01T00:00:00"}, "time zone"),
+        ("POST", "/_embedded/clock/advance", {"seconds": "1"}, "/seconds"),
+        ("POST", "/_embedded/clock/advance", {"seconds": 1e300}, "cannot be moved"),
+        ("POST", "/_embedded/clock/advance", {"seconds": 1e12}, "cannot be moved"),
+        ("POST", "/_embedded/lost_pages", {"count": -1}, "negative"),
+        ("POST", "/_embedded/interrupted_writes", {"count": -1}, "negative"),
+        ("POST", "/_embedded/interrupted_writes", {"count": "1"}, "/count"),
         ("POST", f"{_BRANCH}/commits", [], "must be an object"),
         ("POST", f"{_BRANCH}/commits", {}, '"message" is missing'),
     ],
@@ -185,3 +233,22 @@ def test_a_body_of_another_form_is_refused(
 
     assert status == 400
     assert said in answer["message"]
+
+
+def test_what_is_no_text_is_refused_or_not_found(server: EmbeddedServer) -> None:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
+    for path, status in (
+        ("/repositories/%ff", 404),
+        ("/repositories/repo/refs/%ff/objects?path=a", 404),
+        ("/repositories/repo/refs/main/objects?path=%ff", 404),
+        (f"{_BRANCH}/import?id=%ff", 404),
+    ):
+        connection.request("GET", f"/api/v1{path}", headers={"Authorization": server.basic_authorization})
+        response = connection.getresponse()
+        response.read()
+        assert response.status == status, path
+    connection.request(
+        "PUT", f"/api/v1{_BRANCH}/hard_reset?ref=%ff", headers={"Authorization": server.basic_authorization}
+    )
+    assert connection.getresponse().status == 400
+    connection.close()

@@ -1,9 +1,9 @@
-"""What no lakeFS has: the clock, faults, users and presigned objects of this server, below `/_embedded`."""
+"""What no lakeFS has, below `/_embedded`: the clock, lost pages, interrupted writes, presigned objects."""
 
 from datetime import datetime, timedelta
 from urllib.parse import unquote
 
-from lakefs_gc_assets.embedded import byte_ranges, multipart_uploads, objects, presigned, repositories, uncommitted_data
+from lakefs_gc_assets.embedded import byte_ranges, multipart_uploads, objects, presigned, repositories
 from lakefs_gc_assets.embedded.core import Core, timestamp
 from lakefs_gc_assets.embedded.failures import bad_request, not_found
 from lakefs_gc_assets.embedded.http import Request, Response, Route, json_response
@@ -17,7 +17,7 @@ def _clock(core: Core, request: Request) -> Response:
 
 
 def _set_clock(core: Core, request: Request) -> Response:
-    now = str(request.json_object("now")["now"])
+    now = request.json_object("now")["now"]
     try:
         moment = datetime.fromisoformat(now)
     except ValueError:
@@ -29,18 +29,29 @@ def _set_clock(core: Core, request: Request) -> Response:
 
 
 def _advance_clock(core: Core, request: Request) -> Response:
-    core.clock.advance(timedelta(seconds=float(request.json_object("seconds")["seconds"])))
+    seconds = request.json_object("seconds")["seconds"]
+    try:
+        core.clock.advance(timedelta(seconds=seconds))
+    except (OverflowError, ValueError):
+        raise bad_request(f"the clock cannot be moved by {seconds} seconds") from None
     return _clock(core, request)
 
 
 def _lose_pages(core: Core, request: Request) -> Response:
-    uncommitted_data.lose_pages(core, int(request.json_object("count")["count"]))
+    core.lost_pages = _count(request)
     return json_response(200, {"count": core.lost_pages})
 
 
 def _interrupt_writes(core: Core, request: Request) -> Response:
-    core.interrupted_writes = int(request.json_object("count")["count"])
+    core.interrupted_writes = _count(request)
     return json_response(200, {"count": core.interrupted_writes})
+
+
+def _count(request: Request) -> int:
+    count: int = request.json_object("count")["count"]
+    if count < 0:
+        raise bad_request("count must not be negative")
+    return count
 
 
 ROUTES = (

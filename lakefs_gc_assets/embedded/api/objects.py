@@ -124,12 +124,14 @@ def _delete(core: Core, request: Request, repository: str, branch: str) -> Respo
 def _delete_several(core: Core, request: Request, repository: str, branch: str) -> Response:
     found = repositories.get_writable(core, repository)
     paths = request.json_object("paths")["paths"]
+    if not all(isinstance(path, str) for path in paths):
+        raise bad_request("request body has an error: paths must be strings")
     if len(paths) > _MAX_DELETED:
         raise ApiFailure(500, f"request size exceeded: {len(paths)} paths, at most {_MAX_DELETED}")
     branches.get(core, found, branch)
     with core.database.transaction():
         for path in paths:
-            objects.delete(core, found, branch, str(path))
+            objects.delete(core, found, branch, path)
     return json_response(200, {"errors": []})
 
 

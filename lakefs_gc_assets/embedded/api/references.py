@@ -5,8 +5,17 @@ from typing import Any
 
 from lakefs_gc_assets.embedded import branches, commits, committing, imports, merges, repositories, tags
 from lakefs_gc_assets.embedded.core import Core, timestamp
-from lakefs_gc_assets.embedded.failures import bad_request, not_found
-from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page, text_response
+from lakefs_gc_assets.embedded.failures import not_found
+from lakefs_gc_assets.embedded.http import (
+    NO_CONTENT,
+    Request,
+    Response,
+    Route,
+    checked_object,
+    json_response,
+    page,
+    text_response,
+)
 
 
 def _create_branch(core: Core, request: Request, repository: str) -> Response:
@@ -158,8 +167,8 @@ def _delete_tag(core: Core, request: Request, repository: str, tag: str) -> Resp
 
 def _start_import(core: Core, request: Request, repository: str, branch: str) -> Response:
     body = request.json_object("paths", "commit")
-    if not isinstance(body["paths"], list):
-        raise bad_request("request body has an error: paths must be a list")
+    for source in body["paths"]:
+        checked_object(source, "path", "destination", "type")
     found = repositories.get_writable(core, repository)
     branches.get(core, found, branch)
     task_id = core.tasks.start("", lambda: imports.run(core, found, branch, request.user, body))
