@@ -11,7 +11,7 @@ from lakefs_gc_assets.collection import cutoff, purging
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.collection.purging import Fate, Moved, Purged
+from lakefs_gc_assets.collection.purging import Check, Fate, Moved, Purged
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.holding import held
@@ -73,6 +73,21 @@ def purged(collector: Collector, run_id: str | None, owner: str, note: Note, war
         CollectionError.
     """
     repository = collector.open()
+
+    def check(plan: Plan, lock: Lock) -> Check:
+        return LiveCheck(_step(collector, repository, plan, lock, note))
+
+    yield from emptied(repository, run_id, owner, check, warn)
+
+
+def emptied(
+    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: Note
+) -> Iterator[Purged]:
+    """The same by any check of what is live.
+
+    Args:
+        check: makes one for what counts as live in a run of this plan.
+    """
     with held(repository, "purge", owner, warn) as lock:
         found = to_purge(repository, run_id, lock)
         if run_id and not found.due:
@@ -86,9 +101,9 @@ def purged(collector: Collector, run_id: str | None, owner: str, note: Note, war
             if not group:
                 continue
             # Of several runs the newest one's moment, long past, is the one that retention counts back from.
-            check = LiveCheck(_step(collector, repository, group[0].plan, lock, note))
+            live = check(group[0].plan, lock)
             valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
-            yield from purging.purge(repository.store, group, check, lock.token, repository.clock, valid)
+            yield from purging.purge(repository.store, group, live, lock.token, repository.clock, valid)
 
 
 def _step(collector: Collector, repository: OpenRepository, plan: Plan, lock: Lock, note: Note) -> Step:

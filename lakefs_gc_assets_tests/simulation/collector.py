@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 
+from lakefs_gc_assets.assets.reporting import ending
 from lakefs_gc_assets.collection import (
     approval,
     guards,
@@ -22,7 +23,7 @@ from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets_tests.simulation.frames import Frame
@@ -117,7 +118,7 @@ class Run(Marking):
         if not rows:
             return []
         assert self.lock is not None
-        kind = Quarantine if self.repository.settings.sweep_mode == "quarantine" else Sweep
+        kind = Quarantine if self.moves else Sweep
         sweep = kind(
             store=self.repository.store,
             run_id=self.run_id,
@@ -129,6 +130,11 @@ class Run(Marking):
         named = [{name: row[name] for name in _CANDIDATE_COLUMNS.names} for row in rows]
         table = pa.Table.from_pylist(named, schema=_CANDIDATE_COLUMNS)
         return [receipt for batch in sweep.delete(table) for receipt in batch.to_pylist()]
+
+    @property
+    def moves(self) -> bool:
+        """Whether a sweep moves candidates to quarantine."""
+        return self.repository.settings.sweep_mode == "quarantine"
 
     def live_again(self) -> set[str]:
         """Addresses that became live since the mark, as `assets.deleted_report.live_again`."""
@@ -176,7 +182,7 @@ class Run(Marking):
             previous_run=plan.previous_run,
             dry_run=not sweep,
             success=not failed,
-            ending=_ending(sweep, mark.candidates, failed),
+            ending=ending(sweep, mark.candidates, failed, self.moves and not objects[Outcome.ACCEPTED]),
             started_at=plan.started_at,
             ended_at=self.repository.clock.now(),
             cutoff=plan.cutoff,
@@ -207,11 +213,3 @@ class Run(Marking):
             carry=left if isinstance(left, Carry) else None,
             no_carry=left if isinstance(left, str) else None,
         )
-
-
-def _ending(sweep: bool, candidates: int, failed: int) -> Ending:
-    if not candidates:
-        return Ending.NOTHING_TO_DELETE
-    if not sweep:
-        return Ending.MARKED
-    return Ending.PARTLY_DELETED if failed else Ending.DELETED

@@ -1,7 +1,7 @@
 """Seeded bugs in what is done when a call goes wrong, each of which the enumeration of faults must notice."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,10 +9,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import failing, lock, quarantining, receipts, report, restoring, uncommitted
+from lakefs_gc_assets.collection import (
+    failing,
+    lock,
+    purging,
+    quarantining,
+    receipts,
+    report,
+    restoration,
+    restoring,
+    uncommitted,
+)
+from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.live_files import LiveFiles
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.purging import Purged
 from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.restoring import Fate, Restored
 from lakefs_gc_assets.collection.tables import LIVE
@@ -23,6 +35,7 @@ from lakefs_gc_assets_tests.simulation.failing_calls import Fault
 from lakefs_gc_assets_tests.simulation.filed import FiledRun
 from lakefs_gc_assets_tests.simulation.frames import Frame
 from lakefs_gc_assets_tests.simulation.plain import Row
+from lakefs_gc_assets_tests.simulation.quarantine_check import QuarantineCheck
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,19 @@ def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Re
     return Restored(row["address"], Fate.RESTORED)
 
 
+_purge_batch = purging._delete
+
+
+def _told_first(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
+    told = purging._receipts(batch, receipts.Outcome.PURGED, clock.now())
+    receipts.write(store, plan.run_id, f"{receipts.OF_PURGE}first", told)
+    yield from _purge_batch(store, plan, batch, clock)
+
+
+def _not_again(self: QuarantineCheck, copies: Sequence[Row]) -> None:
+    self._as_of = self._run.repository.clock.now()
+
+
 def _never(self: object, written_at: datetime) -> datetime:
     return written_at.replace(year=3000)
 
@@ -154,6 +180,21 @@ FAULT_BUGS = {
     "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
     "the copy removed before the object is back": FaultBug(
         "restore", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
+    ),
+    "a purge removes the copy before the object is back": FaultBug(
+        "purge", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
+    ),
+    "a purge looks once": FaultBug(
+        "purge", "delete .*/purging/", Fault.DIES, replaced((QuarantineCheck, "look_again", _not_again))
+    ),
+    "a purge writes receipts before it deletes": FaultBug(
+        "purge", "delete .*/data/", Fault.FAILS, replaced((purging, "_delete", _told_first))
+    ),
+    "what a purge that was killed had deleted is not told": FaultBug(
+        "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purging, "_settle", lambda *about: None))
+    ),
+    "the run after a purge does not know what came back": FaultBug(
+        "purge", "put .*/restored.json", Fault.FAILS, replaced((restoration, "write", lambda *about: None))
     ),
 }
 """By name."""

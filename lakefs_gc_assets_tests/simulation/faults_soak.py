@@ -8,7 +8,8 @@ import multiprocessing
 import sys
 import time
 
-from lakefs_gc_assets_tests.simulation.faults import KINDS, Play, play, plays, whole
+from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
+from lakefs_gc_assets_tests.simulation.faults import Play, play, plays, whole
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 

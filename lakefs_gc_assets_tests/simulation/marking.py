@@ -83,6 +83,12 @@ def _addresses(reader: LiveFiles, unread: Unread) -> set[str]:
     return {address for table in tables for address in table.column("address").to_pylist()}
 
 
+def _key(row: Row) -> str:
+    """Where an object lies."""
+    key: str = row["key"] if "key" in row else row["address"]
+    return key
+
+
 @dataclass
 class Marking(Retaining):
     """The first four steps."""
@@ -259,38 +265,46 @@ class Marking(Retaining):
 
     def without_hidden(self, eligible: list[Row], heads: dict[str, str], kept: dict[str, int]) -> list[Row]:
         """Leaves out candidates staged with the content of a committed object: `sources.hidden_staged.clear`."""
+        staged, uncertain = self.hidden(eligible, heads)
+        for reason, found in ((Kept.HIDDEN_STAGED, staged), (Kept.UNCERTAIN, uncertain)):
+            if found:
+                kept[reason.value] = sum(row["address"] in found for row in eligible)
+        return plain.without(eligible, staged, uncertain)
+
+    def hidden(self, rows: list[Row], heads: dict[str, str]) -> tuple[frozenset[str], set[str]]:
+        """What is staged with the content of a committed object, and of what that is not known.
+
+        Args:
+            rows: address, size and etag, and `key` where an object lies elsewhere than at its address.
+        """
         repository = self.repository
         branches = hidden.branches_by_range(repository.store, heads)
-        sizes = pa.array(sorted({row["size"] for row in eligible}), pa.int64())
+        sizes = pa.array(sorted({row["size"] for row in rows}), pa.int64())
         reader = self.live_files()
         entries = [row for range_id in sorted(branches) for row in reader.head_entries(range_id, sizes).to_pylist()]
-        contents = self.known_contents(eligible, {entry["size"] for entry in entries})
+        contents = self.known_contents(rows, {entry["size"] for entry in entries})
         alike = plain.same_content(entries, contents)
         questions = [Question(*pair) for pair in dict.fromkeys((row["range_id"], row["path"]) for row in alike)]
         limit = repository.settings.hidden_suspect_limit
         answers = hidden.ask(repository.api, repository.namespace, questions[:limit], branches, limit)
-        staged = [row for row in eligible if row["address"] in answers.live]
         uncertain: set[str] = set()
         if answers.unasked or len(questions) > limit:
             asked = {(each.range_id, each.path) for each in set(questions[:limit]) - set(answers.unasked)}
             unknown = [entry for entry in entries if (entry["range_id"], entry["path"]) not in asked]
             open_ = [row for row in contents if row["address"] not in answers.live]
             uncertain = {row["address"] for row in plain.same_content(open_, unknown)}
-        for reason, count in ((Kept.HIDDEN_STAGED, len(staged)), (Kept.UNCERTAIN, len(uncertain))):
-            if count:
-                kept[reason.value] = count
-        return [row for row in eligible if row["address"] not in answers.live and row["address"] not in uncertain]
+        return answers.live & {row["address"] for row in rows}, uncertain
 
     def known_contents(self, eligible: list[Row], sizes: set[int]) -> list[Row]:
         """Candidates with ETags that are the MD5 of the content, or None: `sources.hidden_staged.known_contents`."""
         store = self.repository.store
-        sample = [(row["address"], row["etag"]) for row in eligible if plain.plain_etag(row)][:16]
+        sample = [(_key(row), row["etag"]) for row in eligible if plain.plain_etag(row)][:16]
         trusted = digests.etags_are_digests(store, sample)
         contents = []
         for row in eligible:
             etag = row["etag"] if trusted else None
             if etag is None and row["size"] in sizes and row["size"]:
-                etag = digests.content_digest(store, row["address"])
+                etag = digests.content_digest(store, _key(row))
             contents.append({**row, "etag": etag})
         return contents
 

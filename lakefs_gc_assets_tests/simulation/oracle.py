@@ -98,6 +98,7 @@ class Oracle:
     committing: dict[int, Committing] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)
     moved_hidden: dict[str, float] = field(default_factory=dict)
+    unlisted: set[str] = field(default_factory=set)
     in_commits: dict[str, float | None] = field(default_factory=dict)
     deleted: int = 0
     losses: list[str] = field(default_factory=list)
@@ -127,7 +128,7 @@ class Oracle:
 
     def look(self) -> None:
         """Notes who reaches what, after a change."""
-        firm, soft = self.staged()
+        firm, soft, unlisted = self.staged()
         for key, since in self.in_commits.items():
             if since is None:
                 firm.add(key)
@@ -136,26 +137,35 @@ class Oracle:
         now = self.time.now
         self.firm_since = {key: self.firm_since.get(key, now) for key in firm}
         self.soft = soft
+        for key in (self.unlisted - unlisted) & firm:
+            self.moved_unseen(key)
+        self.unlisted = unlisted
 
-    def staged(self) -> tuple[set[str], dict[str, float]]:
-        """What is staged or a remembered copy: firm, and soft with since when."""
+    def staged(self) -> tuple[set[str], dict[str, float], set[str]]:
+        """What is staged or a remembered copy: firm, and soft with since when; and what of it the server does not list.
+
+        It does not list what is staged with the content of the committed object.
+        """
         firm: set[str] = set()
         soft: dict[str, float] = {}
+        unlisted: set[str] = set()
         for branch in self.repository.branches.values():
             head = self.repository.head(branch)
             for path, entry in branch.staged().items():
                 staged = None if entry is None else self.key_of(entry)
                 if staged is None or entry is None:
                     continue
+                hidden = path in head and head[path].identity == entry.identity
+                if hidden:
+                    unlisted.add(staged)
                 if entry.soft_at is None:
                     firm.add(staged)
                 else:
-                    # With the content of the committed object the server does not list it, and a recheck does not ask.
-                    hidden = path in head and head[path].identity == entry.identity
+                    # A recheck does not ask for what is hidden.
                     at = math.inf if hidden else entry.soft_at
                     soft[staged] = min(at, soft.get(staged, at))
         firm.update(address for address, _ in self.repository.copies)
-        return firm, soft
+        return firm, soft, unlisted
 
     def protects(self, key: str) -> str | None:
         """Why an object may not be deleted now; None where it may."""
@@ -198,7 +208,10 @@ class Oracle:
         self.runs.setdefault(run_id, Watched(run_id)).listing_began = self.time.now
 
     def moved_unseen(self, key: str) -> None:
-        """A staged entry that the server does not list is renamed: a mark under way may miss it, no sweep may."""
+        """What the server did not list is referenced in another way now: a mark under way may miss it, no sweep may.
+
+        So it is when such a staged entry is renamed, or goes when something else has come to hold its object.
+        """
         self.moved_hidden[key] = self.time.now
 
     def marked(self, run_id: str, candidates: Iterable[str]) -> None:
@@ -250,6 +263,9 @@ class Oracle:
                     raise Violation(f"run {run_id} has a receipt {outcome} for {address}, and {there} is not there")
                 if outcome == "restored":
                     watched.restored.add(address)
+            elif outcome == "purged":
+                if f"_lakefs/retention/gc/quarantine/{run_id}/{address}" in self.bucket.objects:
+                    raise Violation(f"run {run_id} has a receipt purged for {address}, whose copy is there")
             elif outcome in ("accepted", "quarantined"):
                 if address not in accepted:
                     raise Violation(f"run {run_id} has a receipt for {address}, which was not deleted")

@@ -70,7 +70,7 @@ class RetentionOracle(Oracle):
         self.log.look({name: branch.commit_id for name, branch in self.repository.branches.items()})
         super().look()
         now = self.time.now
-        staged, soft = self.staged()
+        staged, soft, _ = self.staged()
         firm = dict.fromkeys(staged, math.inf)
         again = {key: (since, math.inf) for key, since in soft.items()}
         for commit_id, until in self._stays_until().items():

@@ -1,6 +1,6 @@
 """One call of a whole run goes wrong, each call in turn.
 
-Here faults and recoveries take turns from call to call, and of the costlier kinds every third call is broken; `make
+Here faults and recoveries take turns from call to call, and of the costlier kinds only some calls are broken; `make
 soak` plays every fault of every call of every kind, with every recovery.
 """
 
@@ -13,7 +13,8 @@ import pytest
 
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, distinct
 from lakefs_gc_assets_tests.simulation.fault_bugs import FAULT_BUGS
-from lakefs_gc_assets_tests.simulation.faults import KINDS, Play, Recovery, play, plays, whole
+from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
+from lakefs_gc_assets_tests.simulation.faults import Play, Recovery, play, plays, whole
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 
@@ -27,7 +28,7 @@ def memory() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-EVERY = {"optimized": 3, "committed": 3, "unified": 3}
+EVERY = {"optimized": 3, "committed": 3, "unified": 3, "purge": 4}
 """Of other kinds every call is broken."""
 
 
@@ -58,11 +59,11 @@ def test_whatever_call_goes_wrong_nothing_is_lost_or_claimed_and_the_work_is_don
     require_all_pass(chosen)
 
 
-@pytest.mark.parametrize("kind", ["clean", "quarantine"])
+@pytest.mark.parametrize("kind", ["clean", "quarantine", "purge"])
 def test_every_fault_of_every_call_that_deletes_or_tells_of_it(kind: str) -> None:
     words = re.compile("delete |put .*(/receipts/|/report.json|/deleted_report/manifest.json)")
-    chosen = [each for each in plays(kind) if words.match(whole(kind).calls[each.at - 1])]
-    assert len(chosen) > 70
+    chosen = [each for each in plays(kind) if words.match(whole(kind).calls[each.at - 1])][:: EVERY.get(kind, 1)]
+    assert len(chosen) > 50
     require_all_pass(chosen)
 
 
@@ -71,6 +72,12 @@ def test_the_garbage_of_the_world_is_worth_the_name(kind: str) -> None:
     found = whole(kind)
     assert len(found.gone) + len(found.back) >= {"dry": 0, "committed": 3}.get(kind, 6)
     assert sum(call.startswith("delete ") for call in found.calls) >= {"dry": 0, "committed": 2}.get(kind, 3)
+
+
+def test_a_purge_brings_back_some_and_deletes_others() -> None:
+    calls = whole("purge").calls
+    for told in ("copy_if_absent ", "put .*/receipts/restored-", "put .*/receipts/purged-", "put .*/restored.json"):
+        assert sum(re.match(told, call) is not None for call in calls) > 1, told
 
 
 @pytest.mark.parametrize("kind", KINDS)

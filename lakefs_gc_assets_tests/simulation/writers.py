@@ -131,7 +131,7 @@ def copy(world: World, branch: int, source: int, destination: int, server: int) 
     path, entry = some_path(world, found, source)
     if world.setup.rules == "seed" and path in found.staged():
         if entry.soft_at is None:
-            _remember(world, found, path, entry)
+            _remember(world, entry)
         _restage(world, found, path_at(destination), entry)
         return
     stored = world.bucket.objects.get(world.oracle.key_of(entry) or "")
@@ -153,7 +153,7 @@ def move(world: World, branch: int, source: int, destination: int, server: int) 
     path, entry = some_path(world, found, source)
     if world.setup.rules != "seed" or path not in found.staged() or entry.soft_at is not None:
         raise Refused("full copies only")
-    _remember(world, found, path, entry)
+    _remember(world, entry)
     _restage(world, found, path_at(destination), entry)
     if server % 2:
         yield MINUTE
@@ -161,15 +161,11 @@ def move(world: World, branch: int, source: int, destination: int, server: int) 
         world.repository.remove(found, path)
 
 
-def _remember(world: World, branch: Branch, path: str, entry: Entry) -> None:
+def _remember(world: World, entry: Entry) -> None:
     """Notes that a staged entry is copied by reference."""
     key = world.oracle.key_of(entry)
-    if key is None:
-        return
-    world.repository.copies.append((key, world.time.now))
-    base = world.repository.head(branch).get(path)
-    if base is not None and base.identity == entry.identity:
-        world.oracle.moved_unseen(key)
+    if key is not None:
+        world.repository.copies.append((key, world.time.now))
 
 
 def _restage(world: World, branch: Branch, path: str, entry: Entry) -> None:

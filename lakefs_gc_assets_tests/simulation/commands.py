@@ -1,0 +1,168 @@
+"""The commands `restore` and `purge` in a world in which one of their calls goes wrong."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from lakefs_gc_assets import emptying
+from lakefs_gc_assets.bringing_back import brought_back
+from lakefs_gc_assets.collection import quarantining, run_folder
+from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.emptying import Totals
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets_tests.simulation.bucket import BucketView
+from lakefs_gc_assets_tests.simulation.clocks import MINUTE, CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.failing_calls import FailingApi, FailingStore, Faults
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.marking import Marking
+from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
+from lakefs_gc_assets_tests.simulation.quarantine_check import QuarantineCheck
+from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.stepping import Killed
+
+_CALL_SECONDS = 0.05
+_LOOK_SECONDS = 20 * MINUTE
+"""How long the first look of a purge takes: longer than it is believed."""
+
+
+def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
+    """Brings back what the last run moved."""
+    assert scene.opened is not None
+    world, run_id = scene.world, scene.opened.run_id
+
+    def removed(key: str, gone: bool) -> None:
+        if not _is_there(scene, key):
+            raise Violation(f"{key} is removed although its object is not back")
+
+    def work(repository: OpenRepository) -> bool:
+        told = list(brought_back(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
+        return all(each.fate.is_well for each in told)
+
+    return _Command(scene, faults, removed).ended(options, work)
+
+
+def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
+    """Empties the quarantine of all runs. While it looks for the first time, something becomes live again."""
+    world = scene.world
+
+    def removed(key: str, gone: bool) -> None:
+        moved = address_of(key)
+        if moved is not None and not _is_there(scene, key):
+            world.oracle.deletion(*moved, command.recheck)
+
+    def looks() -> None:
+        if not world.repository.branches["alpha"].staged().get("between"):
+            stage_moved(scene, "between")
+        world.pass_time(_LOOK_SECONDS)
+
+    def work(repository: OpenRepository) -> bool:
+        def check(plan: Plan, lock: Lock) -> QuarantineCheck:
+            return QuarantineCheck(command.run(repository, plan), looks)
+
+        totals = Totals()
+        each = emptying.emptied(repository, None, f"purge-{world.time.now}", check, world.log.append)
+        world.log += [f"{told.address}: {told.fate} {told.why}" for told in totals.counted(each)]
+        return totals.well
+
+    command = _Command(scene, faults, removed)
+    return command.ended(options, work)
+
+
+def address_of(key: str) -> tuple[str, str] | None:
+    """The run that moved a copy in quarantine, and the address it was at; None where the key is no such copy."""
+    run_id, _, address = key.removeprefix(quarantining.ROOT).partition("/")
+    lies_there = key.startswith(quarantining.ROOT) and xids.is_xid(run_id)
+    return (run_id, address) if lies_there and not address.startswith("purging/") else None
+
+
+def copies(scene: Scene) -> dict[str, str]:
+    """The address of each copy in quarantine, by its key."""
+    keys = [*scene.world.bucket.below(quarantining.ROOT)]
+    return {key: moved[1] for key in keys if (moved := address_of(key)) is not None}
+
+
+def stage_moved(scene: Scene, path: str) -> None:
+    """Somebody stages an object by its address that nothing references, and that lies in quarantine alone."""
+    world = scene.world
+    moved = sorted(
+        (address, key)
+        for key, address in copies(scene).items()
+        if address not in world.bucket.objects and not world.oracle.reachable(address)
+    )
+    if moved:
+        address, key = moved[-1]
+        entry = Entry(address, 1, len(world.bucket.objects[key].data), path, soft_at=world.time.now)
+        world.repository.stage(world.repository.branches["alpha"], path, entry)
+        world.oracle.look()
+
+
+def _is_there(scene: Scene, key: str) -> bool:
+    """Whether the object that a copy in quarantine was made of is at its address."""
+    objects, moved = scene.world.bucket.objects, address_of(key)
+    if moved is None or key not in objects:
+        return True
+    there = objects.get(moved[1])
+    return there is not None and there.data == objects[key].data
+
+
+class _Command:
+    """A process that holds the lock for work that is no collection."""
+
+    def __init__(self, scene: Scene, faults: Faults, removed: Callable[[str, bool], None]) -> None:
+        """In a scene.
+
+        Args:
+            removed: is told each key that is about to be deleted.
+        """
+        self.scene, self.faults, self.world = scene, faults, scene.world
+        self.recheck = Recheck(self.world.time)
+        self.machine = MachineClock(self.world.time, 0.0)
+        self.world.background.clear()
+        self.view = BucketView(self.world.bucket, self._point, removed, self._written, page=8, delete_limit=2)
+        self.api = CollectorsApi(self.world.servers, self._point, self.recheck.begins, self.machine, 1)
+
+    def ended(self, options: CollectionSettings, work: Callable[[OpenRepository], bool]) -> Ended:
+        """Does the work, which tells whether all went well."""
+        try:
+            well = work(self._opened(options))
+            self.faults.end()
+        except Killed:
+            return Ended.DIED
+        except CollectionError as error:
+            self.world.log.append(str(error))
+            return Ended.FAILED
+        return Ended.WELL if well else Ended.FAILED
+
+    def run(self, repository: OpenRepository, plan: Plan) -> Marking:
+        """What knows what counts as live in a run of this plan."""
+        oracle, scene = self.world.oracle, self.scene
+        told = (oracle.listing, oracle.marked, self.recheck.ends)
+        made = Marking(repository, plan.run_id, plan.owner, scene.shelf, *told, exactness=scene.exactness)
+        made.plan = plan
+        return made
+
+    def _opened(self, options: CollectionSettings) -> OpenRepository:
+        api = cast(LakeFSApi, FailingApi(self.api, self.faults))
+        store = FailingStore(self.view, self.faults, self.scene.denied.add)
+        facts = api.repository()
+        clock = CollectorClock(self.machine, self.world.pass_time)
+        return OpenRepository(
+            facts, Namespace.parse(facts.storage_namespace), api, store, cast(Any, None), options, clock
+        )
+
+    def _point(self, call: str) -> bool:
+        self.world.tick(_CALL_SECONDS)
+        self.recheck.asked_at = self.world.time.now
+        return False
+
+    def _written(self, key: str, data: bytes) -> None:
+        for run_id in self.world.oracle.runs:
+            if key.startswith(run_folder.receipts(run_id)):
+                self.world.oracle.receipts(run_id, data)
+                return

@@ -1,0 +1,167 @@
+"""What must be so after a run in which a call went wrong, and in the end."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lakefs_gc_assets.collection import lock, quarantining, receipts, restoration
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collection.report import Ending
+from lakefs_gc_assets_tests.simulation.clocks import MINUTE
+from lakefs_gc_assets_tests.simulation.commands import address_of, copies, stage_moved
+from lakefs_gc_assets_tests.simulation.failing_calls import Faults
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene
+
+_COLLECTORS_OWN = "_lakefs/retention/"
+_MEANWHILE_SECONDS = 20 * MINUTE
+"""Longer than a recheck is valid, and less than the lock of a dead process."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run in which nothing goes wrong: its calls, and the garbage that is gone afterwards, or back."""
+
+    calls: tuple[str, ...]
+    gone: frozenset[str]
+    back: frozenset[str]
+
+
+class Watch:
+    """Looks at runs that delete, or that bring back what they deleted."""
+
+    def __init__(self, scene: Scene, expected: Whole, flow: Flow | None, deletes: bool) -> None:
+        """Right before the run.
+
+        Args:
+            flow: that its report names; None where there is none.
+            deletes: whether it deletes.
+        """
+        self.scene, self.expected, self._flow, self._deletes = scene, expected, flow, deletes
+        bucket = scene.world.bucket
+        self._there = {key: bucket.objects[key] for key in bucket.keys if not key.startswith(_COLLECTORS_OWN)}
+        self._garbage = {key: bucket.objects[key] for key in scene.world.garbage()}
+
+    @staticmethod
+    def garbage(scene: Scene) -> Iterable[str]:
+        """What such a run is to do away with."""
+        return scene.world.garbage()
+
+    def look(self, ended: Ended, faults: Faults) -> None:
+        """Nothing claims what did not happen. Raises Violation."""
+        self.require_live()
+        scene = self.scene
+        if scene.opened is None or self._flow is None:
+            return
+        told = scene.last_report()
+        if ended is Ended.WELL and (told is None or told.ending is Ending.FAILED):
+            raise Violation("the run ends well and has no report that says so")
+        if told is not None and told.success and not told.dry_run:
+            self._require_gone()
+
+    def meanwhile(self) -> None:
+        """What users do before somebody goes on: what was garbage is staged again, what is staged is committed."""
+        self.stage_again()
+        self.scene.do((("commit_now", (1, 2, 0)), ("upload_now", (1, 0, 2, 0))))
+        self.scene.world.pass_time(_MEANWHILE_SECONDS)
+
+    def stage_again(self) -> None:
+        """One object that was garbage is staged again."""
+        world, expected = self.scene.world, self.expected
+        left = sorted((expected.gone | expected.back).intersection(world.garbage()))
+        if left:
+            entry = Entry(left[-1], 1, len(world.bucket.objects[left[-1]].data), "again", soft_at=world.time.now)
+            world.repository.stage(world.repository.branches["alpha"], "again", entry)
+            world.oracle.look()
+
+    @property
+    def all_done(self) -> bool:
+        """Whether a run that ended well has nothing left to do: what could not be deleted waits for the next run."""
+        return self._flow is None or self.scene.told.success
+
+    def finish(self) -> None:
+        """The work is done, and nobody is kept from the next. Raises Violation."""
+        self.require_live()
+        scene = self.scene
+        if holder := lock.holder(scene.store):
+            raise NotFinished(f"the lock is still {holder}")
+        if self._flow is not None:
+            told = scene.told
+            if not told.success:
+                raise NotFinished(f"the report tells of {told.ending}: {told.error}")
+            if told.flow != self._flow and told.why_clean is None:
+                raise NotFinished(f"the report tells of a {told.flow} run")
+        if self._deletes:
+            self._require_gone()
+
+    def end(self) -> None:
+        """Nothing was lost, and nothing is left; runs build on each other again. Raises Violation."""
+        self.require_live()
+        if self._flow is Flow.OPTIMIZED and self.scene.told.why_clean is not None:
+            raise NotFinished(f"the last run is a clean one: {self.scene.told.why_clean}")
+        if left := self.scene.world.garbage():
+            raise NotFinished(f"{len(left)} objects stay although nothing reaches them: {left[0]}")
+
+    def require_live(self) -> None:
+        """Raises Violation where something is lost."""
+        bucket, oracle = self.scene.world.bucket, self.scene.world.oracle
+        for key, stored in self._there.items():
+            if oracle.reachable(key) and bucket.objects.get(key) != stored:
+                raise Violation(f"{key} is lost")
+
+    def _require_gone(self) -> None:
+        bucket = self.scene.world.bucket
+        left = sorted(self.expected.gone.intersection(self.scene.world.garbage()))
+        if left:
+            raise NotFinished(f"{len(left)} objects are still there: {left[0]}")
+        if self.scene.opened is not None and self.scene.opened.options.sweep_mode == "quarantine":
+            for key in self.expected.gone - bucket.objects.keys():
+                found = [each for each in bucket.below(quarantining.ROOT) if each.endswith(f"/{key}")]
+                if self._garbage[key].data not in [bucket.objects[copy].data for copy in found]:
+                    raise Violation(f"{key} is gone without a copy in quarantine")
+
+
+class PurgeWatch(Watch):
+    """Looks at what empties the quarantine."""
+
+    _RECEIPTED: ClassVar = (Outcome.PURGED.value, Outcome.RESTORED.value)
+
+    def __init__(self, scene: Scene, expected: Whole, flow: Flow | None, deletes: bool) -> None:
+        super().__init__(scene, expected, flow, deletes)
+        self._copies = {key: scene.world.bucket.objects[key].data for key in copies(scene)}
+
+    @staticmethod
+    def garbage(scene: Scene) -> Iterable[str]:
+        return copies(scene)
+
+    def stage_again(self) -> None:
+        stage_moved(self.scene, "again")
+
+    def finish(self) -> None:
+        super().finish()
+        store, denied = self.scene.store, self.scene.denied
+        if left := [*self.scene.world.bucket.below(quarantining.ROOT)]:
+            raise NotFinished(f"{len(left)} copies or notes are still in quarantine: {left[0]}")
+        back = False
+        for key in self._copies.keys() - denied:
+            run_id, address = address_of(key) or ("", "")
+            rows = receipts.read(store, run_id).to_pylist()
+            told = {row["outcome"] for row in rows if row["address"] == address and row["outcome"] in self._RECEIPTED}
+            there = address in self.scene.world.bucket.objects
+            back |= there
+            # Where an object is back and the answer to the deletion of its copy is lost, nothing tells of it.
+            if not (told <= {"restored"} if there else told == {"purged"}):
+                raise Violation(f"receipts of run {run_id} tell of {address}: {told}")
+        if back and restoration.read(store) is None:
+            raise Violation("something was brought back, and the next run does not know")
+
+    def require_live(self) -> None:
+        super().require_live()
+        objects, oracle = self.scene.world.bucket.objects, self.scene.world.oracle
+        for key, data in self._copies.items():
+            _, address = address_of(key) or ("", "")
+            held = [objects[each].data for each in (address, key) if each in objects]
+            if oracle.reachable(address) and data not in held:
+                raise Violation(f"{key} is gone although its address is referenced again")
