@@ -15,6 +15,7 @@ REPLACED = (Step("w0", "upload_now", (0, 0, 1, 0)), Step("w0", "upload_now", (0,
 """The first of two objects at one path is garbage, and old enough."""
 SWEEP = Step("c0", "start", (1, 0, 0, 0))
 UNTIL_DUMP = Step("c0", "until", (3, 1))
+UNTIL_CANDIDATES = Step("c0", "until", (5, 1))
 UNTIL_RECHECK = Step("c0", "until", (6, 2))
 UNTIL_DELETE = Step("c0", "until", (7, 1))
 STAGED_AGAIN = Step("w1", "stage_object", (0, 3, 1))
@@ -115,6 +116,34 @@ class TestUnlistedRenames:
 
     def test_no_sweep_deletes_it(self) -> None:
         result = played(*self.STEPS, setup=self.SETUP)
+        assert (result.deleted, result.losses) == (0, 0)
+
+
+class TestUnlistedImports:
+    """A staged entry with a committed content goes with the commit; what was imported meanwhile holds its object."""
+
+    STEPS = (
+        Step("w0", "upload_now", (0, 0, 1, 0)),
+        Step("w0", "commit_now", (0, 0, 0)),
+        Step("w0", "upload_again", (0, 0, 0)),
+        OLD,
+        SWEEP,
+        UNTIL_CANDIDATES,
+        Step("w1", "import_objects", (0, 1, 0)),
+        Step("time", "seconds", (20 * 60,)),
+        Step("w0", "commit_now", (0, 0, 0)),
+        FINISH,
+    )
+
+    def test_a_mark_may_name_such_an_object(self) -> None:
+        with (
+            mock.patch.object(Oracle, "moved_unseen", lambda self, key: None),
+            pytest.raises(Violation, match="marks"),
+        ):
+            played(*self.STEPS)
+
+    def test_no_sweep_deletes_it(self) -> None:
+        result = played(*self.STEPS)
         assert (result.deleted, result.losses) == (0, 0)
 
 
