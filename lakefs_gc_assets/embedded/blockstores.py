@@ -66,7 +66,7 @@ class LocalBlockstore:
         parsed = parse_location(location)
         if parsed is None or parsed.kind != "local" or not parsed.bucket:
             raise StorageError(f"{location!r} is no address such as local://name: the local blockstore holds no other")
-        path = (self._folder / parsed.bucket / parsed.key).resolve()
+        path = (self._folder / parsed.bucket / parsed.key.lstrip("/")).resolve()
         if not path.is_relative_to(self._folder):
             raise StorageError(f"{location!r} leads out of the blockstore's folder")
         return path

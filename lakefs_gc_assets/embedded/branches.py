@@ -42,10 +42,15 @@ def _new_token(repository: Repository, branch_id: str) -> str:
     return f"{repository.id}-{branch_id}:{secrets.token_hex(8)}"
 
 
-def create(core: Core, repository: Repository, branch_id: str, source: str, *, hidden: bool) -> str:
-    """Makes a branch from a reference; returns its commit. Raises ApiFailure 400, 404, 409."""
+def check_name(branch_id: str) -> None:
+    """Raises ApiFailure 400 for what cannot be a branch's name."""
     if not _NAME.fullmatch(branch_id):
         raise bad_request("argument branchID: invalid value")
+
+
+def create(core: Core, repository: Repository, branch_id: str, source: str, *, hidden: bool) -> str:
+    """Makes a branch from a reference; returns its commit. Raises ApiFailure 400, 404, 409."""
+    check_name(branch_id)
     commit = commits.resolve(core, repository, source)
     with core.database.transaction() as database:
         if find(core, repository, branch_id) is not None:

@@ -62,6 +62,8 @@ def merge(
 ) -> commits.Commit:
     """Merges a reference into a branch; squashed, the commit has one parent only."""
     doing = f"update branch {destination_branch}"
+    if strategy not in ("", _SOURCE_WINS, _DEST_WINS):
+        raise bad_request(f"{doing}: invalid merge strategy {strategy!r}")
     with core.database.transaction():
         branch = branches.get(core, repository, destination_branch)
         head = commits.get(core, repository, branch.commit_id)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lakefs_gc_assets.embedded import branches, commits, committed, copied_objects, issued_addresses, staging
+from lakefs_gc_assets.embedded.conditions import ALWAYS, Condition
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.entries import Entry, decode_entry
 from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_found
@@ -98,24 +99,24 @@ def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
 
 
 def stage(
-    core: Core, repository: Repository, branch_id: str, path: str, entry: Entry, *, if_absent: bool = False
+    core: Core, repository: Repository, branch_id: str, path: str, entry: Entry, condition: Condition = ALWAYS
 ) -> None:
-    """Puts an entry at a path of a branch. Raises ApiFailure 404, or 412 where the path must not exist and does."""
+    """Puts an entry at a path of a branch. Raises ApiFailure 404, or 412 where the condition does not hold."""
     if not path:
         raise bad_request("path is required")
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
-        if if_absent and _exists(core, repository, branch_id, path):
-            raise ApiFailure(412, "path already exists")
+        _check(core, repository, branch_id, path, condition)
         staging.put(database, branch.staging_token, path, entry)
 
 
-def _exists(core: Core, repository: Repository, reference: str, path: str) -> bool:
-    try:
-        find(core, repository, reference, path)
-    except ApiFailure:
-        return False
-    return True
+def _check(core: Core, repository: Repository, branch_id: str, path: str, condition: Condition) -> None:
+    if condition:
+        try:
+            etag = find(core, repository, branch_id, path).entry.etag
+        except ApiFailure:
+            etag = None
+        condition.check(etag)
 
 
 def upload(
@@ -126,16 +127,14 @@ def upload(
     content: bytes,
     content_type: str,
     metadata: Mapping[str, str],
-    *,
-    if_absent: bool = False,
+    condition: Condition = ALWAYS,
 ) -> Entry:
     """Writes an object and stages it. An upload whose branch is gone leaves the object behind, as real servers do."""
     branches.get(core, repository, branch_id)
-    if if_absent and _exists(core, repository, branch_id, path):
-        raise ApiFailure(412, "path already exists")
+    _check(core, repository, branch_id, path, condition)
     stored = store_bytes(core, repository, content)
     entry = replace(stored, content_type=content_type or DEFAULT_CONTENT_TYPE, metadata=dict(metadata))
-    stage(core, repository, branch_id, path, entry, if_absent=if_absent)
+    stage(core, repository, branch_id, path, entry, condition)
     return entry
 
 
@@ -201,7 +200,12 @@ def _address_of(repository: Repository, physical_address: str) -> tuple[str, Add
 
 
 def stage_address(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
-    """Stages an object that is already somewhere; in rule set `seed` only outside the storage namespace."""
+    """Stages an object that is already somewhere; in rule set `seed` only outside the storage namespace.
+
+    Raises ApiFailure 400 for an address that this server's blockstore cannot hold.
+    """
+    if not str(body["physical_address"]).startswith(core.blockstore.scheme):
+        raise bad_request(f"physical address is not valid for block adapter: {core.blockstore.type}")
     address, kind = _address_of(repository, str(body["physical_address"]))
     if core.settings.rules == "seed" and kind == AddressType.RELATIVE:
         raise bad_request("physical address: staging is allowed outside the storage namespace only")
@@ -210,8 +214,18 @@ def stage_address(core: Core, repository: Repository, branch_id: str, path: str,
     return entry
 
 
-def link(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
-    """Stages an object that was uploaded to an issued address. Raises ApiFailure 400 for any other address."""
+def link(
+    core: Core,
+    repository: Repository,
+    branch_id: str,
+    path: str,
+    body: Mapping[str, Any],
+    condition: Condition = ALWAYS,
+) -> Entry:
+    """Stages an object that was uploaded to an issued address.
+
+    Raises ApiFailure 400 for any other address, 412 where the condition does not hold: the address may still be linked.
+    """
     described = body.get("staging")
     physical_address = described.get("physical_address") if isinstance(described, Mapping) else None
     if not isinstance(physical_address, str):
@@ -220,7 +234,7 @@ def link(core: Core, repository: Repository, branch_id: str, path: str, body: Ma
     with core.database.transaction():
         issued_addresses.redeem(core, repository, branch_id, path, address)
         entry = _described(core, address, kind, body)
-        stage(core, repository, branch_id, path, entry)
+        stage(core, repository, branch_id, path, entry, condition)
     return entry
 
 

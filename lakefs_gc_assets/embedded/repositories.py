@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """One repository; `storage_namespace` without trailing slash, as it was given."""
+    """One repository; `storage_namespace` as it was given, with or without a slash at its end."""
 
     id: str
     storage_namespace: str
@@ -52,6 +52,7 @@ def create(
 
     if not _NAME.fullmatch(name) or not storage_namespace:
         raise bad_request("error creating repository: invalid name or no storage_namespace")
+    branches.check_name(default_branch)
     now = core.clock.seconds()
     repository = Repository(name, storage_namespace, default_branch, now, read_only, {})
     with core.database.transaction() as database:

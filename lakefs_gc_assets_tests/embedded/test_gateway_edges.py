@@ -1,7 +1,8 @@
 """The gateway where keys, ranges, rights and requests are unusual."""
 
+from http.client import HTTPConnection
 from typing import Any
-from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import boto3
@@ -38,6 +39,18 @@ def _without_retries(server: EmbeddedServer, access_key_id: str, secret_access_k
         region_name="us-east-1",
         config=Config(retries={"max_attempts": 1}),
     )
+
+
+def _raw(server: EmbeddedServer, method: str, target: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+    """Status and answer of a request that boto3 would not send."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    named["Authorization"] = f"AWS4-HMAC-SHA256 Credential={server.access_key_id}/x"
+    connection = HTTPConnection(urlsplit(server.s3_url).netloc, timeout=10)
+    connection.request(method, target, body, named)
+    response = connection.getresponse()
+    received = response.read()
+    connection.close()
+    return response.status, received
 
 
 def _admin(server: EmbeddedServer) -> Any:
@@ -129,11 +142,83 @@ def test_what_a_user_may_not_do_is_refused(
     getattr(_admin(server), call)(Bucket="repo", **arguments)
 
 
-def test_a_body_that_is_no_xml_is_refused(server: EmbeddedServer) -> None:
-    headers = {"Authorization": f"AWS4-HMAC-SHA256 Credential={server.access_key_id}/x"}
-    with pytest.raises(HTTPError) as error:
-        urlopen(Request(f"{server.s3_url}/repo?delete", b"<Delete", headers))
-    assert (error.value.code, b"MalformedXML" in error.value.read()) == (400, True)
+_SIGNED = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status", "code"),
+    [
+        ("POST", "/repo?delete", b"<Delete", 400, b"MalformedXML"),
+        ("PUT", "/", b"", 405, b"MethodNotAllowed"),
+        ("PUT", "/repo/main/a", b"5;chunk-signature=x\r\nabc", 400, b"IncompleteBody"),
+        ("PUT", "/repo/main/a", b"zz\r\nabc", 400, b"IncompleteBody"),
+        ("PUT", "/repo/main/a", b"", 400, b"IncompleteBody"),
+        ("GET", "/repo/%ff/a", b"", 400, b"InvalidRequest"),
+        ("GET", "/repo?prefix=%ff/a", b"", 400, b"InvalidRequest"),
+    ],
+)
+def test_a_broken_request_is_refused_in_xml(
+    server: EmbeddedServer, method: str, target: str, body: bytes, status: int, code: bytes
+) -> None:
+    more = {"x_amz_content_sha256": _SIGNED} if method == "PUT" else {}
+    found, answer = _raw(server, method, target, body, **more)
+    assert (found, f"<Code>{code.decode()}</Code>".encode() in answer) == (status, True), answer
+    assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="a")[0] == 404
+
+
+def test_a_body_in_chunks_is_put_together(server: EmbeddedServer) -> None:
+    body = b"3;chunk-signature=x\r\nabc\r\nA;chunk-signature=y\r\n0123456789\r\n0;chunk-signature=z\r\n\r\n"
+    assert _raw(server, "PUT", "/repo/main/a", body, x_amz_content_sha256=_SIGNED)[0] == 200
+    assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="a") == (200, b"abc0123456789")
+
+
+@pytest.mark.parametrize("version", ["s3v4", "s3"])
+def test_older_signatures_and_links_are_served(server: EmbeddedServer, version: str) -> None:
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=server.s3_url,
+        aws_access_key_id=server.access_key_id,
+        aws_secret_access_key=server.secret_access_key,
+        region_name="us-east-1",
+        config=Config(signature_version=version),
+    )
+    named: Any = {"Bucket": "repo", "Key": "main/a"}
+    s3.put_object(**named, Body=b"one")
+    assert s3.get_object(**named)["Body"].read() == b"one"
+    with urlopen(Request(s3.generate_presigned_url("put_object", Params=named), b"two", method="PUT")) as answer:
+        assert answer.status == 200
+    with urlopen(s3.generate_presigned_url("get_object", Params=named)) as answer:
+        assert answer.read() == b"two"
+
+
+def test_parts_are_named_as_s3_asks(server: EmbeddedServer) -> None:
+    s3 = _admin(server)
+    named: Any = {"Bucket": "repo", "Key": "main/a"}
+    upload = s3.create_multipart_upload(**named)["UploadId"]
+    s3.put_object(Bucket="repo", Key="main/source", Body=b"0123456789")
+    etags = [
+        s3.upload_part(**named, UploadId=upload, PartNumber=number, Body=b"%d" % number)["ETag"] for number in (1, 2)
+    ]
+    copied = {"CopySource": "repo/main/source", "PartNumber": 3, "UploadId": upload}
+    etags.append(s3.upload_part_copy(**named, **copied, CopySourceRange="bytes=2-4")["CopyPartResult"]["ETag"])
+    parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, start=1)]
+    complete = s3.complete_multipart_upload
+    for call, arguments, code in (
+        (s3.upload_part, {"PartNumber": 0, "Body": b"x"}, "InvalidArgument"),
+        (s3.upload_part, {"PartNumber": 10_001, "Body": b"x"}, "InvalidArgument"),
+        (s3.upload_part_copy, {**copied, "CopySourceRange": "bytes=4-2"}, "InvalidArgument"),
+        (s3.upload_part_copy, {**copied, "CopySourceRange": "bytes=5-10"}, "InvalidArgument"),
+        (s3.upload_part_copy, {**copied, "CopySource": "none/main/source"}, "NoSuchBucket"),
+        (complete, {"MultipartUpload": {"Parts": []}}, "MalformedXML"),
+        (complete, {"MultipartUpload": {"Parts": parts[::-1]}}, "InvalidPartOrder"),
+        (complete, {"MultipartUpload": {"Parts": [parts[0], parts[0]]}}, "InvalidPartOrder"),
+        (complete, {"MultipartUpload": {"Parts": [parts[0] | {"ETag": "other"}]}}, "InvalidPart"),
+    ):
+        with pytest.raises(ClientError) as error:
+            call(**{**named, "UploadId": upload, **arguments})
+        assert error.value.response["Error"]["Code"] == code, arguments
+    complete(**named, UploadId=upload, MultipartUpload={"Parts": parts})
+    assert s3.get_object(**named)["Body"].read() == b"12234"
 
 
 def test_an_upload_belongs_to_its_key(server: EmbeddedServer) -> None:

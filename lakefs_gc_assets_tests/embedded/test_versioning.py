@@ -146,6 +146,7 @@ def test_merging_is_three_way(server: EmbeddedServer) -> None:
     merge = "/repositories/repo/refs/side/merge/main"
     status, answer = clients.call(server, "POST", merge, {})
     assert (status, answer["message"]) == (409, "update branch main: conflict found")
+    assert clients.call(server, "POST", merge, {"strategy": "mine"})[0] == 400
     assert clients.call(server, "POST", merge, {"strategy": "dest-wins"})[0] == 200
     assert _listing(server) == {
         "kept": b"base",
@@ -218,6 +219,32 @@ def test_names_of_repositories_and_namespaces_are_unique(server: EmbeddedServer)
     assert clients.call(server, "POST", "/repositories", body)[0] == 400
     body = {"name": "other", "storage_namespace": "s3://bucket"}
     assert clients.call(server, "POST", "/repositories", body)[0] == 400
+
+
+@pytest.mark.parametrize("namespace", ["local://other/", "local://other//", "local://other/deep/"])
+def test_a_namespace_may_end_with_a_slash(server: EmbeddedServer, namespace: str) -> None:
+    body = {"name": "other", "storage_namespace": namespace}
+    assert clients.call(server, "POST", "/repositories", body)[1]["storage_namespace"] == namespace
+    status, stats = clients.call(server, "POST", "/repositories/other/branches/main/objects", b"x", path="a")
+    key = stats["physical_address"].removeprefix(namespace.rstrip("/") + "/")
+    assert (status, key.startswith("data/")) == (201, True)
+    assert clients.call(server, "GET", "/repositories/other/refs/main/objects", path="a") == (200, b"x")
+    made = clients.commit(server, "one", name="other")
+    folder = server.objects_folder / namespace.removeprefix("local://").strip("/")
+    assert (folder / key).read_bytes() == b"x"
+    assert (folder / "_lakefs" / made["meta_range_id"]).is_file()
+
+
+def test_a_default_branch_needs_a_name_for_branches(server: EmbeddedServer) -> None:
+    body = {"name": "other", "storage_namespace": "local://other", "default_branch": "a/b"}
+    assert clients.call(server, "POST", "/repositories", body)[0] == 400
+    assert clients.call(server, "POST", "/repositories", body | {"default_branch": "a-b"})[0] == 201
+
+
+def test_what_the_blockstore_cannot_hold_is_not_staged(server: EmbeddedServer) -> None:
+    for address, status in (("s3://bucket/a", 400), ("a", 400), ("", 400), ("local://bucket/a", 201)):
+        body = {"physical_address": address, "checksum": "c", "size_bytes": 1}
+        assert clients.call(server, "PUT", _OBJECTS, body, path="a")[0] == status, address
 
 
 def test_settings_and_rules_may_not_contradict(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from lakefs_gc_assets.embedded import (
     byte_ranges,
     commits,
     committed,
+    conditions,
     issued_addresses,
     multipart_uploads,
     objects,
@@ -36,8 +37,8 @@ def _upload(core: Core, request: Request, repository: str, branch: str) -> Respo
         for name, value in request.headers.items()
         if name.startswith(_METADATA_HEADER)
     }
-    if_absent = request.headers.get("if-none-match") == "*"
-    entry = objects.upload(core, found, branch, path, content, content_type, metadata, if_absent=if_absent)
+    condition = conditions.of_writing(request)
+    entry = objects.upload(core, found, branch, path, content, content_type, metadata, condition)
     return json_response(201, objects.stats(found, path, entry))
 
 
@@ -62,6 +63,8 @@ def _read(core: Core, request: Request, repository: str, ref: str) -> Response:
     headers = {"ETag": f'"{entry.etag}"', "Accept-Ranges": "bytes"}
     if request.flag("presign") and request.method == "GET":
         return Response(302, headers={"Location": presigned.url(core, found, entry.address, "GET")})
+    if conditions.is_unchanged(request, entry.etag):
+        return Response(304, headers=headers)
     if request.method == "HEAD":
         if not objects.exists(core, found, entry):
             raise ApiFailure(410, "No data")
@@ -182,7 +185,8 @@ def _get_address(core: Core, request: Request, repository: str, branch: str) -> 
 def _link_address(core: Core, request: Request, repository: str, branch: str) -> Response:
     found, path = repositories.get_writable(core, repository), request.required("path")
     body = request.json_object("staging", "checksum", "size_bytes")
-    return json_response(200, objects.stats(found, path, objects.link(core, found, branch, path, body)))
+    entry = objects.link(core, found, branch, path, body, conditions.of_writing(request))
+    return json_response(200, objects.stats(found, path, entry))
 
 
 def _begin_multipart(core: Core, request: Request, repository: str, branch: str) -> Response:

@@ -8,14 +8,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from email.utils import formatdate
+from itertools import pairwise
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from lakefs_gc_assets.embedded import branches, byte_ranges, multipart_uploads, objects, repositories
+from lakefs_gc_assets.embedded import branches, byte_ranges, conditions, multipart_uploads, objects, repositories
 from lakefs_gc_assets.embedded.core import Core, timestamp
 from lakefs_gc_assets.embedded.failures import ApiFailure
 from lakefs_gc_assets.embedded.gateway import xml
 from lakefs_gc_assets.embedded.gateway.listing import MAX_KEYS, iso_time, list_keys
+from lakefs_gc_assets.embedded.gateway.signed_chunks import BrokenChunks, content_of
 from lakefs_gc_assets.embedded.http import Request, Response
 from lakefs_gc_assets.embedded.objects import Found
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -26,6 +28,13 @@ _STORED_METADATA = "X-Amz-Meta-"
 _NOT_SERVED = frozenset({"acl", "attributes", "legal-hold", "restore", "retention", "select", "tagging", "torrent"})
 """Parts of S3's query that name something of an object other than its bytes."""
 _NOT_SERVED_ON_BUCKETS = frozenset({"acl", "lifecycle", "policy", "tagging", "uploads", "versions"})
+
+
+_CREDENTIAL = re.compile(r"Credential=([^/]+)/|^AWS ([^:]+):")
+"""The access key in the header Authorization, of signature version 4 or 2."""
+_PART_NUMBERS = range(1, 10_001)
+_SOURCE_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+_CODES_OF_UPLOADS = frozenset({"NoSuchUpload", "InvalidPart"})
 
 
 class _Failure(Exception):
@@ -60,10 +69,15 @@ class Gateway:
             return xml.failure(failure.status, _CODES.get(failure.status, "InternalError"), failure.message)
         except ElementTree.ParseError as error:
             return xml.failure(400, "MalformedXML", f"The body is no XML: {error}")
+        except BrokenChunks as error:
+            return xml.failure(400, "IncompleteBody", str(error))
+        except UnicodeEncodeError:
+            return xml.failure(400, "InvalidRequest", "The request holds bytes that are no UTF-8.")
 
     def _authenticate(self, request: Request) -> User:
-        credential = re.search(r"Credential=([^/]+)/", request.headers.get("authorization", ""))
-        key = credential[1] if credential else request.query.get("X-Amz-Credential", "").partition("/")[0]
+        header = _CREDENTIAL.search(request.headers.get("authorization", ""))
+        in_link = request.query.get("X-Amz-Credential", "").partition("/")[0] or request.query.get("AWSAccessKeyId", "")
+        key = header[1] or header[2] if header else in_link
         if key not in self._users:
             raise _Failure(403, "InvalidAccessKeyId", "The access key is not known here.")
         return self._users[key]
@@ -71,12 +85,11 @@ class Gateway:
     def _route(self, request: Request, user: User) -> Response:
         bucket, _, rest = request.path.removeprefix("/").partition("/")
         if not bucket:
+            if request.method != "GET":
+                raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served here.")
             user.require("fs:ListRepositories")
             return self._list_buckets()
-        try:
-            repository = repositories.get(self._core, unquote(bucket))
-        except ApiFailure:
-            raise _Failure(404, "NoSuchBucket", "There is no such repository.") from None
+        repository = self._repository(unquote(bucket))
         if not rest:
             user.require("fs:DeleteObject" if request.method == "POST" else "fs:ListObjects")
             return self._bucket(request, repository)
@@ -101,6 +114,12 @@ class Gateway:
             case "DELETE":
                 return self._delete(key)
         raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on objects.")
+
+    def _repository(self, bucket: str) -> Repository:
+        try:
+            return repositories.get(self._core, bucket)
+        except ApiFailure:
+            raise _Failure(404, "NoSuchBucket", "There is no such repository.") from None
 
     def _list_buckets(self) -> Response:
         buckets: list[xml.Element] = [
@@ -140,6 +159,9 @@ class Gateway:
         for name, value in entry.metadata.items():
             if name.lower().startswith(_METADATA_HEADER):
                 headers[name.lower()] = value
+        conditions.check_reading(request, entry.etag)
+        if conditions.is_unchanged(request, entry.etag):
+            return Response(304, headers=headers)
         if request.method == "HEAD":
             return byte_ranges.head(request, entry.size, entry.content_type, headers)
         try:
@@ -149,7 +171,6 @@ class Gateway:
         return byte_ranges.body(request, content, entry.content_type, headers)
 
     def _put(self, request: Request, key: _Key) -> Response:
-        if_absent = request.headers.get("if-none-match") == "*"
         entry = objects.upload(
             self._core,
             key.repository,
@@ -158,7 +179,7 @@ class Gateway:
             content_of(request),
             request.headers.get("content-type", ""),
             _metadata(request),
-            if_absent=if_absent,
+            conditions.of_writing(request),
         )
         return Response(200, headers={"ETag": f'"{entry.etag}"'})
 
@@ -203,7 +224,7 @@ class Gateway:
         named = unquote(request.headers["x-amz-copy-source"].partition("?")[0], errors="surrogateescape")
         bucket, _, rest = named.removeprefix("/").partition("/")
         reference, _, path = rest.partition("/")
-        key = _Key(repositories.get(self._core, bucket), reference, path)
+        key = _Key(self._repository(bucket), reference, path)
         self._find(key)
         return key
 
@@ -244,7 +265,9 @@ class Gateway:
                 multipart_uploads.abort(self._core, key.repository, upload_id)
                 return Response(204)
         except ApiFailure as failure:
-            raise _Failure(failure.status, failure.message, failure.message) from None
+            if failure.message in _CODES_OF_UPLOADS:
+                raise _Failure(failure.status, failure.message, failure.message) from None
+            raise
         raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on uploads.")
 
     def _begin(self, request: Request, key: _Key) -> Response:
@@ -265,14 +288,18 @@ class Gateway:
 
     def _put_part(self, request: Request, key: _Key, upload_id: str) -> Response:
         number, content = request.number("partNumber", 0), content_of(request)
+        if number not in _PART_NUMBERS:
+            raise _Failure(400, "InvalidArgument", "Part numbers are from 1 to 10,000.")
         if "x-amz-copy-source" not in request.headers:
             etag = multipart_uploads.put_part(self._core, key.repository, upload_id, number, content)
             return Response(200, headers={"ETag": f'"{etag}"'})
         source = self._source(request)
         content = objects.read(self._core, source.repository, self._find(source).entry)
         if wanted := request.headers.get("x-amz-copy-source-range"):
-            first, _, last = wanted.removeprefix("bytes=").partition("-")
-            content = content[int(first) : int(last) + 1]
+            match = _SOURCE_RANGE.fullmatch(wanted)
+            if match is None or not int(match[1]) <= int(match[2]) < len(content):
+                raise _Failure(400, "InvalidArgument", f"The source has no {wanted}.")
+            content = content[int(match[1]) : int(match[2]) + 1]
         etag = multipart_uploads.put_part(self._core, key.repository, upload_id, number, content)
         now = timestamp(self._core.clock.now())
         return xml.document("CopyPartResult", [("LastModified", now), ("ETag", f'"{etag}"')])
@@ -280,18 +307,31 @@ class Gateway:
     def _complete(self, request: Request, key: _Key, upload_id: str) -> Response:
         root = xml.parse(content_of(request))
         parts = [
-            (int(part.findtext("PartNumber") or 0), (part.findtext("ETag") or "").strip('"'))
+            (_part_number(part.findtext("PartNumber") or ""), (part.findtext("ETag") or "").strip('"'))
             for part in root.iter("Part")
         ]
-        entry = multipart_uploads.complete(self._core, key.repository, upload_id, parts)
-        # The answer has S3's ETag; the entry keeps it without the number of parts, as on real servers.
-        stored = replace(entry, etag=entry.etag.partition("-")[0])
-        objects.stage(self._core, key.repository, key.reference, key.path, stored)
+        if not parts:
+            raise _Failure(400, "MalformedXML", "No parts are named.")
+        if any(later <= earlier for (earlier, _), (later, _) in pairwise(parts)):
+            raise _Failure(400, "InvalidPartOrder", "Parts must be named in ascending order.")
+        condition = conditions.of_writing(request)
+        # In one transaction: where the condition does not hold, the upload is still there.
+        with self._core.database.transaction():
+            entry = multipart_uploads.complete(self._core, key.repository, upload_id, parts)
+            # The answer has S3's ETag; the entry keeps it without the number of parts, as on real servers.
+            stored = replace(entry, etag=entry.etag.partition("-")[0])
+            objects.stage(self._core, key.repository, key.reference, key.path, stored, condition)
         name = f"{key.reference}/{key.path}"
         return xml.document(
             "CompleteMultipartUploadResult",
             [("Bucket", key.repository.id), ("Key", name), ("ETag", f'"{entry.etag}"')],
         )
+
+
+def _part_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise _Failure(400, "MalformedXML", f"{text!r} is no part's number.")
+    return int(text)
 
 
 _ACTIONS = {
@@ -319,18 +359,3 @@ def _metadata(request: Request) -> dict[str, str]:
         for name, value in request.headers.items()
         if name.startswith(_METADATA_HEADER)
     }
-
-
-def content_of(request: Request) -> bytes:
-    """The body, taken out of the chunks that some clients sign one by one."""
-    if not request.headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
-        return request.body
-    content, position, body = bytearray(), 0, request.body
-    while position < len(body):
-        end = body.index(b"\r\n", position)
-        size = int(body[position:end].partition(b";")[0], 16)
-        if size == 0:
-            break
-        content += body[end + 2 : end + 2 + size]
-        position = end + 2 + size + 2
-    return bytes(content)
