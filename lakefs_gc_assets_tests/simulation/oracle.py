@@ -65,11 +65,18 @@ class Recheck:
 
 @dataclass
 class Watched:
-    """What one collector did in one run: accepted deletions by key with their sizes, refused keys, when it listed."""
+    """What one collector did in one run.
+
+    Attributes:
+        accepted: deletions that the store accepted, with sizes.
+        receipted: those of them that a receipt names.
+        forgotten: those that none did when the run was gone on with: no attempt after that can know of them.
+    """
 
     run_id: str
     accepted: dict[str, int] = field(default_factory=dict)
     receipted: set[str] = field(default_factory=set)
+    forgotten: set[str] = field(default_factory=set)
     restored: set[str] = field(default_factory=set)
     listing_began: float = 0.0
 
@@ -247,6 +254,11 @@ class Oracle:
             self.losses.append(key)
         self.accepted(run_id, key)
 
+    def begins(self, run_id: str) -> None:
+        """A process begins to make a run, or goes on with it where another one ended."""
+        watched = self.runs.setdefault(run_id, Watched(run_id))
+        watched.forgotten = watched.accepted.keys() - watched.receipted
+
     def accepted(self, run_id: str, key: str) -> None:
         """A store accepts to delete an object."""
         self.runs.setdefault(run_id, Watched(run_id)).accepted[key] = self.bucket.sizes.get(key, 0)
@@ -270,7 +282,7 @@ class Oracle:
                 if address not in accepted:
                     raise Violation(f"run {run_id} has a receipt for {address}, which was not deleted")
                 watched.receipted.add(address)
-            elif address in accepted:
+            elif address in accepted and address not in watched.forgotten:
                 raise Violation(f"run {run_id} has a receipt {outcome} for {address}, which was deleted")
 
     def report(self, run_id: str, data: bytes, candidates: frozenset[str]) -> None:
@@ -295,9 +307,8 @@ class Oracle:
         if not least <= deleted_bytes <= most:
             raise Violation(f"the report of run {run_id} claims {deleted_bytes} bytes, {most} were deleted")
         open_ = candidates - watched.accepted.keys()
-        # What became live before the run was resumed counts as kept, also where the deletion that is known of no more
-        # took it.
-        unknown = len(watched.accepted.keys() - watched.receipted)
+        # What became live, or was refused, after the run was gone on with counts as there, though it may be forgotten.
+        unknown = len(watched.forgotten - watched.receipted)
         left = counts["failed"] + counts["kept_live"]
         if not report["dry_run"] and not len(open_) <= left <= len(open_) + unknown:
             raise Violation(f"the report of run {run_id} accounts for {left} candidates left, of {len(open_)}")

@@ -162,6 +162,7 @@ class Process:
         self.recheck = Recheck(world.time)
         self.dead, self.frozen, self.unfenced = False, False, 0
         self.fail_in, self.fail_at, self.stop_before = None, None, None
+        world.oracle.begins(run_id)
         self.view = view = BucketView(
             world.bucket,
             self._store_point,

@@ -56,11 +56,20 @@ def test_one_batch_that_is_under_way_is_not_called_back() -> None:
     assert (result.deleted, result.losses) == (1, 1)
 
 
-def test_what_a_killed_sweep_deleted_and_has_no_receipt_for_counts_as_kept_where_it_is_staged_again() -> None:
-    """The attempt that goes on cannot know of the deletion; staged before the recheck that it makes, it is kept."""
-    killed = (Step("c0", "go_on", (1,)), Step("c0", "kill"))
-    result = played(*REPLACED, SWEEP, UNTIL_DELETE, STAGED_AGAIN, *killed, Step("c0", "resume", (0, 8)), FINISH)
-    assert (result.deleted, result.losses) == (1, 1)
+class TestDeletedWithoutReceipt:
+    """A sweep that is killed between a deletion and its receipts: the attempt that goes on cannot know of it."""
+
+    KILLED = (Step("c0", "go_on", (1,)), Step("c0", "kill"))
+
+    def test_staged_again_before_the_recheck_of_the_next_attempt_it_counts_as_kept(self) -> None:
+        steps = (SWEEP, UNTIL_DELETE, STAGED_AGAIN, *self.KILLED, Step("c0", "resume", (0, 8)), FINISH)
+        result = played(*REPLACED, *steps)
+        assert (result.deleted, result.losses) == (1, 1)
+
+    def test_where_the_store_refuses_the_next_attempt_it_counts_as_failed(self) -> None:
+        refused = (Step("c0", "resume", (0, 3)), Step("c0", "refuse_deletes", (1,)))
+        result = played(*REPLACED, SWEEP, UNTIL_DELETE, *self.KILLED, *refused, FINISH)
+        assert (result.deleted, result.losses) == (1, 0)
 
 
 class TestLongCommits:
