@@ -2,6 +2,7 @@
 
 import heapq
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from lakefs_gc_assets.embedded.repositories import Repository
 
 _CURRENT_VERSION = 1
 _SHORTEST_PREFIX = 6
+_REFERENCE = re.compile(r"([^~^@]+)((?:[~^][0-9]{0,4})*)@?")
+_STEP = re.compile(r"([~^])([0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,24 @@ def every(core: Core, repository: Repository) -> list[Commit]:
 
 
 def resolve(core: Core, repository: Repository, reference: str) -> Commit:
-    """The commit that a branch, tag, commit id or unambiguous beginning of one names. Raises ApiFailure 404, 400."""
+    """The commit that a reference names. Raises ApiFailure 404, 400.
+
+    A reference is a branch, tag, commit id or unambiguous beginning of one. Behind it, `~2` goes back twice over first
+    parents, `^2` to the second parent; `@` says that what is staged on a branch is not meant.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    name, steps = (match[1], match[2]) if match else (reference, "")
+    commit = _named(core, repository, name)
+    for sign, digits in _STEP.findall(steps):
+        number = int(digits or 1)
+        for parent in [1] * number if sign == "~" else [number] * bool(number):
+            if parent > len(commit.parents):
+                raise not_found(f"{reference}: reference")
+            commit = get(core, repository, commit.parents[parent - 1])
+    return commit
+
+
+def _named(core: Core, repository: Repository, reference: str) -> Commit:
     with core.database.transaction() as database:
         for table in ("branches", "tags"):
             row = database.execute(

@@ -67,6 +67,11 @@ def _read_varint(message: bytes, position: int) -> tuple[int, int]:
     raise ValueError("message ends inside a number")
 
 
+def _signed(number: int) -> int:
+    """An int64 out of its two's complement."""
+    return number - (1 << 64) if number >> 63 else number
+
+
 def _as_text(value: int | bytes) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
@@ -117,13 +122,14 @@ def decode_entry(message: bytes) -> Entry:
     for tag, value in fields(message):
         if isinstance(value, int):
             if tag == 3:
-                size = value
+                size = _signed(value)
             elif tag == 6:
                 kind = value
         elif tag == 1:
             address = _as_text(value)
         elif tag == 2:
-            seconds = next((part for number, part in fields(value) if number == 1 and isinstance(part, int)), 0)
+            parts = (part for number, part in fields(value) if number == 1 and isinstance(part, int))
+            seconds = _signed(next(parts, 0))
         elif tag == 4:
             etag = _as_text(value)
         elif tag == 5:

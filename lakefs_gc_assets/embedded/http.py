@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from lakefs_gc_assets.embedded.failures import bad_request
+from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request
 
 _MAX_PER_PAGE = 1000
 
@@ -28,7 +28,9 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("size_bytes", "mtime", "parent_number", "creation_date", "generation", "date", "count"), int),
     **dict.fromkeys(("version", "default_retention_days", "retention_days"), int),
     "seconds": float,
-    **dict.fromkeys(("read_only", "hidden", "force", "allow_empty"), bool),
+    **dict.fromkeys(
+        ("read_only", "hidden", "force", "allow_empty", "squash_merge", "shallow", "override_metadata"), bool
+    ),
     **dict.fromkeys(("paths", "parents", "parts"), list),
     **dict.fromkeys(("metadata", "user_metadata", "staging", "set", "commit"), dict),
 }
@@ -93,6 +95,12 @@ class Request:
         """How many items a page may have: 100 unless asked; at most, and where less than one is asked for, 1000."""
         amount = self.number("amount", 100)
         return amount if 0 < amount <= _MAX_PER_PAGE else _MAX_PER_PAGE
+
+    def refuse(self, *names: str) -> None:
+        """Raises ApiFailure 501 for a query parameter that this server does not know what to do with."""
+        for name in names:
+            if self.query.get(name, "").lower() not in ("", "false"):
+                raise ApiFailure(501, f"parameter {name!r} is not served by the embedded server")
 
     def flag(self, name: str) -> bool:
         """A query parameter that is true or false."""

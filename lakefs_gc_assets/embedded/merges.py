@@ -59,8 +59,12 @@ def merge(
     *,
     strategy: str = "",
     squash: bool = False,
+    allow_empty: bool = False,
 ) -> commits.Commit:
-    """Merges a reference into a branch; squashed, the commit has one parent only."""
+    """Merges a reference into a branch; squashed, the commit has one parent only.
+
+    Raises ApiFailure 400 where the source changed nothing and `allow_empty` is not set, 409 for a conflict.
+    """
     doing = f"update branch {destination_branch}"
     if strategy not in ("", _SOURCE_WINS, _DEST_WINS):
         raise bad_request(f"{doing}: invalid merge strategy {strategy!r}")
@@ -70,15 +74,11 @@ def merge(
         source = commits.resolve(core, repository, source_reference)
         branches.require_clean(core, repository, branch, doing)
         base = commits.merge_base(core, repository, source, head)
-        metarange_id = combine(
-            core,
-            repository,
-            base.metarange_id if base else "",
-            source.metarange_id,
-            head.metarange_id,
-            strategy,
-            doing,
-        )
+        shared = base.metarange_id if base else ""
+        if allow_empty and source.metarange_id == shared:
+            metarange_id = head.metarange_id
+        else:
+            metarange_id = combine(core, repository, shared, source.metarange_id, head.metarange_id, strategy, doing)
         made = commits.add(
             core,
             repository,

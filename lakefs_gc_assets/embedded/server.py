@@ -13,7 +13,15 @@ from pathlib import Path
 from types import TracebackType
 
 from lakefs_gc_assets.embedded import faults, presigned, users
-from lakefs_gc_assets.embedded.api import administration, collection, configuration, objects, references, repositories
+from lakefs_gc_assets.embedded.api import (
+    administration,
+    collection,
+    configuration,
+    differences,
+    objects,
+    references,
+    repositories,
+)
 from lakefs_gc_assets.embedded.blockstores import Blockstore, LocalBlockstore
 from lakefs_gc_assets.embedded.clock import Clock
 from lakefs_gc_assets.embedded.core import Core, RuleSet, Settings, Tasks
@@ -85,6 +93,7 @@ class EmbeddedServer:
                 *repositories.ROUTES,
                 *references.ROUTES,
                 *objects.ROUTES,
+                *differences.ROUTES,
                 *collection.ROUTES,
                 *configuration.ROUTES,
             )

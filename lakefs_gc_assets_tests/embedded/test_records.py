@@ -19,9 +19,9 @@ _entries = st.builds(
     Entry,
     address=_text,
     address_type=st.sampled_from(AddressType),
-    size=st.integers(0, 2**63 - 1),
+    size=st.integers(-(2**63), 2**63 - 1),
     etag=_text,
-    last_modified=st.integers(0, 2**40),
+    last_modified=st.integers(-(2**63), 2**63 - 1),
     content_type=_text,
     metadata=st.dictionaries(_text, _text, max_size=4),
 )

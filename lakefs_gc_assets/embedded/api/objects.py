@@ -1,4 +1,4 @@
-"""Objects: upload, read, describe, list, copy, delete, stage; issued addresses; presigned multipart uploads; diffs."""
+"""Objects: upload, read, describe, list, copy, delete, stage; issued addresses; presigned multipart uploads."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,18 +7,14 @@ from typing import Any
 from lakefs_gc_assets.embedded import (
     branches,
     byte_ranges,
-    commits,
-    committed,
     conditions,
     issued_addresses,
     multipart_uploads,
     objects,
     presigned,
     repositories,
-    staging,
 )
 from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.entries import decode_entry
 from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page
 from lakefs_gc_assets.embedded.objects import Found
@@ -224,46 +220,6 @@ def _abort_multipart(core: Core, request: Request, repository: str, branch: str,
     return NO_CONTENT
 
 
-def _diff_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found = repositories.get(core, repository)
-    amount = request.amount()
-    after, prefix = (staging.encode_path(request.query.get(name, "")) for name in ("after", "prefix"))
-    results: list[dict[str, Any]] = []
-    with core.database.transaction() as database:
-        at = branches.get(core, found, branch)
-        head = commits.get(core, found, at.commit_id)
-        for change in staging.changes(core, database, at.staging_token, head.metarange_id, max(after, prefix)):
-            if change.path == after or not change.path.startswith(prefix):
-                continue
-            data = change.data if change.data is not None else change.base_data
-            results.append(_difference(change.path, change.type, data))
-            if len(results) > amount:
-                break
-    return json_response(200, page(results[:amount], request, "path", more=len(results) > amount))
-
-
-def _diff_references(core: Core, request: Request, repository: str, left: str, right: str) -> Response:
-    found = repositories.get(core, repository)
-    before, after = (
-        {record[0]: record for record in committed.records(core, commits.resolve(core, found, name).metarange_id)}
-        for name in (left, right)
-    )
-    results = []
-    for path in sorted(before.keys() | after.keys()):
-        if path not in before:
-            results.append(_difference(path, "added", after[path][2]))
-        elif path not in after:
-            results.append(_difference(path, "removed", before[path][2]))
-        elif before[path][1] != after[path][1]:
-            results.append(_difference(path, "changed", after[path][2]))
-    return json_response(200, page(results, request, "path"))
-
-
-def _difference(path: bytes, kind: str, data: bytes | None) -> dict[str, Any]:
-    size = decode_entry(data).size if data is not None else 0
-    return {"type": kind, "path": staging.decode_path(path), "path_type": "object", "size_bytes": size}
-
-
 _REPOSITORY = "/repositories/{repository}"
 _BRANCH = _REPOSITORY + "/branches/{branch}"
 _REF = _REPOSITORY + "/refs/{ref}"
@@ -284,6 +240,4 @@ ROUTES = (
     Route("POST", _BRANCH + "/staging/pmpu", "fs:WriteObject", _begin_multipart),
     Route("PUT", _BRANCH + "/staging/pmpu/{upload}", "fs:WriteObject", _complete_multipart),
     Route("DELETE", _BRANCH + "/staging/pmpu/{upload}", "fs:WriteObject", _abort_multipart),
-    Route("GET", _BRANCH + "/diff", "fs:ListObjects", _diff_branch),
-    Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _diff_references),
 )

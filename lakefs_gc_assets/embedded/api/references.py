@@ -64,6 +64,7 @@ def _hard_reset(core: Core, request: Request, repository: str, branch: str) -> R
 
 
 def _commit(core: Core, request: Request, repository: str, branch: str) -> Response:
+    request.refuse("source_metarange")
     body = request.json_object("message")
     date = body.get("date")
     made = committing.commit(
@@ -92,6 +93,7 @@ def _get_commit(core: Core, request: Request, repository: str, commit: str) -> R
 
 
 def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
+    request.refuse("objects", "prefixes", "first_parent", "since", "stop_at")
     found = repositories.get(core, repository)
     amount = request.amount()
     ancestors = commits.log(core, found, commits.resolve(core, found, ref))
@@ -113,6 +115,7 @@ def _merge(core: Core, request: Request, repository: str, ref: str, branch: str)
         body.get("metadata") or {},
         strategy=str(body.get("strategy") or ""),
         squash=bool(body.get("squash_merge", False)),
+        allow_empty=bool(body.get("allow_empty", False)),
     )
     return json_response(200, {"reference": made.id})
 
