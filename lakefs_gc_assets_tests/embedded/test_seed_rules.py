@@ -1,9 +1,14 @@
 """What rule set `seed` asks beyond rule set `oss`, and that `oss` does none of it."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
+from lakefs_gc_assets.embedded import uncommitted_data
+from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.embedded import clients
 
@@ -21,7 +26,10 @@ def _copy(server: EmbeddedServer, source: str, destination: str, **more: Any) ->
 
 def _rows(server: EmbeddedServer) -> list[str]:
     _, page = clients.call(server, "POST", "/repositories/repo/gc/prepare_uncommited", {})
-    folder = server.objects_folder / "repo" / f"_lakefs/retention/gc/uncommitted/{page['run_id']}/uncommitted"
+    return _read(server.objects_folder / "repo" / f"_lakefs/retention/gc/uncommitted/{page['run_id']}/uncommitted")
+
+
+def _read(folder: Path) -> list[str]:
     return [row["physical_address"] for file in folder.glob("*") for row in pq.read_table(file).to_pylist()]
 
 
@@ -88,6 +96,9 @@ def test_a_copy_within_the_staging_area_is_shallow_and_any_other_is_full(
     clients.call(seed_server, "POST", "/repositories/repo/branches", {"name": "side", "source": "main"})
     assert _copy(seed_server, "staged", "copy")[0] == 201
     assert _stat(seed_server, "copy") == _stat(seed_server, "staged")
+    assert _copy(seed_server, "staged", "shallow", shallow=True)[0] == 201
+    assert _stat(seed_server, "shallow") == _stat(seed_server, "staged")
+    assert _copy(seed_server, "committed", "shallow", shallow=True)[0] == 400
     assert _copy(seed_server, "committed", "copy of committed")[0] == 201
     assert _stat(seed_server, "copy of committed") != _stat(seed_server, "committed")
     body = {"src_path": "staged", "src_ref": "main"}
@@ -128,21 +139,62 @@ def test_copies_are_listed_behind_the_uncommitted_data_and_forgotten_after_a_tim
     assert _rows(server) == []
 
 
-def test_a_rename_between_pages_is_not_lost(seed_server: EmbeddedServer) -> None:
-    """The row moves behind the part that was read: only the tracked copy holds it."""
-    from lakefs_gc_assets.embedded import repositories, uncommitted_data
+def _rename(server: EmbeddedServer, old: str, new: str) -> None:
+    assert _copy(server, old, new)[0] == 201
+    assert clients.call(server, "DELETE", _BRANCH + "/objects", path=old)[0] == 204
 
-    address = clients.upload(seed_server, "z", b"x")
-    clients.upload(seed_server, "m", b"y")
-    core = seed_server.core
-    repository = repositories.get(core, "repo")
-    page = uncommitted_data._Page(10)
-    branch_rows = uncommitted_data._rows(core, repository, "main", "m")
-    first = next(branch_rows)
-    assert first[0] == "m"
-    _copy(seed_server, "z", "a")
-    clients.call(seed_server, "DELETE", _BRANCH + "/objects", path="z")
-    for _, moved, date in uncommitted_data._rows(core, repository, "main", "n"):
-        page.add(moved, date)
-    assert page.rows == 0
-    assert address in _rows(seed_server)
+
+def test_a_rename_between_pages_is_not_lost(tmp_path: Path) -> None:
+    """The row moves behind the pages that were read: only the tracked copy, on the last page, holds it."""
+    with EmbeddedServer(tmp_path, settings=Settings(rules="seed", page_check_rows=1, page_bytes=0)) as server:
+        clients.repository(server)
+        first, address = clients.upload(server, "m", b"y"), clients.upload(server, "z", b"x")
+        prepare = "/repositories/repo/gc/prepare_uncommited"
+        _, page = clients.call(server, "POST", prepare, {})
+        folder = server.objects_folder / "repo" / f"_lakefs/retention/gc/uncommitted/{page['run_id']}/uncommitted"
+        assert _read(folder) == [first]
+        _rename(server, "z", "a")
+        _, last = clients.call(server, "POST", prepare, {"continuation_token": page["continuation_token"]})
+        assert "continuation_token" not in last
+        assert sorted(_read(folder)) == sorted([first, address])
+
+
+def test_a_rename_while_a_page_is_read_is_not_lost(
+    seed_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies are read after all uncommitted data of the page."""
+    first, address = clients.upload(seed_server, "m", b"y"), clients.upload(seed_server, "z", b"x")
+    read = uncommitted_data._rows
+
+    def interrupted(*arguments: Any) -> Iterator[tuple[str, str, int]]:
+        for row in read(*arguments):
+            yield row
+            _rename(seed_server, "z", "a")
+
+    monkeypatch.setattr(uncommitted_data, "_rows", interrupted)
+    monkeypatch.setattr(uncommitted_data, "_ROWS_READ_AT_ONCE", 1)
+    assert _rows(seed_server) == [first, address]
+
+
+def test_a_restart_forgets_neither_addresses_nor_copies_nor_uploads(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, rules="seed") as server:
+        clients.repository(server)
+        used, unused = _issue(server, "used"), _issue(server, "unused")
+        assert _link(server, "used", used) == 200
+        address = clients.upload(server, "old", b"x")
+        _rename(server, "old", "new")
+        assert clients.call(server, "DELETE", _BRANCH + "/objects", path="new")[0] == 204
+        s3 = clients.s3(server)
+        upload = s3.create_multipart_upload(Bucket="repo", Key="main/parts")["UploadId"]
+        part = s3.upload_part(Bucket="repo", Key="main/parts", UploadId=upload, PartNumber=1, Body=b"one")
+    with EmbeddedServer(tmp_path, rules="seed") as server:
+        assert _link(server, "used", used) == 400
+        assert _link(server, "unused", unused) == 200
+        assert address in _rows(server)
+        clients.s3(server).complete_multipart_upload(
+            Bucket="repo",
+            Key="main/parts",
+            UploadId=upload,
+            MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]},
+        )
+        assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="parts") == (200, b"one")
