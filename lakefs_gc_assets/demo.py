@@ -19,6 +19,7 @@ from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.sample import (
     GarbageObject,
     Sample,
+    copy,
     link_pending,
     make_sample_repository,
     rename,
@@ -57,6 +58,7 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
     began = time.monotonic()
     store = bucket.settings_from_environment(store_url) if store_url else None
     with bucket.server(folder, rules, store_url, store) as server:
+        console.print(f"making a repository of about {objects:,} objects, call by call")
         sample = make_sample_repository(server, objects=objects, repository=sample_name(store_url))
         console.print(
             f"an embedded lakeFS (no production server) at {server.url}, rule set {rules}: repository "
@@ -102,7 +104,7 @@ def still_stored(server: EmbeddedServer, sample: Sample) -> list[GarbageObject]:
 
 
 class _Users:
-    """People who go on working while the collection runs: they rename staged objects and link uploaded ones."""
+    """People who go on working while the collection runs: they copy and rename staged objects, link uploaded ones."""
 
     def __init__(self, server: EmbeddedServer, sample: Sample, console: Console) -> None:
         self._server, self._sample, self._console = server, sample, console
@@ -112,8 +114,13 @@ class _Users:
         """Does their work once, right after the collector has read what is staged."""
         if self.worked or _WHEN_STAGED_IS_KNOWN not in line:
             return
-        renamed = len([rename(self._server, self._sample, live) for live in list(self._sample.to_rename)])
-        linked = len(self._sample.pending)
+        moved, linked = list(self._sample.to_rename), len(self._sample.pending)
+        for live in moved:
+            copy(self._server, self._sample, live, f"{live.path}-copy")
+            rename(self._server, self._sample, live)
         link_pending(self._server, self._sample)
-        self._console.print(f"  meanwhile: {renamed} objects renamed, {linked} uploaded ones linked", style="italic")
+        self._console.print(
+            f"  meanwhile: {len(moved)} objects copied, {len(moved)} renamed, {linked} uploaded ones linked",
+            style="italic",
+        )
         self.worked = True

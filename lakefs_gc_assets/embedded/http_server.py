@@ -15,6 +15,7 @@ from lakefs_gc_assets.embedded.clock import Clock
 from lakefs_gc_assets.embedded.failures import ApiFailure
 from lakefs_gc_assets.embedded.faults import Faults
 from lakefs_gc_assets.embedded.http import Request, Response, json_response, parse_query
+from lakefs_gc_assets.errors import ConfigurationError
 
 Serve = Callable[[Request], Response]
 
@@ -22,7 +23,10 @@ _BACKLOG = 128
 
 
 class Listener(ThreadingHTTPServer):
-    """One port. `serve` answers requests; what it raises but ApiFailure is answered with 500."""
+    """One port. `serve` answers requests; what it raises but ApiFailure is answered with 500.
+
+    Raises ConfigurationError where the port cannot be had.
+    """
 
     daemon_threads = True
     request_queue_size = _BACKLOG
@@ -33,7 +37,12 @@ class Listener(ThreadingHTTPServer):
         self.faults = faults
         self._connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
-        super().__init__((host, port), _Handler)
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
+            ) from error
 
     @property
     def url(self) -> str:

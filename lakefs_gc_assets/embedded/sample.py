@@ -4,7 +4,7 @@ It is built through the API. The server's clock is moved back for it, so that ob
 they seem; on a remote store they are as young as they are.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -243,15 +243,24 @@ def _young(api: Session, sample: Sample) -> None:
         sample.pending.append(PendingLink("main", path, physical_address, content))
 
 
-def rename(server: EmbeddedServer, sample: Sample, live: LiveObject) -> LiveObject:
-    """Renames a staged object as users do, by copy and delete; returns what is live now and notes it in the sample."""
-    new_path = live.path.replace("old", "new")
+def copy(server: EmbeddedServer, sample: Sample, live: LiveObject, new_path: str) -> LiveObject:
+    """Copies an object on its branch; returns the copy, which is live as well, and notes it in the sample."""
     with session(server, sample.repository) as api:
         body = {"src_path": live.path}
         api.expect(201, "POST", f"/branches/{live.reference}/objects/copy", body, dest_path=new_path)
-        api.delete(live.reference, live.path)
         address = api.address(live.reference, new_path)
-    renamed = LiveObject("renamed", live.reference, new_path, address, live.content)
+    copied = LiveObject("copied", live.reference, new_path, address, live.content)
+    sample.live.append(copied)
+    return copied
+
+
+def rename(server: EmbeddedServer, sample: Sample, live: LiveObject) -> LiveObject:
+    """Renames a staged object as users do, by copy and delete; returns what is live now and notes it in the sample."""
+    copied = copy(server, sample, live, live.path.replace("old", "new"))
+    with session(server, sample.repository) as api:
+        api.delete(live.reference, live.path)
+    renamed = replace(copied, kind="renamed")
+    sample.live.remove(copied)
     sample.live[sample.live.index(live)] = renamed
     sample.to_rename.remove(live)
     return renamed

@@ -8,9 +8,10 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import CollectionError
 
 
-class UnexpectedAnswer(Exception):
+class UnexpectedAnswer(CollectionError):
     """A call was not answered as expected."""
 
 
@@ -53,7 +54,9 @@ class Session:
         body = {"name": self._repository, "storage_namespace": self.namespace.rstrip("/")}
         status, answer = self._send("POST", "/repositories", body, {})
         if status != 201:
-            raise UnexpectedAnswer(f"repository {self._repository} was not made: {status}: {answer!r}")
+            raise UnexpectedAnswer(
+                f"repository {self._repository} was not made in {self.namespace}: {status}: {answer!r}"
+            )
 
     def relative(self, physical_address: str) -> str:
         """An address without the storage namespace."""
