@@ -67,7 +67,8 @@ def install() -> None:
         for name in _ONCE:
             _wrap(store, name, lambda result: _add(store_calls=1))
         _wrap(store, "get", lambda result: _add(bytes_read=len(result)))
-        _wrap_listing(store)
+        for name in ("list", "list_between"):
+            _wrap_listing(store, name)
 
 
 def _wrap(kind: type, name: str, count: Callable[[Any], None]) -> None:
@@ -82,8 +83,8 @@ def _wrap(kind: type, name: str, count: Callable[[Any], None]) -> None:
     setattr(kind, name, counted)
 
 
-def _wrap_listing(kind: Any) -> None:
-    method = kind.list
+def _wrap_listing(kind: type, name: str) -> None:
+    method = getattr(kind, name)
 
     @wraps(method)
     def counted(*arguments: Any, **options: Any) -> Iterator[Any]:
@@ -91,4 +92,4 @@ def _wrap_listing(kind: Any) -> None:
             _add(store_calls=1)
             yield batch
 
-    kind.list = counted
+    setattr(kind, name, counted)

@@ -28,8 +28,9 @@ from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 
 ROOT = Path(".benchmarks")
 REPOSITORY = "bench"
-_NAMES_IN_SLICE = 10_000
+NAMES_IN_SLICE = 10_000
 _YEAR_4000 = 64_060_588_800
+_MACHINE = hashlib.sha256(b"benchmark").digest()[:5]
 _AGE = timedelta(days=20)
 BORN = datetime.now(UTC) - _AGE
 """When the oldest slice of a repository began that is made now."""
@@ -77,18 +78,22 @@ def garbage_left(folder: Path) -> int:
 
 def addresses(count: int, born: datetime) -> Iterator[str]:
     """Addresses as lakeFS makes them, in slices that began one hour after the other."""
-    machine = hashlib.sha256(b"benchmark").digest()[:5]
-    for number in range(count):
-        if number % _NAMES_IN_SLICE == 0:
-            seconds = int(born.timestamp()) + number // _NAMES_IN_SLICE * 3600
-            created = (_YEAR_4000 - seconds) & 0xFFFF_FFFF
-            slice_name = _xid(created.to_bytes(4), machine, number)
-        issued = seconds + number % _NAMES_IN_SLICE // 4
-        yield f"{DATA_PREFIX}{slice_name}/{_xid((issued & 0xFFFF_FFFF).to_bytes(4), machine, number)}"
+    for index in range(-(-count // NAMES_IN_SLICE)):
+        first = index * NAMES_IN_SLICE
+        yield from addresses_of_slice(index, born, min(count - first, NAMES_IN_SLICE))
 
 
-def _xid(start: bytes, machine: bytes, number: int) -> str:
-    return b32hexencode(start + machine + (number & 0xFF_FFFF).to_bytes(3)).decode().lower()[:20]
+def addresses_of_slice(index: int, born: datetime, count: int = NAMES_IN_SLICE) -> list[str]:
+    """The first addresses of one slice, in order."""
+    first, seconds = index * NAMES_IN_SLICE, int(born.timestamp()) + index * 3600
+    created = (_YEAR_4000 - seconds) & 0xFFFF_FFFF
+    folder = f"{DATA_PREFIX}{_xid(created.to_bytes(4), first)}"
+    issued = [((seconds + number // 4) & 0xFFFF_FFFF).to_bytes(4) for number in range(count)]
+    return [f"{folder}/{_xid(moment, first + number)}" for number, moment in enumerate(issued)]
+
+
+def _xid(start: bytes, number: int) -> str:
+    return b32hexencode(start + _MACHINE + (number & 0xFF_FFFF).to_bytes(3)).decode().lower()[:20]
 
 
 def _fill(core: Core, shape: Shape, folder: Path) -> None:
@@ -97,7 +102,7 @@ def _fill(core: Core, shape: Shape, folder: Path) -> None:
     )
     root = objects_folder(folder)
     # The slices of very large repositories begin earlier, so that the newest is old enough as well.
-    hours = shape.objects // _NAMES_IN_SLICE
+    hours = shape.objects // NAMES_IN_SLICE
     names = list(addresses(shape.objects, BORN - timedelta(hours=hours)))
     make_files(root, names, _written())
     # Each kind is spread over all slices.
@@ -142,7 +147,11 @@ def range_file(names: list[str], first: int) -> tuple[TableFile, Record, bytes, 
         path = f"tables/t{first:09d}/dt=2026-{number % 12 + 1:02d}-01/part-{number:012d}.parquet".encode()
         described = entry(address, number)
         rows.append((path, described.identity, described.encode()))
-    rows.sort()
+    return range_of(sorted(rows))
+
+
+def range_of(rows: list[Record]) -> tuple[TableFile, Record, bytes, int]:
+    """The same of records, in order."""
     size = sum(len(path) + len(identity) + len(data) for path, identity, data in rows)
     file = _table_file("ranges", rows, size, {})
     return file, rows[0], rows[-1][0], size

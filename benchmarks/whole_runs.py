@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import repositories, tables
+from benchmarks.bottom_line import bottom_line
 from benchmarks.marks import Measure, at_most, figure
 from benchmarks.runs import Run, RunFailed, run, run_command_line, served
 from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SMALL, STEP, Shape
@@ -111,7 +112,10 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "laboratory": laboratory,
     "large": large,
     "linear": linear,
+    "bottom-line": bottom_line,
 }
+ASKED_FOR_ONLY = ("bottom-line",)
+"""Takes more than an hour, and 6 GB of files that are made first."""
 
 
 def show_table(title: str, made: Run) -> None:

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import lzma
 import os
@@ -6,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import counting, recorded, repositories
+from benchmarks import counting, recorded, repositories, vast
 from benchmarks.counting import Counts
 from benchmarks.marks import at_least, at_most, figure, summary
 from benchmarks.shapes import Shape
+from benchmarks.vast import Vast
+from benchmarks.vast_bucket import VastBucket
 from lakefs_gc_assets.lakefs import layout, ranges
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.local import LocalStore
@@ -93,3 +96,35 @@ def test_counts_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.Monk
 
     assert counting.total(tmp_path) == Counts(api_calls=1, store_calls=2, bytes_read=15)
     assert counting.total(tmp_path) - Counts(api_calls=1) == Counts(store_calls=2, bytes_read=15)
+
+
+def test_a_vast_repository_has_the_size_that_it_says(tmp_path: Path) -> None:
+    size = Vast(1)
+    folder = vast.made(size, tmp_path)
+    bucket = VastBucket(folder, size)
+
+    folders = bucket.page("data/", "/", "", 1000).prefixes
+    objects = {}
+    for prefix in folders:
+        page = bucket.page(prefix, "", "", 7000)
+        assert page.next_start is not None
+        rest = bucket.page(prefix, "", page.next_start, 7000)
+        assert rest.next_start is None
+        objects.update(page.objects + rest.objects)
+    assert len(objects) == size.objects
+    committed: set[str] = set()
+    held = tables = 0
+    for file in (folder / "objects" / "_lakefs").iterdir():
+        if len(file.name) == 64 and ranges.table_kind(file.read_bytes(), file.name).type == "ranges":
+            found = ranges.read_range(file.read_bytes(), file.name).addresses.to_pylist()
+            committed |= set(found)
+            held, tables = held + len(found), tables + 1
+    assert (len(committed), held, tables) == (size.committed, size.entries, size.ranges)
+    assert committed < objects.keys()
+
+    garbage = next(key for key in objects if key not in committed and vast.is_garbage(bucket._number(key)))
+    facts, content = bucket.read(garbage)
+    assert hashlib.md5(content).hexdigest() == facts.etag
+    bucket.delete(garbage)
+    assert sum(bucket.deleted) == 1
+    assert len(bucket.page(f"data/{garbage.split('/')[1]}/", "", "", 10_000).objects) == 9_999

@@ -9,11 +9,12 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from typing import Protocol
 from urllib.parse import parse_qsl, quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, NoSuchKey, Overlay, PreconditionFailed
+from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, Listed, NoSuchKey, PreconditionFailed
 from lakefs_gc_assets_tests.replay.recording import RecordedObject
 
 _XML_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -45,15 +46,29 @@ def _tag(name: str, value: object) -> str:
     return f"<{name}>{escape(str(value), {chr(13): '&#13;'})}</{name}>"
 
 
+class Objects(Protocol):
+    """What lies in the bucket, by keys relative to the storage namespace; see `overlay.Overlay`."""
+
+    def head(self, key: str) -> RecordedObject: ...
+
+    def read(self, key: str) -> tuple[RecordedObject, bytes]: ...
+
+    def put(self, key: str, content: bytes, if_absent: bool = False, if_match: str | None = None) -> RecordedObject: ...
+
+    def delete(self, key: str, if_match: str | None = None) -> None: ...
+
+    def page(self, prefix: str, delimiter: str, start: str, limit: int) -> Listed: ...
+
+
 class S3Endpoint:
-    """Answers S3 requests from an overlay.
+    """Answers S3 requests from objects that something else keeps.
 
     Args:
         storage_namespace: `s3://bucket/prefix`; objects lie below the prefix.
     """
 
-    def __init__(self, overlay: Overlay, storage_namespace: str) -> None:
-        self._overlay = overlay
+    def __init__(self, objects: Objects, storage_namespace: str) -> None:
+        self._objects = objects
         self._bucket, _, prefix = storage_namespace.removeprefix("s3://").partition("/")
         self._prefix = prefix.rstrip("/") + "/" if prefix else ""
 
@@ -100,22 +115,22 @@ class S3Endpoint:
         if method == "GET":
             return self._get(key, headers)
         if method == "HEAD":
-            facts = self._overlay.head(key)
+            facts = self._objects.head(key)
             return S3Answer(200, headers=_facts(facts), length=facts.size)
         if method == "PUT":
             wanted = headers.get("if-match")
-            facts = self._overlay.put(
+            facts = self._objects.put(
                 key, body, headers.get("if-none-match") == "*", wanted.strip('"') if wanted is not None else None
             )
             return S3Answer(200, headers={"ETag": f'"{facts.etag}"'})
         if method == "DELETE":
             wanted = headers.get("if-match")
-            self._overlay.delete(key, wanted.strip('"') if wanted is not None else None)
+            self._objects.delete(key, wanted.strip('"') if wanted is not None else None)
             return S3Answer(204)
         return _error(501, "NotImplemented", "not part of this endpoint")
 
     def _get(self, key: str, headers: dict[str, str]) -> S3Answer:
-        facts, content = self._overlay.read(key)
+        facts, content = self._objects.read(key)
         if "if-match" in headers and headers["if-match"].strip('"') != facts.etag:
             raise PreconditionFailed(key)
         if headers.get("if-none-match", "").strip('"') == facts.etag:
@@ -162,13 +177,13 @@ class S3Endpoint:
     def _page(
         self, prefix: str, delimiter: str, start: str, limit: int
     ) -> tuple[list[tuple[str, RecordedObject]], list[str], str | None]:
-        """One page of the bucket, whose keys are those of the overlay behind the namespace's prefix."""
+        """One page of the bucket, whose keys are those of the objects behind the namespace's prefix."""
         inside = prefix.removeprefix(self._prefix)
         if prefix.startswith(self._prefix):
             first = start.removeprefix(self._prefix) if start.startswith(self._prefix) else ""
             if start > self._prefix and not start.startswith(self._prefix):
                 return [], [], None
-            page = self._overlay.page(inside, delimiter, first, limit)
+            page = self._objects.page(inside, delimiter, first, limit)
             objects = [(self._prefix + key, facts) for key, facts in page.objects]
             next_start = None if page.next_start is None else self._prefix + page.next_start
             return objects, [self._prefix + common for common in page.prefixes], next_start
@@ -191,7 +206,7 @@ class S3Endpoint:
             try:
                 if not key.startswith(self._prefix):
                     raise DeleteRefused(key)
-                self._overlay.delete(key.removeprefix(self._prefix))
+                self._objects.delete(key.removeprefix(self._prefix))
             except DeleteRefused:
                 refused = f"{_tag('Key', key)}<Code>AccessDenied</Code><Message>Access Denied</Message>"
                 outcome.append(f"<Error>{refused}</Error>")

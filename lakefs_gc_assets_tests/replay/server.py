@@ -29,7 +29,7 @@ class Request:
     query: str
 
 
-class _Server(ThreadingHTTPServer):
+class LoopbackServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
@@ -51,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = -1
-    server: _Server
+    server: LoopbackServer
 
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -121,7 +121,7 @@ class ReplayServer:
         self._overlay: Overlay = Overlay(recording, self._now, deletes, continues._overlay if continues else None)
         self._api_answers = ApiAnswers(recording, variant)
         self._s3_endpoint = S3Endpoint(self._overlay, self.storage_namespace)
-        self._servers: list[_Server] = []
+        self._servers: list[LoopbackServer] = []
 
     @property
     def deleted(self) -> set[str]:
@@ -152,7 +152,7 @@ class ReplayServer:
 
     def __enter__(self) -> Self:
         for answer in (self._api, self._s3_endpoint.answer):
-            self._servers.append(_Server(answer, self._now, self.requests))
+            self._servers.append(LoopbackServer(answer, self._now, self.requests))
         self.url, self.s3_url = (server.url for server in self._servers)
         for server in self._servers:
             Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

@@ -1,0 +1,44 @@
+"""The size that the design of uncommitted collection names as the least that must work, with late answers.
+
+20 million objects, a million of them garbage; 30,000 commits on 1,000 branches with 50 million entries in 120,000
+ranges; 5 million staged objects. The design allows a cluster about three hours.
+"""
+
+import json
+import os
+from collections.abc import Callable
+
+from benchmarks import vast
+from benchmarks.marks import Measure, at_most, figure
+from benchmarks.repositories import ROOT
+from benchmarks.runs import Run, RunFailed, run, served
+from benchmarks.vast import Vast
+from benchmarks.vast_server import DELETED
+
+_WORKERS = 16
+_BY_SPARK = ("store_df", "committed_df", "candidates", "deleted_report")
+"""Steps whose work is spread over executors; the others wait for the server or for this process."""
+
+Show = Callable[[str, Run], None]
+
+
+def bottom_line(show: Show, size: Vast = Vast(1000)) -> list[Measure]:  # noqa: B008
+    """One clean run with sweep."""
+    folder = vast.made(size, ROOT)
+    with served("benchmarks.vast_server", str(folder), str(size.branches)) as settings:
+        made = run(settings, "--sweep", show=True)
+    title = f"{size.objects:,} objects and {size.entries:,} committed entries"
+    show(f"bottom line: {title}, clean with sweep", made)
+    deleted = json.loads((folder / DELETED).read_text())
+    if deleted != {"garbage": size.garbage, "live": 0}:
+        raise RunFailed(f"deleted {deleted}, there were {size.garbage:,} objects of garbage")
+    cores = os.cpu_count() or 1
+    return [
+        at_most("bottom line: clean run with sweep", made.seconds / 3600, "h", 3),
+        figure("bottom line: peak memory", made.peak_bytes / 1e9, "GB"),
+        *(
+            figure(f"bottom line: {phase.name} on {_WORKERS} workers, implied", phase.seconds * cores / _WORKERS, "s")
+            for phase in made.phases
+            if phase.name in _BY_SPARK
+        ),
+    ]

@@ -1,0 +1,211 @@
+"""A repository too large for files of its own: objects are numbers, and names, sizes and ETags follow from those.
+
+Of every 20 objects one is garbage, five are staged and fourteen committed. Each branch has two slices of objects and a
+history of its own, of commits that replace four of its forty ranges each. Ranges, commits and what is staged are real,
+on an embedded server. The objects are not there: `vast_bucket` lists them.
+"""
+
+import hashlib
+import shutil
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from benchmarks.repositories import NAMES_IN_SLICE, REPOSITORY, addresses_of_slice, range_of
+from lakefs_gc_assets.embedded import branches, commits, entries, repositories, staging
+from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
+from lakefs_gc_assets.embedded.committed import Record, _table_file
+from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.embedded.entries import Entry
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.tables import table
+from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.local import LocalStore
+
+BUCKET = "bench"
+AGE = timedelta(days=20)
+_GROUP = 20
+_GARBAGE = 7
+_STAGED = (1, 5, 9, 13, 17)
+_SLICES, _RANGES, _COMMITS, _REPLACED = 2, 40, 30, 4
+"""Of one branch; the last is how many ranges a commit replaces."""
+_OWN, _SHARED = 350, 67
+"""Entries of a range: objects that belong to its place, in each of its generations, and some of another place's."""
+_SIZES = 45 * _GROUP
+_VERSION = 2
+_Range = tuple[bytes, str, bytes, Record]
+"""Last path, id, a metarange's record of it, first record."""
+
+
+@dataclass(frozen=True)
+class Vast:
+    """How large it is: everything grows with the branches."""
+
+    branches: int
+
+    @property
+    def slices(self) -> int:
+        """Folders below `data/`."""
+        return self.branches * _SLICES
+
+    @property
+    def objects(self) -> int:
+        """Objects in the store."""
+        return self.slices * NAMES_IN_SLICE
+
+    @property
+    def garbage(self) -> int:
+        """Objects that nothing references."""
+        return self.objects // _GROUP
+
+    @property
+    def uncommitted(self) -> int:
+        """Objects that are staged."""
+        return self.garbage * len(_STAGED)
+
+    @property
+    def committed(self) -> int:
+        """Objects that commits hold."""
+        return self.objects - self.garbage - self.uncommitted
+
+    @property
+    def commits(self) -> int:
+        """Commits, but for the repository's first one."""
+        return self.branches * _COMMITS
+
+    @property
+    def ranges(self) -> int:
+        """Range files."""
+        return self.commits * _REPLACED
+
+    @property
+    def entries(self) -> int:
+        """Entries of all ranges together."""
+        return self.ranges * (_OWN + _SHARED)
+
+
+def is_garbage(number: int) -> bool:
+    """Whether nothing references an object."""
+    return number % _GROUP == _GARBAGE
+
+
+def content(address: str, number: int) -> bytes:
+    """What an object holds; garbage has other sizes than what is committed."""
+    size = 64 + number % _SIZES
+    return (address.encode() * (1 + size // len(address)))[:size]
+
+
+def described(address: str, number: int) -> Entry:
+    """An entry of an object."""
+    held = content(address, number)
+    etag = hashlib.md5(held, usedforsecurity=False).hexdigest()
+    return Entry(address, AddressType.RELATIVE, len(held), etag, 1_700_000_000 + number)
+
+
+def made(vast: Vast, root: Path) -> Path:
+    """The folder of such a repository, made now, or made before and without its runs."""
+    folder = root / f"vast-{vast.branches}-{_VERSION}"
+    if (folder / "born").exists():
+        shutil.rmtree(folder / "objects" / "_lakefs" / "retention", ignore_errors=True)
+        return folder
+    print(f"making a repository of {vast.entries:,} committed entries in {folder}", file=sys.stderr, flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "objects" / METADATA_PREFIX).mkdir(parents=True)
+    born = datetime.now(UTC).replace(microsecond=0) - AGE - timedelta(hours=vast.slices)
+    with server(folder) as embedded:
+        _fill(embedded.core, vast, born, folder / "objects")
+    (folder / "born").write_text(born.isoformat())
+    return folder
+
+
+def born(folder: Path) -> datetime:
+    """When the oldest slice of such a repository began."""
+    return datetime.fromisoformat((folder / "born").read_text())
+
+
+def server(folder: Path) -> EmbeddedServer:
+    """The server of such a repository; what it stores lies in a folder, though its addresses name a bucket."""
+    store = LocalStore(folder / "objects")
+    return EmbeddedServer(folder / "lakefs", blockstore=RemoteBlockstore("s3", lambda location: store))
+
+
+def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:
+    namespace = f"s3://{BUCKET}/{REPOSITORY}"
+    repository = repositories.create(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
+    first = next(iter(commits.every(core, repository))).id
+    with ProcessPoolExecutor() as pool:
+        jobs = ((root, born, branch) for branch in range(vast.branches))
+        for branch, written in enumerate(pool.map(_write_ranges, jobs, chunksize=2)):
+            with core.database.transaction() as database:
+                head = _commit(core, repository, root, branch, first, written)
+                if branch:
+                    branches.insert(database, repository, f"branch-{branch:05d}", head, hidden=False)
+                else:
+                    database.execute("UPDATE branches SET commit_id = ? WHERE id = 'main'", (head,))
+    for number, found in enumerate(branches.every(core, repository, hidden=True)):
+        with core.database.transaction() as database:
+            for object_number, address in enumerate(_objects(born, number), number * _SLICES * NAMES_IN_SLICE):
+                if object_number % _GROUP in _STAGED:
+                    path = f"staged/{object_number:09d}.parquet"
+                    staging.put(database, found.staging_token, path, described(address, object_number))
+
+
+def _objects(born: datetime, branch: int) -> list[str]:
+    """Addresses of the objects of one branch, by their numbers."""
+    slices = range(branch * _SLICES, (branch + 1) * _SLICES)
+    return [address for index in slices for address in addresses_of_slice(index, born)]
+
+
+def _write_ranges(job: tuple[Path, datetime, int]) -> list[_Range]:
+    """Writes the ranges of one branch, in the order in which its commits bring them."""
+    root, born, branch = job
+    live = [
+        (address, number)
+        for number, address in enumerate(_objects(born, branch), branch * _SLICES * NAMES_IN_SLICE)
+        if not is_garbage(number) and number % _GROUP not in _STAGED
+    ]
+    written = []
+    for brought in range(_COMMITS * _REPLACED):
+        generation, place = divmod(brought, _RANGES)
+        other = (place + 1 + generation) % _RANGES
+        held = live[place * _OWN : (place + 1) * _OWN] + live[other * _OWN : other * _OWN + _SHARED]
+        rows = []
+        for count, (address, number) in enumerate(held):
+            path = f"tables/b{branch:05d}/t{place:03d}/g{generation}/part-{count:012d}.parquet".encode()
+            entry = described(address, number)
+            rows.append((path, entry.identity, entry.encode()))
+        file, record, highest, size = range_of(rows)
+        (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
+        written.append((highest, file.id, entries.range_data(record[0], highest, size, len(rows)), record))
+    return written
+
+
+def _commit(
+    core: Core, repository: repositories.Repository, root: Path, branch: int, first: str, written: list[_Range]
+) -> str:
+    """The commits of one branch; returns its head."""
+    held: dict[int, _Range] = {}
+    parent = first
+    made_at = int((datetime.now(UTC) - AGE).timestamp())
+    for number in range(_COMMITS):
+        held.update((brought % _RANGES, written[brought]) for brought in _brought(number))
+        rows = [(highest, id_.encode(), data) for _, (highest, id_, data, _) in sorted(held.items())]
+        metarange = _table_file("metaranges", rows, sum(len(row[0]) + len(row[2]) for row in rows), {})
+        (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
+        message = f"commit {number} of branch {branch}"
+        draft = commits.Draft("bench", message, metarange.id, (parent,), number + 2, {}, made_at + number)
+        parent = commits.add(core, repository, draft).id
+    # The server answers for one path of each head, by which a sweep sees how it spells addresses.
+    highest, range_id, _, record = held[0]
+    with core.database.transaction() as database:
+        place = (metarange.id, 0, range_id, record[0], highest)
+        database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", place)
+        database.execute("INSERT OR IGNORE INTO range_records VALUES (?, ?, ?, ?)", (range_id, *record))
+    return parent
+
+
+def _brought(commit: int) -> range:
+    return range(commit * _REPLACED, (commit + 1) * _REPLACED)
