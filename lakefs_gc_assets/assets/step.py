@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -89,11 +89,13 @@ class Step:
         inputs: tuple[StoredFrame, ...] = (),
         figures: Mapping[str, Any] | None = None,
         started_at: datetime | None = None,
+        further: Callable[[], Sequence[FrameFile]] = tuple,
     ) -> StoredFrame:
         """Stores a frame of this run; rows outside of its windows go to the window `other`.
 
         Args:
             dataframe: the rows; None for a frame without any.
+            further: stores further rows, as files of the frame.
 
         Raises OrderViolation where an input is of another attempt.
         """
@@ -104,11 +106,11 @@ class Step:
                     f"{self.plan.attempt}. Materialize {given.name} and what follows it again"
                 )
         began = time.monotonic()
-        files: tuple[FrameFile, ...] = ()
+        files = [*further()]
         if dataframe is not None:
             window = F.when(F.col("slice_window").isin(*self.plan.windows), F.col("slice_window"))
             windowed = dataframe.withColumn("slice_window", window.otherwise(OTHER_WINDOW))
-            files = frames.store(windowed, self.repository.opener, self.plan.run_id, frame)
+            files += frames.store(windowed, self.repository.opener, self.plan.run_id, frame)
         digests = {given.name: given.manifest.digest for given in inputs}
         stored = self._finish(frame, files, started_at or self.started_at, digests, figures or {})
         if frame in ORDER:
@@ -120,14 +122,15 @@ class Step:
     def _finish(
         self,
         frame: str,
-        files: tuple[FrameFile, ...],
+        files: Sequence[FrameFile],
         started_at: datetime,
         digests: Mapping[str, str],
         figures: Mapping[str, Any],
     ) -> StoredFrame:
         """Writes the manifest, with which the frame exists."""
         span = Span(frame, self.plan.run_id, self.plan.attempt, started_at, self.repository.clock.now())
-        manifest = Manifest(span, files, digests, figures)
+        ordered = sorted(files, key=lambda file: (file.slice_window, file.key))
+        manifest = Manifest(span, tuple(ordered), digests, figures)
         manifests.write(self.repository.store, manifest)
         return StoredFrame(manifest, self.repository.opener, self.partitions(0))
 

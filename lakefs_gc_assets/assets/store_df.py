@@ -3,7 +3,8 @@
 The listing is stored before uncommitted data is prepared, so whatever appears later is never a candidate.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import dagster as dg
@@ -18,11 +19,13 @@ from lakefs_gc_assets.collection import carry, inventoried, neighbours, planning
 from lakefs_gc_assets.collection.neighbours import Neighbours
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.universe import Listing
+from lakefs_gc_assets.frames import listing as stored_listing
+from lakefs_gc_assets.frames.manifest import FrameFile
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import asked_flow
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources import subtraction
-from lakefs_gc_assets.sources.listing import inventoried_objects, listed_objects
+from lakefs_gc_assets.sources.listing import inventoried_objects
 
 
 def define(graph: Graph) -> dg.AssetsDefinition:
@@ -40,15 +43,15 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             )
             for note in told(around):
                 run.log(note)
-            listing = universe.nothing(store)
+            listing, found = universe.nothing(store), Found()
             if plan.flow is Flow.COMMITTED:
-                objects = expired.objects(run)
+                found = Found(expired.objects(run))
             else:
                 listing = universe.listing(store, plan.cutoff, before.settled if before else None)
                 run.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(listing.slices)} slices")
-                objects = listed(run, listing)
+                found = listed(run, listing)
             if before:
-                objects = objects.unionByName(before.open_objects())
+                found = found.and_also(before.open_objects())
             figures = {
                 "flow": plan.flow.value,
                 "slices_listed": len(listing.slices),
@@ -63,13 +66,25 @@ def define(graph: Graph) -> dg.AssetsDefinition:
                 **({"predecessor": before.run_id, "open_before": before.carry.open} if before else {}),
             }
             carry.write_listed_slices(store, plan.run_id, plan.attempt, listing.slices)
-            return run.store("store_df", objects, figures=figures)
+            return run.store("store_df", found.rows, figures=figures, further=found.listed)
 
     return store_df
 
 
-def listed(run: Step, listing: Listing) -> DataFrame:
-    """The objects of a listing (LISTED), from the store or from the inventory that the plan names.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Objects that may be garbage: rows of a frame (LISTED), and a listing that stores what it finds."""
+
+    rows: DataFrame | None = None
+    listed: Callable[[], Sequence[FrameFile]] = tuple
+
+    def and_also(self, rows: DataFrame) -> "Found":
+        """These and further rows."""
+        return Found(rows if self.rows is None else self.rows.unionByName(rows), self.listed)
+
+
+def listed(run: Step, listing: Listing) -> Found:
+    """The objects of a listing, from the store or from the inventory that the plan names.
 
     An inventory may still show what earlier runs deleted; that is left out.
     """
@@ -78,8 +93,9 @@ def listed(run: Step, listing: Listing) -> DataFrame:
     if inventory is not None:
         run.log(f"reading {len(inventory.files)} files of the inventory of {inventory.created_at:%F %T}Z")
         objects = inventoried_objects(run.spark, inventory, listing, run.plan.slice_window, partitions)
-        return subtraction.without_exactly(objects, deleted_before(run, since=run.plan.cutoff))
-    return listed_objects(run.spark, run.repository.opener, listing, run.plan.slice_window, partitions)
+        return Found(subtraction.without_exactly(objects, deleted_before(run, since=run.plan.cutoff)))
+    store = partial(stored_listing.store, run.spark, run.repository.opener, run.plan, listing.parts, partitions)
+    return Found(listed=store)
 
 
 def told(around: Neighbours) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """What is stored: which parts of a namespace a run lists, and the table that each part gives."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -11,10 +11,12 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.lakefs import layout, names, xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.inventory import Inventory, InventoryFile
 
 _FOLDER = f"^(?P<folder>{DATA_PREFIX}[^/]*/)"
+LARGE_PART = 60_000
+"""Objects of a large part. A server gives out 50,000 ids for one slice, so no slice of its own is large."""
 _SHARD = re.compile(r"![0-9A-Za-z_-]{2}")
 
 
@@ -23,11 +25,32 @@ class Part:
     """One part of the listing: everything below `prefix`, or only the objects directly below it.
 
     `slice` is set where the prefix is a slice of the usual layout.
+
+    Attributes:
+        after: only keys behind this one, by UTF-8 bytes; empty for all.
+        until: only keys up to this one; None for all.
     """
 
     prefix: str
     only_directly: bool = False
     slice: str | None = None
+    after: str = ""
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is left of a large part, and what its listing has shown so far.
+
+    Attributes:
+        part: what is left; it begins behind the last key that was listed.
+        first: the first key that was listed.
+        alphabet: characters of the names listed last, in order.
+    """
+
+    part: Part
+    first: str
+    alphabet: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +118,35 @@ def windows_of(slices: tuple[str, ...], size: WindowSize) -> tuple[str, ...]:
     return tuple(dict.fromkeys([LEGACY_WINDOW, *(layout.window(name, size) for name in oldest_first)]))
 
 
-def list_part(store: ObjectStore, part: Part, window_size: WindowSize) -> Iterator[pa.RecordBatch]:
-    """The objects of one part (LISTED); lakeFS's own files and the root's `dummy` are left out."""
+def list_part(
+    store: ObjectStore, part: Part, window_size: WindowSize, limit: int | None = None
+) -> Generator[pa.RecordBatch, None, Rest | None]:
+    """The objects of one part (LISTED); lakeFS's own files and the root's `dummy` are left out.
+
+    Args:
+        limit: leave off after so many objects, or a batch more, where the store lists in order.
+    Returns:
+        What is left then, perhaps nothing; None where the part is listed to its end.
+    """
+    listed, first = 0, ""
+    for batch in _batches(store, part):
+        if not batch.num_rows:
+            continue
+        yield _listed(batch, window_size)
+        keys = batch.column("key")
+        listed, first = listed + batch.num_rows, first or keys[0].as_py()
+        if limit is not None and listed >= limit and isinstance(store, ListsInOrder):
+            names = pc.utf8_slice_codeunits(keys, len(part.prefix)).to_pylist()
+            return Rest(replace(part, after=keys[-1].as_py()), first, "".join(sorted(set().union(*names))))
+    return None
+
+
+def _batches(store: ObjectStore, part: Part) -> Iterator[pa.RecordBatch]:
+    if isinstance(store, ListsInOrder):
+        return store.list_between(part.prefix, part.after, part.until, only_directly=part.only_directly)
     if part.only_directly:
-        batches: Iterator[pa.RecordBatch] = iter([_as_batch(store.list_level(part.prefix).objects)])
-    else:
-        batches = store.list(part.prefix)
-    for batch in batches:
-        if batch.num_rows:
-            yield _listed(batch, window_size)
+        return iter([_as_batch(store.list_level(part.prefix).objects)])
+    return store.list(part.prefix)
 
 
 def list_inventory_file(

@@ -1,4 +1,4 @@
-"""The listing of a namespace, or an inventory of it, as a DataFrame."""
+"""An inventory of a namespace as a DataFrame."""
 
 from collections.abc import Iterator
 
@@ -7,22 +7,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collection import universe
 from lakefs_gc_assets.collection.tables import LISTED
-from lakefs_gc_assets.collection.universe import Listing, Part
+from lakefs_gc_assets.collection.universe import Listing
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.storage.inventory import Inventory, InventoryFile
-from lakefs_gc_assets.storage.opening import StoreOpener
-
-
-def listed_objects(
-    spark: SparkSession, opener: StoreOpener, listing: Listing, window_size: WindowSize, partitions: int
-) -> DataFrame:
-    """Every object of the listing's parts (LISTED); each part is listed by one task, each time the frame is used."""
-
-    def read(part: Part) -> Iterator[pa.RecordBatch]:
-        yield from universe.list_part(opener.open(), part, window_size)
-
-    return tasks.dataframe(spark, tasks.spread(listing.parts, partitions), read, LISTED)
 
 
 def inventoried_objects(

@@ -16,6 +16,9 @@ from lakefs_gc_assets.lakefs.ranges import RangeRecord
 from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.storage.opening import StoreOpener
 
+_REQUEST = 20_000
+"""Reading a file of references takes as long as so many entries of it, however few it has."""
+
 
 @dataclass(frozen=True)
 class References:
@@ -47,16 +50,17 @@ class References:
     def committed(self, ranges: Sequence[RangeRecord]) -> DataFrame:
         """The distinct addresses of ranges (LIVE).
 
-        Neighbours share a task, since ranges that follow each other hold many of the same addresses.
+        Neighbours share a task, since ranges that follow each other hold many of the same addresses; tasks read about
+        the same number of entries.
         """
-        size = max(1, -(-len(ranges) // self.partitions))
         ordered = sorted(ranges, key=lambda record: record.min_key)
-        groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+        groups = tasks.runs_by_weight(ordered, self.partitions, _weight)
         return tasks.dataframe(self.spark, groups, self._each(LiveFiles.range), LIVE).distinct()
 
     def entries(self, ranges: Sequence[RangeRecord]) -> DataFrame:
         """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry."""
-        rows = tasks.dataframe(self.spark, tasks.spread(ranges, self.partitions), self._each(LiveFiles.entries), LISTED)
+        groups = tasks.spread_by_weight(ranges, self.partitions, _weight)
+        rows = tasks.dataframe(self.spark, groups, self._each(LiveFiles.entries), LISTED)
         newest = F.max_by(F.struct(*LISTED.names), "last_modified").alias("row")
         return rows.groupBy("address").agg(newest).select("row.*")
 
@@ -85,6 +89,10 @@ class References:
             yield from table(LiveFiles(opener.open(), namespace, window_size), item).to_batches()
 
         return read
+
+
+def _weight(record: RangeRecord) -> int:
+    return _REQUEST + record.count
 
 
 def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:

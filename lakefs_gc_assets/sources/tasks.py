@@ -62,6 +62,18 @@ def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:
     return [list(items[start::partitions]) for start in range(min(partitions, len(items)))]
 
 
+def runs_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:
+    """Cuts a sequence into at most so many runs of neighbours of about equal weight; items stay in order."""
+    total = max(1, sum(map(weight, items)))
+    groups: list[list[Item]] = [[] for _ in range(partitions)]
+    before = 0
+    for item in items:
+        middle = before + weight(item) / 2
+        groups[min(partitions - 1, int(middle * partitions / total))].append(item)
+        before += weight(item)
+    return [group for group in groups if group]
+
+
 def spread_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:
     """Deals items out to at most so many groups of about equal weight: the heaviest first, to the lightest group."""
     groups: list[list[Item]] = [[] for _ in range(min(partitions, len(items)))]

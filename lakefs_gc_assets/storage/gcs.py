@@ -8,8 +8,9 @@ API: https://cloud.google.com/storage/docs/json_api/v1
 import base64
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -59,9 +60,19 @@ class GCSStore:
         """See ObjectStore.list; here in order of keys."""
         return obstore_listing.batches(self._listable, self._root, checked_prefix(prefix))
 
-    def _pages(self, prefix: str, behind: str) -> Iterator[pa.RecordBatch]:
+    def list_between(
+        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """See ListsInOrder.list_between."""
+        pages = partial(self._pages, delimiter="/" if only_directly else "")
+        listable = replace(self._listable, pages=pages)
+        return obstore_listing.between(
+            listable, self._root, checked_prefix(prefix), after, until, by_pages=only_directly
+        )
+
+    def _pages(self, prefix: str, behind: str, delimiter: str = "") -> Iterator[pa.RecordBatch]:
         action = f"list below {prefix!r}"
-        for page in self._json_pages(action, prefix=prefix, startOffset=behind):
+        for page in self._json_pages(action, prefix=prefix, startOffset=behind, delimiter=delimiter):
             with self._errors.reading(action):
                 batch = _as_batch(page.get("items", []))
             yield batch

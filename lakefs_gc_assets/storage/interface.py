@@ -154,6 +154,25 @@ class ObjectStore(Protocol):
 
 
 @runtime_checkable
+class ListsInOrder(ObjectStore, Protocol):
+    """A store that lists in order of keys, by UTF-8 bytes, and can begin behind any: a listing can be shared out."""
+
+    def list_between(
+        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """What `list` gives of the keys behind `after` (empty: of all) up to `until` itself (None: to the end).
+
+        The bounds need not be keys of objects. Listings whose bounds follow each other give each object once.
+
+        Args:
+            only_directly: leave out what has a further `/` behind the prefix, as `list_level` does.
+        Raises:
+            StorageError: also where the service does not list in order: then a bound could hide objects.
+        """
+        ...
+
+
+@runtime_checkable
 class KeepsVersions(ObjectStore, Protocol):
     """A store whose deletes leave delete markers behind, where its bucket keeps versions."""
 

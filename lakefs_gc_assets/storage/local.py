@@ -58,6 +58,14 @@ class LocalStore:
         """See ObjectStore.list. Files that vanish while the folder is read are left out."""
         return local_listing.batches(self._root, self._folder_key(prefix), HIDDEN.encode())
 
+    def list_between(
+        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """See ListsInOrder.list_between. Folders on the way are read whole, and their files between the bounds only."""
+        folder, end = self._folder_key(prefix), None if until is None else until.encode()
+        bounds = local_listing.Bounds(after.encode(), end, only_directly)
+        return local_listing.in_order(self._root, folder, HIDDEN.encode(), bounds)
+
     def list_level(self, prefix: str) -> Level:
         """See ObjectStore.list_level. A folder without any file below it is no prefix."""
         return local_listing.level(self._root, self._folder_key(prefix), HIDDEN.encode())

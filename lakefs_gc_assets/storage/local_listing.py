@@ -11,7 +11,9 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from lakefs_gc_assets.errors import StorageError, UnlistableKey
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, Level, ObjectFacts
 
 BATCH_ROWS = 50_000
+_ORDERED_ROWS = 2_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger(__name__)
 
@@ -60,8 +63,62 @@ def _batches(root: bytes, prefix: bytes, hidden: bytes) -> Iterator[pa.RecordBat
                     links.append(folder + entry.name)
     if keys:
         yield _batch(keys, sizes, times)
+    _warn_of(links)
+
+
+def _warn_of(links: list[bytes]) -> None:
     if links:
         _log.warning("%d symbolic links were neither followed nor listed, such as %s", len(links), shown(links[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which keys of a folder are wanted: those behind `after`, up to `until`; perhaps none of folders in it."""
+
+    after: bytes
+    until: bytes | None
+    only_directly: bool
+
+    def hold(self, key: bytes) -> bool:
+        """Whether a file is wanted; of a folder, whose key ends with a slash, whether it may hold such."""
+        if not key.endswith(b"/"):
+            return self.after < key and (self.until is None or key <= self.until)
+        behind_all = key[:-1] + b"0"  # The character that follows the slash.
+        return not self.only_directly and self.after < behind_all and (self.until is None or key < self.until)
+
+
+def in_order(root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    """What `batches` gives, between bounds and in order of keys."""
+    links: list[bytes] = []
+    try:
+        files = _files_in_order(root, prefix, hidden, bounds, links)
+        while rows := list(islice(files, _ORDERED_ROWS)):
+            yield _batch(*map(list, zip(*rows, strict=True)))
+    except OSError as error:
+        raise failed("list", error) from None
+    _warn_of(links)
+
+
+def _files_in_order(
+    root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds, links: list[bytes]
+) -> Iterator[tuple[bytes, int, int]]:
+    """Key, size and modification time of each file; a folder counts as its name with a slash, as in its files' keys."""
+    levels = [iter((prefix,))]
+    while levels:
+        key = next(levels[-1], None)
+        if key is None:
+            levels.pop()
+        elif key == prefix or key.endswith(b"/"):
+            with _scan(root, key, hidden) as entries:
+                below = (key + entry.name + (b"/" if entry.is_dir(follow_symlinks=False) else b"") for entry in entries)
+                levels.append(iter(sorted(filter(bounds.hold, below))))
+        else:
+            with suppress(FileNotFoundError):
+                facts = os.lstat(os.path.join(root, key))
+                if is_file(facts):
+                    yield key, facts.st_size, facts.st_mtime_ns
+                elif stat.S_ISLNK(facts.st_mode):
+                    links.append(key)
 
 
 def _batch(keys: list[bytes], sizes: list[int], nanoseconds: list[int]) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ A folder's marker (`dir/`) without an object `dir` is still listed as `dir`, a k
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,8 @@ from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 
 BATCH_ROWS = 10_000
+_PAGE_ROWS = 1000
+"""Rows of a batch where a listing may end early: so many come with one request."""
 _log = logging.getLogger(__name__)
 
 
@@ -59,32 +62,60 @@ def batches(source: Listable, root: str, prefix: str) -> Iterator[pa.RecordBatch
     Raises StorageError where the service fails, or does not list in the order that it promises (nothing could be proved
     complete then).
     """
-    listing = _Listing(source, root, root + prefix)
+    yield from _batches(_Listing(source, root, root + prefix), BATCH_ROWS)
+
+
+def between(
+    source: Listable, root: str, prefix: str, after: str, until: str | None, *, by_pages: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The same in order, of the keys behind `after` up to `until`; see ListsInOrder.list_between.
+
+    Args:
+        by_pages: take the service's own pages from the beginning.
+    """
+    listing = _Listing(source, root, root + prefix, root + after if after else "")
+    rows = BATCH_ROWS if until is None else _PAGE_ROWS
+    for batch in listing.by_pages() if by_pages else _batches(listing, rows):
+        if until is None or batch["key"][-1].as_py().encode() <= until.encode():
+            yield batch
+            continue
+        wanted = batch.filter(pc.less_equal(batch["key"], until))
+        if wanted.num_rows:
+            yield wanted
+        return
+
+
+def _batches(listing: "_Listing", rows: int) -> Iterator[pa.RecordBatch]:
     try:
-        yield from listing.by_obstore()
+        yield from listing.by_obstore(rows)
     except _BeyondObstore as reason:
-        _log.warning("%s/%s is listed page by page from here, slowly: %s", source.name, root + prefix, reason)
+        _log.warning("%s is listed page by page from here, slowly: %s", listing.name, reason)
         yield from listing.by_pages()
 
 
 class _Listing:
-    """One listing under way, and how far it has come."""
+    """One listing under way, and how far it has come: behind a key, if it does not begin with the first."""
 
-    def __init__(self, source: Listable, root: str, prefix: str) -> None:
+    def __init__(self, source: Listable, root: str, prefix: str, after: str = "") -> None:
+        self.name = f"{source.name}/{prefix}"
         self._source = source
         self._root = root
         self._prefix = prefix
-        self._last = ""
+        self._last = after
         self._action = f"list below {prefix!r}"
 
-    def by_obstore(self) -> Iterator[pa.RecordBatch]:
+    def by_obstore(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Rows in order until a key comes that obstore cannot name. Raises _BeyondObstore then."""
         if self._prefix and not obstore_can_name(self._prefix[:-1]):
             raise _BeyondObstore("the prefix is beyond obstore")
+        if self._last and not obstore_can_name(self._last):
+            raise _BeyondObstore("the key to begin behind is beyond obstore")
         if not self._prefix and any(page.num_rows for page in self._source.pages("/", "")):
             raise _BeyondObstore("some keys begin with a slash")
         try:
-            stream = self._source.files.list(self._prefix or None, chunk_size=BATCH_ROWS, return_arrow=True)
+            stream = self._source.files.list(
+                self._prefix or None, offset=self._last or None, chunk_size=rows, return_arrow=True
+            )
             for chunk in stream:
                 batch = _of_obstore(pa.record_batch(chunk))
                 if self._prefix and batch.num_rows and batch["key"][0].as_py() == self._prefix[:-1]:
@@ -103,13 +134,15 @@ class _Listing:
     def by_pages(self) -> Iterator[pa.RecordBatch]:
         """The rows that come behind the last one that was yielded."""
         found_last = not self._last
-        for page in self._source.pages(self._prefix, self._last):
+        # Not every service takes control characters here; what comes before is left out below.
+        behind = "".join(takewhile(lambda character: not _is_control(character), self._last))
+        for page in self._source.pages(self._prefix, behind):
             batch = page.filter(pc.not_equal(page["key"], self._prefix)) if self._prefix else page
             if not found_last:
                 # Everything yielded so far is at the front, in order; what was added there meanwhile is left out.
-                behind = [key.encode() > self._last.encode() for key in batch["key"].to_pylist()]
-                found_last = any(behind)
-                batch = batch.slice(behind.index(True)) if found_last else batch.slice(batch.num_rows)
+                new = [key.encode() > self._last.encode() for key in batch["key"].to_pylist()]
+                found_last = any(new)
+                batch = batch.slice(new.index(True)) if found_last else batch.slice(batch.num_rows)
             if not batch.num_rows:
                 continue
             self._require_prefix(batch)

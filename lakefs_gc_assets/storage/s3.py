@@ -54,6 +54,20 @@ class S3Store:
         """See ObjectStore.list; here in order of keys."""
         return obstore_listing.batches(s3_listing.listable(self._connection), self._root, checked_prefix(prefix))
 
+    def list_between(
+        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """See ListsInOrder.list_between."""
+        arguments = {"Delimiter": "/"} if only_directly else {}
+        return obstore_listing.between(
+            s3_listing.listable(self._connection, **arguments),
+            self._root,
+            checked_prefix(prefix),
+            after,
+            until,
+            by_pages=only_directly,
+        )
+
     def list_level(self, prefix: str) -> Level:
         """See ObjectStore.list_level."""
         full = self._root + checked_prefix(prefix)

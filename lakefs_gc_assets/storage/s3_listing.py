@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
 
 
-def listable(connection: Connection) -> Listable:
-    """The bucket of a connection; S3 lists in the order of UTF-8 bytes."""
+def listable(connection: Connection, **arguments: Any) -> Listable:
+    """The bucket of a connection; S3 lists in the order of UTF-8 bytes. Its pages are asked for with the arguments.
+
+    Directory buckets (S3 Express) do not: a listing that is out of order ends with a StorageError.
+    """
 
     def pages(prefix: str, behind: str) -> Iterator[pa.RecordBatch]:
-        return map(_as_batch, whole_pages(connection, f"list below {prefix!r}", prefix, StartAfter=behind))
+        found = whole_pages(connection, f"list below {prefix!r}", prefix, StartAfter=behind, **arguments)
+        return map(_as_batch, found)
 
     return Listable(f"s3://{connection.bucket}", connection.files, pages, connection.errors.explain)
 

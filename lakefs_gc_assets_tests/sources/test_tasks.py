@@ -34,6 +34,24 @@ def test_no_group_weighs_much_more_than_another(items: list[int], partitions: in
     assert max(weights, default=0) - min(weights, default=0) <= max(items, default=0)
 
 
+@given(ITEMS, st.integers(1, 20))
+def test_neighbours_stay_together_and_no_run_of_them_weighs_much(items: list[int], partitions: int) -> None:
+    runs = tasks.runs_by_weight(items, partitions, lambda item: item)
+
+    assert [item for run in runs for item in run] == items
+    assert len(runs) <= partitions
+    assert all(runs)
+    # A run begins and ends with an item whose middle is in it.
+    assert all(sum(run) <= sum(items) / partitions + max(items) for run in runs)
+
+
+def test_a_heavy_item_has_a_run_almost_to_itself() -> None:
+    runs = tasks.runs_by_weight([10] * 50 + [1000] + [10] * 50, 16, lambda item: item)
+
+    assert len(next(run for run in runs if 1000 in run)) <= 10
+    assert len(runs) >= 8
+
+
 def squares(item: int) -> Iterator[pa.RecordBatch]:
     for part in range(item % 3):
         yield pa.RecordBatch.from_pydict({"number": [item * item] * 2, "share": [part] * 2}, schema=NUMBERS)
