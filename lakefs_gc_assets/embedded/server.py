@@ -4,7 +4,6 @@
 `server.access_key_id` and `server.secret_access_key`.
 """
 
-import base64
 import secrets
 import threading
 from collections.abc import Callable
@@ -129,8 +128,7 @@ class EmbeddedServer:
     @property
     def basic_authorization(self) -> str:
         """Value of the header Authorization for the user `admin`."""
-        pair = f"{self.access_key_id}:{self.secret_access_key}".encode()
-        return "Basic " + base64.b64encode(pair).decode()
+        return self._users[self.access_key_id].basic_authorization
 
     def add_user(self, name: str, *denied: str) -> users.User:
         """A further user, refused these actions (such as `fs:ListCommits` or `retention:*`)."""

@@ -20,6 +20,12 @@ class User:
     secret_access_key: str = field(repr=False)
     denied: tuple[str, ...] = ()
 
+    @property
+    def basic_authorization(self) -> str:
+        """Value of the header Authorization."""
+        pair = f"{self.access_key_id}:{self.secret_access_key}".encode()
+        return "Basic " + base64.b64encode(pair).decode()
+
     def require(self, action: str) -> None:
         """Raises ApiFailure 403 where the user may not do this."""
         if any(fnmatch.fnmatchcase(action, pattern) for pattern in self.denied):

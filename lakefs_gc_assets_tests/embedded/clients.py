@@ -62,7 +62,7 @@ def call(
     received = response.read()
     connection.close()
     is_json = response.getheader("Content-Type") == "application/json"
-    return response.status, json.loads(received) if is_json else received
+    return response.status, json.loads(received) if is_json and received else received
 
 
 def repository(server: EmbeddedServer, name: str = "repo") -> str:

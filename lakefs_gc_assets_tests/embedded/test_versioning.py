@@ -61,17 +61,14 @@ def test_unknown_paths_of_the_api_are_not_found(server: EmbeddedServer) -> None:
 
 
 def test_a_refused_action_is_forbidden(server: EmbeddedServer) -> None:
-    import base64
-
     user = server.add_user("reader", "fs:ListCommits", "retention:*")
-    pair = base64.b64encode(f"{user.access_key_id}:{user.secret_access_key}".encode()).decode()
     for method, path, status in (
         ("POST", "/repositories/repo/dump", 403),
         ("POST", "/repositories/repo/gc/prepare_uncommited", 403),
         ("POST", "/repositories/repo/gc/prepare_commits/async", 403),
         ("GET", "/repositories/repo", 200),
     ):
-        assert clients.call(server, method, path, authorization=f"Basic {pair}")[0] == status
+        assert clients.call(server, method, path, authorization=user.basic_authorization)[0] == status
     assert clients.call(server, "GET", "/repositories/repo", authorization="Basic bm86bm8=")[0] == 401
 
 
