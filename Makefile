@@ -4,6 +4,8 @@ PYTHON ?= python3
 PORT ?= 3000
 OBJECTS ?= 500
 RULES ?= oss
+# A bucket for the demo's objects, such as s3://bucket/prefix; a folder of its own unless given.
+STORE_URL ?=
 HISTORIES ?= 2000
 CASES ?= 1000000
 SEED ?= 0
@@ -57,11 +59,11 @@ soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, t
 fuzz: $(INSTALLED) ## Reads hostile files, answers and names, a million of each kind (CASES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.fuzzing $(CASES) $(SEED)
 
-demo: $(INSTALLED) ## Collects a sample repository, dry run to proof (OBJECTS=n, RULES=seed; FOLDER=… for a recording)
+demo: $(INSTALLED) ## Collects a sample repository, dry run to proof (OBJECTS=n, RULES=seed, STORE_URL=s3://…; FOLDER=… for a recording)
 ifdef FOLDER
 	@$(BIN)/python -m lakefs_gc_assets_tests.replay.demo "$(FOLDER)"
 else
-	@$(BIN)/lakefs-gc demo --objects $(OBJECTS) --rules $(RULES)
+	@$(BIN)/lakefs-gc demo --objects $(OBJECTS) --rules $(RULES) $(if $(STORE_URL),--store-url "$(STORE_URL)")
 endif
 
 bench: $(INSTALLED) ## Measures the collector against its marks (SUITES="decode small" chooses some; JSON=1)

@@ -42,3 +42,24 @@ def test_workers_do_not_disturb_each_other(server: EmbeddedServer) -> None:
     _, listed = clients.call(server, "GET", "/repositories/repo/refs/main/objects/ls", amount="1000")
     assert {item["path"] for item in listed["results"]} == {path for own in results for path in own}
     server.core.tasks.wait_for_all(10)
+
+
+def test_merges_into_one_branch_come_one_after_the_other(server: EmbeddedServer) -> None:
+    clients.upload(server, "base", b"x")
+    clients.commit(server, "base")
+    names = [f"side-{number}" for number in range(5)]
+    for name in names:
+        assert clients.call(server, "POST", "/repositories/repo/branches", {"name": name, "source": "main"})[0] == 201
+        clients.upload(server, name, b"y", branch=name)
+        clients.commit(server, name, branch=name)
+
+    def merge(name: str) -> int:
+        return clients.call(server, "POST", f"/repositories/repo/refs/{name}/merge/main", {})[0]
+
+    with ThreadPoolExecutor(5) as pool:
+        assert list(pool.map(merge, names)) == [200] * 5
+    _, log = clients.call(server, "GET", "/repositories/repo/refs/main/commits", first_parent="false")
+    merges = [commit for commit in log["results"] if len(commit["parents"]) == 2]
+    assert len(merges) == len({commit["parents"][0] for commit in merges}) == 5
+    _, listed = clients.call(server, "GET", "/repositories/repo/refs/main/objects/ls")
+    assert [item["path"] for item in listed["results"]] == ["base", *names]
