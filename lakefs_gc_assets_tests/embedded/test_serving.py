@@ -3,6 +3,7 @@
 import http.client
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -114,6 +115,65 @@ def test_a_link_with_a_wrong_signature_is_refused(server: EmbeddedServer) -> Non
     for signature in ("", "0" * 64, "é"):
         answer = clients.call(server, "GET", "/_embedded/objects/repo/x", signature=signature, expires="1")
         assert answer == (403, {"message": "SignatureDoesNotMatch"})
+
+
+def test_a_link_expires(server: EmbeddedServer) -> None:
+    clients.upload(server, "a", b"content")
+    _, stats = clients.call(server, "GET", "/repositories/repo/refs/main/objects/stat", path="a", presign="true")
+    link = stats["physical_address"]
+    clients.call(server, "POST", "/_embedded/clock/advance", {"seconds": 890})
+    with urlopen(link) as answer:
+        assert answer.read() == b"content"
+    clients.call(server, "POST", "/_embedded/clock/advance", {"seconds": 20})
+    with pytest.raises(HTTPError) as error:
+        urlopen(link)
+    assert error.value.code == 403
+
+
+def test_a_collected_object_is_gone_for_every_reader(server: EmbeddedServer) -> None:
+    address = clients.upload(server, "a", b"content")
+    _, stats = clients.call(server, "GET", "/repositories/repo/refs/main/objects/stat", path="a", presign="true")
+    (server.objects_folder / "repo" / address).unlink()
+    objects = "/repositories/repo/refs/main/objects"
+    assert clients.call(server, "GET", objects, path="a") == (410, {"message": "No data"})
+    assert clients.call(server, "HEAD", objects, path="a")[0] == 410
+    copy = clients.call(server, "POST", _BRANCH + "/objects/copy", {"src_path": "a"}, dest_path="b")
+    assert copy == (410, {"message": "No data"})
+    with pytest.raises(HTTPError) as error:
+        urlopen(stats["physical_address"])
+    assert error.value.code == 404
+
+
+def test_a_body_may_come_in_pieces(server: EmbeddedServer) -> None:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=10)
+    headers = {"Authorization": server.basic_authorization}
+    for _ in range(2):
+        connection.request("POST", f"/api/v1{_BRANCH}/objects?path=a", iter((b"one", b"", b"two" * 5000)), headers)
+        response = connection.getresponse()
+        response.read()
+        assert (response.status, response.getheader("Content-Type")) == (201, "application/json")
+    connection.close()
+    assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="a") == (
+        200,
+        b"one" + b"two" * 5000,
+    )
+
+
+def test_at_most_a_thousand_paths_are_deleted_at_once(server: EmbeddedServer) -> None:
+    clients.upload(server, "a", b"x")
+    paths = ["a", *(f"none/{number}" for number in range(999))]
+    assert clients.call(server, "POST", _BRANCH + "/objects/delete", {"paths": [*paths, "b"]})[0] == 500
+    assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="a")[0] == 200
+    assert clients.call(server, "POST", _BRANCH + "/objects/delete", {"paths": paths}) == (200, {"errors": []})
+    assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="a")[0] == 404
+
+
+def test_faults_strike_the_gateway_too(server: EmbeddedServer) -> None:
+    s3 = clients.s3(server)
+    fault = {"kind": "failing", "path": "^/repo/main/a$", "method": "PUT", "status": 503}
+    assert clients.call(server, "POST", "/_embedded/faults", fault)[0] == 204
+    answer = s3.put_object(Bucket="repo", Key="main/a", Body=b"x")
+    assert answer["ResponseMetadata"]["RetryAttempts"] == 1
 
 
 def test_connections_end_with_the_server(tmp_path: Path) -> None:

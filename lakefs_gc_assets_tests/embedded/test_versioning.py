@@ -154,6 +154,30 @@ def test_merging_is_three_way(server: EmbeddedServer) -> None:
     }
 
 
+def test_a_hard_reset_takes_what_is_staged_by_force_only(server: EmbeddedServer) -> None:
+    clients.upload(server, "a", b"one")
+    first = clients.commit(server, "one")
+    clients.upload(server, "a", b"two")
+    second = clients.commit(server, "two")
+    clients.upload(server, "b", b"staged")
+    reset = _BRANCH + "/hard_reset"
+    assert clients.call(server, "PUT", reset, ref=first["id"])[0] == 400
+    assert _listing(server) == {"a": b"two", "b": b"staged"}
+    assert clients.call(server, "PUT", reset, ref="main~1", force="true")[0] == 204
+    assert _listing(server) == {"a": b"one"}
+    assert _listing(server, second["id"]) == {"a": b"two"}
+
+
+def test_a_squashed_merge_has_one_parent(server: EmbeddedServer) -> None:
+    clients.call(server, "POST", "/repositories/repo/branches", {"name": "side", "source": "main"})
+    clients.upload(server, "a", b"one", branch="side")
+    clients.commit(server, "one", branch="side")
+    before = clients.call(server, "GET", _BRANCH)[1]["commit_id"]
+    _, merged = clients.call(server, "POST", "/repositories/repo/refs/side/merge/main", {"squash_merge": True})
+    _, commit = clients.call(server, "GET", f"/repositories/repo/commits/{merged['reference']}")
+    assert (commit["parents"], _listing(server)) == ([before], {"a": b"one"})
+
+
 def test_slices_end_by_time_and_by_number_and_the_newest_sorts_first() -> None:
     clock = Clock(datetime(2026, 1, 1, tzinfo=UTC))
     writer = Writer(clock, max_slice_size=3)
