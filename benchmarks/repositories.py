@@ -84,11 +84,12 @@ def addresses(count: int, born: datetime) -> Iterator[str]:
 
 
 def addresses_of_slice(index: int, born: datetime, count: int = NAMES_IN_SLICE) -> list[str]:
-    """The first addresses of one slice, in order."""
+    """The first addresses of one slice, in order: four in a second, or so many that an hour is enough."""
     first, seconds = index * NAMES_IN_SLICE, int(born.timestamp()) + index * 3600
     created = (_YEAR_4000 - seconds) & 0xFFFF_FFFF
     folder = f"{DATA_PREFIX}{_xid(created.to_bytes(4), first)}"
-    issued = [((seconds + number // 4) & 0xFFFF_FFFF).to_bytes(4) for number in range(count)]
+    rate = max(4, -(-count // 3600))
+    issued = [((seconds + number // rate) & 0xFFFF_FFFF).to_bytes(4) for number in range(count)]
     return [f"{folder}/{_xid(moment, first + number)}" for number, moment in enumerate(issued)]
 
 
@@ -103,7 +104,9 @@ def _fill(core: Core, shape: Shape, folder: Path) -> None:
     root = objects_folder(folder)
     # The slices of very large repositories begin earlier, so that the newest is old enough as well.
     hours = shape.objects // NAMES_IN_SLICE
-    names = list(addresses(shape.objects, BORN - timedelta(hours=hours)))
+    born = BORN - timedelta(hours=hours)
+    usual = shape.objects - shape.in_one_slice
+    names = [*addresses(usual, born), *addresses_of_slice(-(-usual // NAMES_IN_SLICE), born, shape.in_one_slice)]
     make_files(root, names, _written())
     # Each kind is spread over all slices.
     garbage = set(range(0, shape.objects, max(1, shape.objects // max(1, shape.garbage))))
@@ -167,7 +170,8 @@ def _commit(core: Core, repository: repositories.Repository, shape: Shape, root:
     """Commits that each add some ranges to what was there; returns their ids."""
     if not shape.ranges:
         return []
-    bounds = [len(names) * number // shape.ranges for number in range(shape.ranges + 1)]
+    first, others = shape.in_one_range or len(names) // shape.ranges, max(1, shape.ranges - 1)
+    bounds = [0, *(first + (len(names) - first) * number // others for number in range(shape.ranges))]
     parts = [names[start:end] for start, end in pairwise(bounds)]
     with ProcessPoolExecutor() as pool:
         written = list(pool.map(_write_range, [root] * len(parts), parts, bounds[:-1], chunksize=4))
@@ -203,6 +207,8 @@ def _branch(core: Core, repository: repositories.Repository, shape: Shape, made_
 
 def _stage(core: Core, repository: repositories.Repository, shape: Shape, names: list[str]) -> None:
     tokens = [branch.staging_token for branch in branches.every(core, repository, hidden=True)]
+    if shape.staged_on_one:
+        tokens = tokens[:1]
     with core.database.transaction() as database:
         for number, address in enumerate(names):
             path = f"staged/{number:09d}.parquet"

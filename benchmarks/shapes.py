@@ -11,6 +11,9 @@ class Shape:
         committed: objects in commits, in so many ranges; each commit but the first adds its share of them.
         uncommitted: objects staged, spread over the branches.
         garbage: objects that nothing references.
+        in_one_slice: objects of a slice of its own, beside slices of the usual size.
+        in_one_range: committed objects of the first range; the other ranges share the rest.
+        staged_on_one: whether everything staged is on one branch.
     """
 
     name: str
@@ -20,6 +23,9 @@ class Shape:
     branches: int
     uncommitted: int
     garbage: int
+    in_one_slice: int = 0
+    in_one_range: int = 0
+    staged_on_one: bool = False
 
     @property
     def objects(self) -> int:
@@ -43,4 +49,5 @@ EMPTY = Shape("empty", 0, 0, 1, 1, 0, 0)
 SMALL = Shape("small", 200_000, 70, 30, 5, 20_000, 20_000)
 LARGE = Shape("large", 2_000_000, 500, 300, 20, 200_000, 100_000)
 LABORATORY = Shape("laboratory", 90_000, 250, 250, 100, 0, 10_000)
+SKEWED = Shape("skewed", 1_300_000, 100, 50, 20, 100_000, 100_000, 750_000, 1_000_000, staged_on_one=True)
 STEP = Shape("step", 100_000, 35, 15, 5, 10_000, 10_000)

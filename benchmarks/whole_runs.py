@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import repositories, tables
+from benchmarks import event_log, repositories, tables
 from benchmarks.bottom_line import bottom_line
 from benchmarks.marks import Measure, at_most, figure
 from benchmarks.runs import Run, RunFailed, run, run_command_line, served
-from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SMALL, STEP, Shape
+from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SKEWED, SMALL, STEP, Shape
 
 _GIGABYTE = 1e9
 _RANGES_READ = re.compile(r"([\d,]+) ranges to read")
@@ -57,6 +57,24 @@ def linear(show: Show) -> list[Measure]:
             for factor in factors
         ),
         at_most("cost of an object from 4x to 16x, by that from 1x to 4x", second / first, "times", _LINEAR),
+    ]
+
+
+def skewed(show: Show, shape: Shape = SKEWED) -> list[Measure]:
+    """One slice with half of all objects, one range of a million, one branch with all that is staged; four workers."""
+    folder = repositories.made(shape)
+    with served("benchmarks.serving", str(folder)) as settings, event_log.kept(settings, "local[4]") as events:
+        made = run(settings, "--sweep")
+        show(f"{shape.name}: {shape.objects:,} objects, clean with sweep, four workers", made)
+        _require(made, shape, folder)
+        tasks = event_log.tasks(events)
+    largest = max(tasks, key=lambda task: task.seconds)
+    together = sum(task.seconds for task in tasks)
+    return [
+        at_most(f"{shape.name}: longest task, of the run's time", 100 * largest.seconds / made.seconds, "%", 20),
+        at_most(f"{shape.name}: longest task, of the time of all tasks", 100 * largest.seconds / together, "%", 20),
+        figure(f"{shape.name}: clean run with sweep", made.seconds, "s"),
+        figure(f"{shape.name}: longest task ({largest.stage[:24]})", largest.seconds, "s"),
     ]
 
 
@@ -112,6 +130,7 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "laboratory": laboratory,
     "large": large,
     "linear": linear,
+    "skewed": skewed,
     "bottom-line": bottom_line,
 }
 ASKED_FOR_ONLY = ("bottom-line",)

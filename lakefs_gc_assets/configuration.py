@@ -173,7 +173,7 @@ class CollectionSettings(Settings):
         description="Objects younger than this when the inventory was made are kept: it may lack or misstate them.",
     )
     listing_partitions: int = Field(
-        default=0, ge=0, description="Spark partitions of the listing; 0 for four per core, at most one per slice."
+        default=0, ge=0, description="Spark partitions of the listing; 0 for four per core. Large slices take several."
     )
     range_partitions: int = Field(
         default=0, ge=0, description="Spark partitions for reading ranges; 0 for four per core, at most one per range."

@@ -4,15 +4,18 @@ import lzma
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import counting, recorded, repositories, vast
+from benchmarks import counting, event_log, recorded, repositories, vast
 from benchmarks.counting import Counts
+from benchmarks.event_log import Task
 from benchmarks.marks import at_least, at_most, figure, summary
 from benchmarks.shapes import Shape
 from benchmarks.vast import Vast
 from benchmarks.vast_bucket import VastBucket
+from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout, ranges
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.local import LocalStore
@@ -82,6 +85,40 @@ def test_a_repository_holds_what_its_shape_says_and_is_restored(tmp_path: Path) 
 
     assert repositories.made(TINY, tmp_path) == folder
     assert repositories.garbage_left(folder) == TINY.garbage
+
+
+def test_a_skewed_repository_has_one_large_slice_and_range_and_all_staged_on_one_branch(tmp_path: Path) -> None:
+    shape = Shape("skewed", 600, 4, 4, 3, 20, 30, in_one_slice=325, in_one_range=500, staged_on_one=True)
+    folder = repositories.made(shape, tmp_path)
+    root = repositories.objects_folder(folder)
+
+    sizes = sorted(sum(1 for _ in each.iterdir()) for each in (root / "data").iterdir())
+    tables = [file.read_bytes() for file in (root / "_lakefs").iterdir() if len(file.name) == 64]
+    held = [ranges.read_range(data, "range") for data in tables if ranges.table_kind(data, "range").type == "ranges"]
+    with EmbeddedServer(folder / "lakefs") as server, server.core.database.transaction() as database:
+        staged = database.execute("SELECT count(*) FROM staged GROUP BY token").fetchall()
+    assert sizes == [325, 325]
+    assert sorted(map(len, held)) == [33, 33, 34, 500]
+    assert [tuple(row) for row in staged] == [(20,)]
+
+
+def test_tasks_are_read_from_the_log_of_events(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {}
+    with event_log.kept(settings, "local[4]") as folder:
+        assert settings["spark"]["config"]["spark.eventLog.dir"] == folder.as_uri()
+    stage = {"Event": "SparkListenerStageSubmitted", "Stage Info": {"Stage ID": 3, "Stage Name": "collect"}}
+    ended: dict[str, Any] = {
+        "Event": "SparkListenerTaskEnd",
+        "Stage ID": 3,
+        "Task End Reason": {"Reason": "Success"},
+        "Task Info": {"Launch Time": 1000, "Finish Time": 3500},
+        "Task Metrics": {"Shuffle Read Metrics": {"Total Records Read": 7}},
+    }
+    failed = {**ended, "Task End Reason": {"Reason": "ExceptionFailure"}}
+    lines = [json.dumps(event) for event in ({"Event": "SparkListenerLogStart"}, stage, ended, failed)]
+    (tmp_path / "log").write_text("\n".join(lines))
+
+    assert event_log.tasks(tmp_path) == [Task("collect", 2.5, 7)]
 
 
 def test_counts_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
