@@ -11,6 +11,10 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets.playground import REPOSITORY, playground
+from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.stores import bucket, s3_server
+
+__all__ = ["bucket", "s3_server"]
 
 
 def test_the_environment_leads_to_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,6 +30,27 @@ def test_the_environment_leads_to_the_sample(tmp_path: Path, monkeypatch: pytest
         loaded = load(Path(environment[CONFIGURATION_VARIABLE]))
         repository = running.opened(loaded, SystemClock()).open()
         assert set(repository.store.list_level("data/").prefixes) == before
+
+
+def test_objects_may_lie_in_a_bucket(
+    s3_server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    found = []
+    for _ in range(2):
+        url = f"s3://{bucket}/play"
+        with playground(tmp_path, rules="seed", objects=60, port=0, store_url=url) as environment:
+            file = Path(environment[CONFIGURATION_VARIABLE])
+            assert SECRET_KEY not in file.read_text(encoding="utf-8")
+            for name, value in environment.items():
+                monkeypatch.setenv(name, value)
+            repository = running.opened(load(file), SystemClock()).open()
+            assert repository.facts.storage_namespace == f"{url}/{REPOSITORY}"
+            found.append(set(repository.store.list_level("data/").prefixes))
+    assert found[0] == found[1] != set()
 
 
 def test_what_stands_in_the_way_is_said_in_one_line(tmp_path: Path) -> None:
