@@ -1,7 +1,7 @@
 """The S3 calls: put, get, head, list, copy, delete, multipart uploads.
 
 Every copy is a full copy, but in rule set `seed` within the staging area of one branch. Requests must name a known
-access key; their signature is not computed again.
+access key, by signature version 4 or 2, in a header or a link; the signature is not computed again.
 """
 
 import re
