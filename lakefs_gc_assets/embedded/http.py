@@ -24,8 +24,10 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("name", "storage_namespace", "default_branch", "source", "type", "path", "message"), str),
     **dict.fromkeys(("src_path", "src_ref", "physical_address", "checksum", "content_type", "ref", "id"), str),
     **dict.fromkeys(("strategy", "committer", "metarange_id", "continuation_token"), str),
-    **dict.fromkeys(("now", "destination", "branch_id"), str),
-    **dict.fromkeys(("size_bytes", "mtime", "parent_number", "creation_date", "generation", "date", "count"), int),
+    **dict.fromkeys(("now", "destination", "branch_id", "etag"), str),
+    **dict.fromkeys(
+        ("size_bytes", "mtime", "parent_number", "creation_date", "generation", "date", "count", "part_number"), int
+    ),
     **dict.fromkeys(("version", "default_retention_days", "retention_days"), int),
     "seconds": float,
     **dict.fromkeys(

@@ -12,6 +12,9 @@ from lakefs_gc_assets.embedded.failures import ApiFailure
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.lakefs.addresses import AddressType
 
+MOST_PARTS = 10_000
+"""Of one upload, as on S3; they are numbered from 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class Upload:

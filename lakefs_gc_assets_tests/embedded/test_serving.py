@@ -265,6 +265,9 @@ def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: 
         ("POST", f"{_BRANCH}/objects/delete", {"paths": [None]}, "paths"),
         ("POST", f"{_BRANCH}/import", {"paths": [{"type": "object"}], "commit": {"message": "m"}}, '"path" is missing'),
         ("POST", f"{_BRANCH}/import", {"paths": ["x"], "commit": {"message": "m"}}, "must be an object"),
+        ("PUT", f"{_BRANCH}/staging/pmpu/x", {"physical_address": "a", "parts": [{}]}, '"part_number" is missing'),
+        ("PUT", f"{_BRANCH}/staging/pmpu/x", {"physical_address": "a", "parts": ["x"]}, "must be an object"),
+        ("POST", f"{_BRANCH}/staging/pmpu", b"", "at most 10000"),
         ("PUT", _RULES, {"default_retention_days": "x", "branches": []}, "/default_retention_days"),
         ("PUT", _RULES, {"default_retention_days": 1, "branches": "x"}, "/branches"),
         ("PUT", _RULES, {"default_retention_days": 1, "branches": [{"branch_id": "main"}]}, "retention_days"),
@@ -283,7 +286,7 @@ def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: 
 def test_a_body_of_another_form_is_refused(
     server: EmbeddedServer, method: str, path: str, body: object, said: str
 ) -> None:
-    status, answer = clients.call(server, method, path, body)
+    status, answer = clients.call(server, method, path, body, path="a", parts="10001")
 
     assert status == 400
     assert said in answer["message"]

@@ -16,7 +16,7 @@ from lakefs_gc_assets.embedded import (
 )
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request
-from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response, page
 from lakefs_gc_assets.embedded.objects import Found
 from lakefs_gc_assets.embedded.repositories import Repository
 
@@ -187,13 +187,13 @@ def _link_address(core: Core, request: Request, repository: str, branch: str) ->
 
 def _begin_multipart(core: Core, request: Request, repository: str, branch: str) -> Response:
     found, path = repositories.get_writable(core, repository), request.required("path")
+    count = request.number("parts", 0)
+    if not 0 <= count <= multipart_uploads.MOST_PARTS:
+        raise bad_request(f"parts can be at most {multipart_uploads.MOST_PARTS}")
     branches.get(core, found, branch)
     address = issued_addresses.issue(core, found, branch, path)
     upload = multipart_uploads.begin(core, found, branch, path, address, objects.DEFAULT_CONTENT_TYPE, {})
-    urls = [
-        presigned.url(core, found, address, "PUT", (upload.id, number + 1))
-        for number in range(request.number("parts", 0))
-    ]
+    urls = [presigned.url(core, found, address, "PUT", (upload.id, number + 1)) for number in range(count)]
     return json_response(
         201, {"upload_id": upload.id, "physical_address": found.namespace + address, "presigned_urls": urls}
     )
@@ -203,7 +203,8 @@ def _complete_multipart(core: Core, request: Request, repository: str, branch: s
     found, path = repositories.get_writable(core, repository), request.required("path")
     body = request.json_object("physical_address", "parts")
     address = str(body["physical_address"]).removeprefix(found.namespace)
-    parts = [(int(part["part_number"]), str(part["etag"])) for part in body["parts"]]
+    named = [checked_object(part, "part_number", "etag") for part in body["parts"]]
+    parts = [(part["part_number"], part["etag"]) for part in named]
     # In one transaction: where a part is missing, the address can still be used.
     with core.database.transaction():
         issued_addresses.redeem(core, found, branch, path, address)

@@ -32,7 +32,6 @@ _NOT_SERVED_ON_BUCKETS = frozenset({"acl", "lifecycle", "policy", "tagging", "up
 
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/|^AWS ([^:]+):")
 """The access key in the header Authorization, of signature version 4 or 2."""
-_PART_NUMBERS = range(1, 10_001)
 _SOURCE_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 _CODES_OF_UPLOADS = frozenset({"NoSuchUpload", "InvalidPart"})
 
@@ -288,8 +287,8 @@ class Gateway:
 
     def _put_part(self, request: Request, key: _Key, upload_id: str) -> Response:
         number, content = request.number("partNumber", 0), content_of(request)
-        if number not in _PART_NUMBERS:
-            raise _Failure(400, "InvalidArgument", "Part numbers are from 1 to 10,000.")
+        if not 1 <= number <= multipart_uploads.MOST_PARTS:
+            raise _Failure(400, "InvalidArgument", f"Part numbers are from 1 to {multipart_uploads.MOST_PARTS:,}.")
         if "x-amz-copy-source" not in request.headers:
             etag = multipart_uploads.put_part(self._core, key.repository, upload_id, number, content)
             return Response(200, headers={"ETag": f'"{etag}"'})
