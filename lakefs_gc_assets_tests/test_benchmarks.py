@@ -141,7 +141,7 @@ def test_a_vast_repository_has_the_size_that_it_says(tmp_path: Path) -> None:
     bucket = VastBucket(folder, size)
 
     folders = bucket.page("data/", "/", "", 1000).prefixes
-    objects = {}
+    objects: dict[str, Any] = {}
     for prefix in folders:
         page = bucket.page(prefix, "", "", 7000)
         assert page.next_start is not None

@@ -48,7 +48,11 @@ _HOST = re.compile(r"^[a-z0-9]+://(?:[^/@]+@)?([^/@]+)/")
 
 
 class AzureStore:
-    """Objects below a prefix of a container; see ObjectStore. Its ETags are no MD5 of the content."""
+    """Objects below a prefix of a container; see ObjectStore. Its ETags are no MD5 of the content.
+
+    No ListsInOrder: an account with a hierarchical namespace lists in another order, and not every endpoint can begin
+    behind a key. So one task lists a slice, whatever its size.
+    """
 
     delete_limit = 1000
 

@@ -1,0 +1,85 @@
+"""Frames of which one slice has half of all rows: no task of a later step gets much of them."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.sources import carrying, subtraction, tasks
+from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+
+BORN = datetime(2026, 10, 1, tzinfo=UTC)
+ISSUE = xids.Generator(b"12345", 0)
+LARGE = ISSUE.descending(BORN)
+ADDRESSES = [f"data/{LARGE}/{ISSUE.ascending(BORN)}" for _ in range(3000)] + [
+    f"data/{ISSUE.descending(moment)}/{ISSUE.ascending(moment)}"
+    for moment in (BORN + timedelta(hours=number) for number in range(3000))
+]
+TASKS = 16
+"""As many as four workers have."""
+
+
+@pytest.fixture
+def four_workers(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, as it joins large frames: it would not shuffle small ones, or put their shuffles together."""
+    changed = {
+        "spark.sql.shuffle.partitions": str(TASKS),
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.adaptive.autoBroadcastJoinThreshold": "-1",
+    }
+    before = {name: spark.conf.get(name, None) for name in changed}
+    for name, value in changed.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, earlier in before.items():
+        if earlier is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, earlier)
+
+
+def largest_share(frame: DataFrame) -> float:
+    """How many of all rows one task has, at most."""
+    rows: list[int] = [row["count"] for row in frame.groupBy(F.spark_partition_id()).count().collect()]
+    return max(rows) / sum(rows)
+
+
+def made_by_tasks(spark: SparkSession, kind: str, addresses: list[str]) -> DataFrame:
+    """A frame whose first task has one half of the rows, and the slice that is large."""
+    row, schema = (listed, LISTED) if kind == "listed" else (live, LIVE)
+    table = pa.Table.from_pylist([row(address, slice=address.split("/")[1]) for address in addresses], schema=schema)
+    halves = [table.slice(0, len(addresses) // 2), table.slice(len(addresses) // 2)]
+    return tasks.dataframe(spark, [[half] for half in halves], pa.Table.to_batches, schema)
+
+
+def test_what_is_left_after_a_subtraction_is_spread(four_workers: SparkSession) -> None:
+    universe = made_by_tasks(four_workers, "listed", ADDRESSES)
+    held = made_by_tasks(four_workers, "live", ADDRESSES[::2])
+    nothing = four_workers.createDataFrame([], held.schema)
+
+    left = subtraction.without(universe, held, nothing)
+    told = subtraction.kept_because(left, BORN + timedelta(days=900), ["2026-11"], nothing)
+
+    assert largest_share(universe) == 0.5
+    assert largest_share(left) <= 1 / 5
+    assert largest_share(told) <= 1 / 5
+    assert left.count() == len(ADDRESSES) / 2
+
+
+def test_distinct_addresses_and_what_is_carried_are_spread(four_workers: SparkSession) -> None:
+    universe = made_by_tasks(four_workers, "listed", ADDRESSES)
+    held = made_by_tasks(four_workers, "live", ADDRESSES)
+    committed = made_by_tasks(four_workers, "live", ADDRESSES[2000:])
+    deleted = made_by_tasks(four_workers, "live", ADDRESSES[:10])
+
+    still_open = carrying.still_open(universe, [LARGE], committed, deleted)
+
+    assert largest_share(held.distinct()) <= 1 / 5
+    assert largest_share(still_open) <= 1 / 5
+    assert still_open.count() == 1990
