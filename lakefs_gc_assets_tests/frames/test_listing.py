@@ -2,6 +2,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +17,10 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collection.test_plan import PLAN
 from lakefs_gc_assets_tests.frames.frame_rows import RUN_ID, span
+from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.stores import bucket, s3_server
+
+__all__ = ["bucket", "s3_server"]
 
 BORN = datetime(2026, 11, 1, tzinfo=UTC)
 CUTOFF = BORN + timedelta(days=9)
@@ -57,6 +62,19 @@ def test_of_a_slice_with_half_of_all_objects_no_task_lists_much(
     rows = [file.rows for file in frame.manifest.files]
     assert max(rows) <= sum(rows) / 5
     assert len(rows) > TASKS
+
+
+def test_a_large_slice_of_a_bucket_is_listed_in_pieces(spark: SparkSession, s3_server: S3Server, bucket: str) -> None:
+    large, other = slice_of(13_000, BORN), slice_of(1000, BORN + timedelta(hours=1))
+    s3_server.fill(bucket, (f"skewed/{name}" for name in large + other))
+    s3_server.requests.clear()
+
+    frame = stored(spark, StoreOpener(s3_server.settings(), f"s3://{bucket}/skewed/"), large=1000)
+
+    assert Counter(frame.table()["address"].to_pylist()) == Counter(large + other)
+    asked = [unquote(request.query) for request in s3_server.requests if "list-type=2" in request.query]
+    begun_behind = {query.partition("start-after=")[2] for query in asked if "start-after=" in query}
+    assert len([name for name in begun_behind if large[0][:26] in name]) >= 4
 
 
 def test_what_is_not_large_is_listed_in_one_round_of_few_files(
