@@ -103,6 +103,7 @@ def _files_in_order(
     root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds, links: list[bytes]
 ) -> Iterator[tuple[bytes, int, int]]:
     """Key, size and modification time of each file; a folder counts as its name with a slash, as in its files' keys."""
+    base, everything = os.path.join(root, b""), Bounds(b"", None, only_directly=False)
     levels = [iter((prefix,))]
     while levels:
         key = next(levels[-1], None)
@@ -111,14 +112,17 @@ def _files_in_order(
         elif key == prefix or key.endswith(b"/"):
             with _scan(root, key, hidden) as entries:
                 below = (key + entry.name + (b"/" if entry.is_dir(follow_symlinks=False) else b"") for entry in entries)
-                levels.append(iter(sorted(filter(bounds.hold, below))))
+                # Asking for each name takes a tenth of the time.
+                levels.append(iter(sorted(below if bounds == everything else filter(bounds.hold, below))))
         else:
-            with suppress(FileNotFoundError):
-                facts = os.lstat(os.path.join(root, key))
-                if is_file(facts):
-                    yield key, facts.st_size, facts.st_mtime_ns
-                elif stat.S_ISLNK(facts.st_mode):
-                    links.append(key)
+            try:
+                facts = os.lstat(base + key)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(facts.st_mode):
+                yield key, facts.st_size, facts.st_mtime_ns
+            elif stat.S_ISLNK(facts.st_mode):
+                links.append(key)
 
 
 def _batch(keys: list[bytes], sizes: list[int], nanoseconds: list[int]) -> pa.RecordBatch:
