@@ -24,7 +24,7 @@ WORKERS = 4
 LINK_SECONDS = 15
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rules", ["oss", "seed"])
 def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSet) -> None:
     settings = Settings(rules=rules, link_seconds=LINK_SECONDS, copy_seconds=LINK_SECONDS * 4)
