@@ -17,6 +17,7 @@ from lakefs_gc_assets.java import ensure_java
 
 _HOST = "127.0.0.1"
 _SECONDS = 180
+_SECONDS_TO_END = 30
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
@@ -102,7 +103,12 @@ def _started(log: Path, name: str, *arguments: str) -> Iterator[_Process]:
             yield _Process(process, log)
         finally:
             process.terminate()
-            process.wait()
+            # A worker that was told to end has been seen to wait for ever.
+            try:
+                process.wait(_SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _told(started: _Process, pattern: str) -> str:
