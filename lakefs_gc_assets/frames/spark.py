@@ -81,5 +81,4 @@ def store(dataframe: DataFrame, opener: StoreOpener, run_id: str, frame: str) ->
     schema = SCHEMAS[frame]
     write = files.write_task(opener.open, run_folder.frame(run_id, frame), schema)
     written = dataframe.select(*schema.names).mapInArrow(write, from_arrow_schema(files.WRITTEN)).collect()
-    found = [FrameFile(**row.asDict()) for row in written]
-    return tuple(sorted(found, key=lambda file: (file.slice_window, file.key)))
+    return tuple(FrameFile(**row.asDict()) for row in written)
