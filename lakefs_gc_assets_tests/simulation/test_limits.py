@@ -101,58 +101,43 @@ class TestLongCommits:
             played(*self.STEPS, setup=self.BLIND)
 
 
-class TestUnlistedRenames:
-    """A staged entry with a committed content is asked for at its path, which a rename changes."""
+UNLISTED = (
+    Step("w0", "upload_now", (0, 0, 1, 0)),
+    Step("w0", "commit_now", (0, 0, 0)),
+    Step("w0", "upload_again", (0, 0, 0)),
+    OLD,
+    SWEEP,
+)
+"""An object staged with the content of the committed one at its path, and a run that begins."""
+RENAMED = (*UNLISTED, UNTIL_DUMP, Step("w0", "move", (0, 0, 5, 0)), FINISH)
+IMPORTED = (
+    *UNLISTED,
+    UNTIL_CANDIDATES,
+    Step("w1", "import_objects", (0, 1, 0)),
+    Step("time", "seconds", (20 * 60,)),
+    Step("w0", "commit_now", (0, 0, 0)),
+    FINISH,
+)
+"""The staged entry goes with the commit; what was imported meanwhile holds its object."""
 
-    STEPS = (
-        Step("w0", "upload_now", (0, 0, 1, 0)),
-        Step("w0", "commit_now", (0, 0, 0)),
-        Step("w0", "upload_again", (0, 0, 0)),
-        OLD,
-        SWEEP,
-        UNTIL_DUMP,
-        Step("w0", "move", (0, 0, 5, 0)),
-        FINISH,
-    )
-    SETUP = Setup(old_objects=0, rules="seed")
 
-    def test_a_mark_may_name_such_an_object(self) -> None:
+@pytest.mark.parametrize(
+    ("steps", "setup"),
+    [(RENAMED, Setup(old_objects=0, rules="seed")), (IMPORTED, Setup(old_objects=0))],
+    ids=["renamed", "imported"],
+)
+class TestUnlistedAndReferencedInAnotherWay:
+    """A staged entry with a committed content is asked for at its path, where it is no more."""
+
+    def test_a_mark_may_name_such_an_object(self, steps: tuple[Step, ...], setup: Setup) -> None:
         with (
             mock.patch.object(Oracle, "moved_unseen", lambda self, key: None),
             pytest.raises(Violation, match="marks"),
         ):
-            played(*self.STEPS, setup=self.SETUP)
+            played(*steps, setup=setup)
 
-    def test_no_sweep_deletes_it(self) -> None:
-        result = played(*self.STEPS, setup=self.SETUP)
-        assert (result.deleted, result.losses) == (0, 0)
-
-
-class TestUnlistedImports:
-    """A staged entry with a committed content goes with the commit; what was imported meanwhile holds its object."""
-
-    STEPS = (
-        Step("w0", "upload_now", (0, 0, 1, 0)),
-        Step("w0", "commit_now", (0, 0, 0)),
-        Step("w0", "upload_again", (0, 0, 0)),
-        OLD,
-        SWEEP,
-        UNTIL_CANDIDATES,
-        Step("w1", "import_objects", (0, 1, 0)),
-        Step("time", "seconds", (20 * 60,)),
-        Step("w0", "commit_now", (0, 0, 0)),
-        FINISH,
-    )
-
-    def test_a_mark_may_name_such_an_object(self) -> None:
-        with (
-            mock.patch.object(Oracle, "moved_unseen", lambda self, key: None),
-            pytest.raises(Violation, match="marks"),
-        ):
-            played(*self.STEPS)
-
-    def test_no_sweep_deletes_it(self) -> None:
-        result = played(*self.STEPS)
+    def test_no_sweep_deletes_it(self, steps: tuple[Step, ...], setup: Setup) -> None:
+        result = played(*steps, setup=setup)
         assert (result.deleted, result.losses) == (0, 0)
 
 
