@@ -47,6 +47,24 @@ class Faults:
     unmentioned: set[str] = field(default_factory=set)
 
 
+def listing_names(names: Callable[[Request], str]) -> Faults:
+    """A service that lists one-letter names, whatever it is asked for."""
+
+    def answer(request: Request) -> tuple[str, bytes] | None:
+        root = request.query.partition("prefix=")[2].partition("%2F")[0]
+        return "200 OK", (
+            "<ListBucketResult><IsTruncated>false</IsTruncated>"
+            + "".join(
+                f"<Contents><Key>{root}/{name}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+                "<Size>0</Size></Contents>"
+                for name in names(request)
+            )
+            + "</ListBucketResult>"
+        ).encode()
+
+    return Faults(answer=answer)
+
+
 class S3Server:
     """The service while it runs; every request is kept in `requests`."""
 

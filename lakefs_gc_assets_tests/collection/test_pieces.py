@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -152,7 +153,7 @@ def test_a_store_without_an_order_lists_a_large_part_whole() -> None:
             yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(0, 2)
             yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(2)
 
-    store: ObjectStore = Unordered()  # type: ignore[assignment]
+    store = cast(ObjectStore, Unordered())
     batches = list(universe.list_part(store, Part(PREFIX), "month", 1))
     assert [address for batch in batches for address in batch["address"].to_pylist()] == names.to_pylist()
 

@@ -1,6 +1,6 @@
 """Listings between bounds, which tasks share: each object in one of them, whatever the keys and the bounds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
@@ -14,7 +14,7 @@ from lakefs_gc_assets.storage import obstore_listing
 from lakefs_gc_assets.storage.azure import AzureStore
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local import HIDDEN, LocalStore
-from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
+from lakefs_gc_assets_tests.s3_server import S3Server, listing_names
 from lakefs_gc_assets_tests.storage.test_every_store import KEYS, ODD_KEYS, SEGMENTS
 
 SOME = settings(
@@ -121,28 +121,11 @@ def test_pieces_with_keys_beyond_obstore(s3_store: ObjectStore, odd: str) -> Non
         assert in_pieces(s3_store, "", bounds) == names
 
 
-def answered(names: Callable[[Request], str]) -> Faults:
-    """A service that lists one-letter names, whatever it is asked for."""
-
-    def answer(request: Request) -> tuple[str, bytes] | None:
-        root = request.query.partition("prefix=")[2].partition("%2F")[0]
-        return "200 OK", (
-            "<ListBucketResult><IsTruncated>false</IsTruncated>"
-            + "".join(
-                f"<Contents><Key>{root}/{name}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-                "<Size>0</Size></Contents>"
-                for name in names(request)
-            )
-            + "</ListBucketResult>"
-        ).encode()
-
-    return Faults(answer=answer)
-
-
 @pytest.mark.parametrize("only_directly", [False, True])
 def test_a_piece_out_of_order_is_not_believed(s3_server: S3Server, s3_store: ObjectStore, only_directly: bool) -> None:
     assert isinstance(s3_store, ListsInOrder)
-    with s3_server.failing(answered(lambda request: "cebd")), pytest.raises(StorageError, match="not list in order"):
+    disordered = listing_names(lambda request: "cebd")
+    with s3_server.failing(disordered), pytest.raises(StorageError, match="not list in order"):
         between(s3_store, "", "b", "d", only_directly=only_directly)
 
 
@@ -150,7 +133,7 @@ def test_a_service_that_always_begins_with_the_first_key_is_listed_from_there(
     s3_server: S3Server, s3_store: ObjectStore
 ) -> None:
     assert isinstance(s3_store, ListsInOrder)
-    with s3_server.failing(answered(lambda request: "abcde")):
+    with s3_server.failing(listing_names(lambda request: "abcde")):
         assert in_pieces(s3_store, "", ["a", "bb", "d"]) == list("abcde")
 
 

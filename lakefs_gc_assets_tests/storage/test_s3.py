@@ -22,7 +22,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage import busy_keys, obstore_clients, obstore_listing, s3_connection
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server
+from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
@@ -159,19 +159,7 @@ def test_the_marker_of_the_prefix_itself_is_not_below_it(store: ObjectStore) -> 
 
 
 def test_a_listing_out_of_order_is_not_believed(s3_server: S3Server, store: ObjectStore) -> None:
-    def reversed_listing(request: Request) -> tuple[str, bytes] | None:
-        root = request.query.partition("prefix=")[2].partition("%2F")[0]
-        return "200 OK", (
-            "<ListBucketResult><IsTruncated>false</IsTruncated>"
-            + "".join(
-                f"<Contents><Key>{root}/{name}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-                "<Size>0</Size></Contents>"
-                for name in "ba"
-            )
-            + "</ListBucketResult>"
-        ).encode()
-
-    with s3_server.failing(Faults(answer=reversed_listing)), pytest.raises(StorageError, match="not list in order"):
+    with s3_server.failing(listing_names(lambda request: "ba")), pytest.raises(StorageError, match="not list in order"):
         keys(store)
 
 
