@@ -6,12 +6,11 @@ ranges; 5 million staged objects. The design allows a cluster about three hours.
 
 import json
 import os
-from collections.abc import Callable
 
 from benchmarks import vast
 from benchmarks.marks import Measure, at_most, figure
 from benchmarks.repositories import ROOT
-from benchmarks.runs import Run, RunFailed, run, served
+from benchmarks.runs import RunFailed, Show, run, served
 from benchmarks.vast import Vast
 from benchmarks.vast_server import DELETED
 
@@ -19,10 +18,10 @@ _WORKERS = 16
 _BY_SPARK = ("store_df", "committed_df", "candidates", "deleted_report")
 """Steps whose work is spread over executors; the others wait for the server or for this process."""
 
-Show = Callable[[str, Run], None]
+SIZE = Vast(branches=1000)
 
 
-def bottom_line(show: Show, size: Vast = Vast(1000)) -> list[Measure]:  # noqa: B008
+def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
     """One clean run with sweep."""
     folder = vast.made(size, ROOT)
     with served("benchmarks.vast_server", str(folder), str(size.branches)) as settings:

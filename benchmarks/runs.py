@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,6 +67,10 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """Everything, for `--json`."""
         return asdict(self)
+
+
+Show = Callable[[str, Run], None]
+"""Takes a run and its title."""
 
 
 class RunFailed(Exception):

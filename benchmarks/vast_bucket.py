@@ -47,10 +47,10 @@ class VastBucket:
 
     def read(self, key: str) -> tuple[RecordedObject, bytes]:
         """One object or file whole. Raises NoSuchKey."""
-        facts = self.head(key)
         if key.startswith(DATA_PREFIX):
-            return facts, vast.content(key, self._number(key))
-        return facts, _found(key, lambda: self._files.get(key))
+            number = self._number(key)
+            return self._object(key, number), vast.content(key, number)
+        return self.head(key), _found(key, lambda: self._files.get(key))
 
     def put(self, key: str, content: bytes, if_absent: bool = False, if_match: str | None = None) -> RecordedObject:
         """Writes a file. Raises PreconditionFailed."""

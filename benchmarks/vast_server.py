@@ -20,11 +20,10 @@ from lakefs_gc_assets.configuration import (
     Configuration,
     LakeFSSettings,
     SparkSettings,
-    StoreSettings,
 )
 from lakefs_gc_assets.embedded.faults import Fault
 from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
-from lakefs_gc_assets_tests.replay.server import LoopbackServer
+from lakefs_gc_assets_tests.replay.server import LoopbackServer, loopback_store
 
 DELETED = "deleted.json"
 _TASKS = 8
@@ -54,13 +53,7 @@ def main() -> None:
             lakefs=LakeFSSettings(
                 endpoint=server.url, access_key_id=server.access_key_id, secret_access_key=server.secret_access_key
             ),
-            store=StoreSettings(
-                endpoint_url=store.url,
-                region="us-east-1",
-                path_style=True,
-                access_key_id="key",
-                secret_access_key="secret",
-            ),
+            store=loopback_store(store.url),
             collection=CollectionSettings(wait_before_dump_seconds=0, wait_before_recheck_seconds=0),
             spark=SparkSettings(master=f"local[{_TASKS}]", driver_memory="4g"),
         )

@@ -8,15 +8,13 @@ from pathlib import Path
 from benchmarks import event_log, repositories, tables
 from benchmarks.bottom_line import bottom_line
 from benchmarks.marks import Measure, at_most, figure
-from benchmarks.runs import Run, RunFailed, run, run_command_line, served
+from benchmarks.runs import Run, RunFailed, Show, run, run_command_line, served
 from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SKEWED, SMALL, STEP, Shape
 
 _GIGABYTE = 1e9
 _RANGES_READ = re.compile(r"([\d,]+) ranges to read")
 _LINEAR = 1.25
 """An object of a larger repository may cost so many times one of a smaller repository."""
-
-Show = Callable[[str, Run], None]
 
 
 def empty(show: Show) -> list[Measure]:

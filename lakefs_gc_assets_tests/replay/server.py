@@ -84,6 +84,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are kept in memory instead."""
 
 
+def loopback_store(url: str) -> StoreSettings:
+    """Settings that reach the object store at this address."""
+    return StoreSettings(
+        endpoint_url=url,
+        region="us-east-1",
+        path_style=True,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    )
+
+
 class ReplayServer:
     """Serves one recording from entering the context until leaving it.
 
@@ -140,13 +151,7 @@ class ReplayServer:
             lakefs=LakeFSSettings(
                 endpoint=self.url, access_key_id=self.access_key_id, secret_access_key=self.secret_access_key
             ),
-            store=StoreSettings(
-                endpoint_url=self.s3_url,
-                region="us-east-1",
-                path_style=True,
-                access_key_id=self.access_key_id,
-                secret_access_key=self.secret_access_key,
-            ),
+            store=loopback_store(self.s3_url),
             collection=CollectionSettings(wait_before_dump_seconds=0, wait_before_recheck_seconds=0),
         )
 
