@@ -106,6 +106,7 @@ class Oracle:
     foreign: set[str] = field(default_factory=set)
     moved_hidden: dict[str, float] = field(default_factory=dict)
     unlisted: set[str] = field(default_factory=set)
+    listed_again: dict[str, float] = field(default_factory=dict)
     in_commits: dict[str, float | None] = field(default_factory=dict)
     deleted: int = 0
     losses: list[str] = field(default_factory=list)
@@ -128,14 +129,17 @@ class Oracle:
             key = self.key_of(entry)
             if key is None or (key in self.in_commits and self.in_commits[key] is None):
                 continue
-            before = self.in_commits.get(key)
-            self.in_commits[key] = entry.soft_at if before is None else min(before, entry.soft_at or before)
-            if entry.soft_at is None:
+            since, before = self.soft_since(key, entry.soft_at), self.in_commits.get(key)
+            self.in_commits[key] = since if before is None else min(before, since or before)
+            if since is None:
                 self.in_commits[key] = None
 
     def look(self) -> None:
         """Notes who reaches what, after a change."""
         firm, soft, unlisted = self.staged()
+        if shown := self.unlisted - unlisted:
+            self.listed_again |= dict.fromkeys(shown, self.time.now)
+            firm, soft, unlisted = self.staged()
         for key, since in self.in_commits.items():
             if since is None:
                 firm.add(key)
@@ -165,14 +169,19 @@ class Oracle:
                 hidden = path in head and head[path].identity == entry.identity
                 if hidden:
                     unlisted.add(staged)
-                if entry.soft_at is None:
+                since = self.soft_since(staged, entry.soft_at)
+                if since is None:
                     firm.add(staged)
                 else:
                     # A recheck does not ask for what is hidden.
-                    at = math.inf if hidden else entry.soft_at
+                    at = math.inf if hidden else since
                     soft[staged] = min(at, soft.get(staged, at))
         firm.update(address for address, _ in self.repository.copies)
         return firm, soft, unlisted
+
+    def soft_since(self, key: str, soft_at: float | None) -> float | None:
+        """Since when a recheck can see an object that was staged again; None where it was staged as lakeFS promises."""
+        return None if soft_at is None else max(soft_at, self.listed_again.get(key, soft_at))
 
     def protects(self, key: str) -> str | None:
         """Why an object may not be deleted now; None where it may."""

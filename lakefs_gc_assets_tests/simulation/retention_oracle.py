@@ -77,11 +77,12 @@ class RetentionOracle(Oracle):
             if until + _SETTLED <= now:
                 continue
             for key, soft_at in self._held_by(commit_id):
-                if soft_at is None:
+                since = self.soft_since(key, soft_at)
+                if since is None:
                     firm[key] = max(until, firm.get(key, until))
                 else:
-                    since, later = again.get(key, (soft_at, until))
-                    again[key] = min(since, soft_at), max(later, until)
+                    earlier, later = again.get(key, (since, until))
+                    again[key] = min(earlier, since), max(later, until)
         before = {key for key in (*self.firm_until, *self.again) if self._referenced(key)}
         self.restaged.update(dict.fromkeys((staged - self._staged) & self.firm_until.keys(), now))
         self.firm_until, self.again, self._staged = firm, again, frozenset(staged)

@@ -49,6 +49,15 @@ class TestStageObject:
         result = played(REPLACED[0], commit, again, again, OLD, SWEEP, UNTIL_RECHECK, staged_again, FINISH)
         assert (result.deleted, result.losses) == (1, 1)
 
+    def test_nor_where_a_commit_under_way_takes_the_committed_object_away_after_it(self) -> None:
+        again = Step("w0", "upload_again", (0, 0, 0))
+        commit, removal = Step("w0", "commit_now", (0, 0, 0)), Step("w2", "delete", (0, 0))
+        staged_again = Step("w1", "stage_object", (0, 0, 2))
+        marked = (REPLACED[0], commit, again, again, OLD, SWEEP, UNTIL_RECHECK)
+        under_way = (removal, Step("w2", "commit", (0, 0, 0)), staged_again, UNTIL_DUMP, Step("w2", "go_on", (0,)))
+        result = played(*marked, *under_way, FINISH)
+        assert (result.deleted, result.losses) == (1, 1)
+
 
 def test_one_batch_that_is_under_way_is_not_called_back() -> None:
     """A machine that stands still between the order to delete and the deletion deletes as it was told, however late."""
