@@ -1,10 +1,8 @@
 """The project's daemon of Python workers, whose workers count what they read."""
 
-from pyspark.daemon import manager
-
-import lakefs_gc_assets.sources.worker_daemon  # noqa: F401
 from benchmarks import counting
+from lakefs_gc_assets.sources import worker_daemon
 
 if __name__ == "__main__":
     counting.install()
-    manager()
+    worker_daemon.serve()

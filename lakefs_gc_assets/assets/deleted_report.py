@@ -25,7 +25,7 @@ from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
-from lakefs_gc_assets.sources import subtraction
+from lakefs_gc_assets.sources import subtraction, tasks
 
 
 def define(graph: Graph) -> dg.AssetsDefinition:
@@ -107,7 +107,7 @@ def swept(run: Step, candidates: StoredFrame) -> DataFrame:
         wait_for_recheck(run, listed.manifest.span.ended_at)
     decided, remaining, left = [], rows, found.candidates
     if earlier.num_rows:
-        done = run.spark.createDataFrame(earlier).where(F.col("outcome").isin(*receipts.GONE))
+        done = tasks.of_table(run.spark, earlier).where(F.col("outcome").isin(*receipts.GONE))
         decided = [done.dropDuplicates(["address"]).select(*RECEIPTS.names)]
         remaining = subtraction.without_exactly(rows, done)
         left = remaining.count()

@@ -14,6 +14,7 @@ from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collection.retention import LiveDefinition
 from lakefs_gc_assets.collection.uncommitted import Prepared
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.sources import tasks
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Uncommitted:
         if run.repository.others:
             apis = [each.api for each in run.repository.others]
             elsewhere = borrowed.staged_elsewhere(apis, run.repository.namespace, run.plan.slice_window)
-            addresses.append(run.spark.createDataFrame(elsewhere, addresses[0].schema))
+            addresses.append(tasks.of_table(run.spark, elsewhere))
         return cls(prepared, reduce(DataFrame.unionAll, addresses), run.repository.clock.now())
 
 

@@ -10,7 +10,7 @@ from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import guards, ownership, report
 from lakefs_gc_assets.collection.purging import Moved, Verdict
 from lakefs_gc_assets.errors import OrderViolation
-from lakefs_gc_assets.sources import hidden_staged, subtraction
+from lakefs_gc_assets.sources import hidden_staged, subtraction, tasks
 from lakefs_gc_assets.sources.failures import from_worker
 
 
@@ -39,7 +39,7 @@ class LiveCheck:
             raise from_worker(error) or error from error
 
     def _verdict(self, moved: Sequence[Moved]) -> Verdict:
-        copies = self._run.spark.createDataFrame(pa.concat_tables([each.copies for each in moved])).persist()
+        copies = tasks.of_table(self._run.spark, pa.concat_tables([each.copies for each in moved])).persist()
         try:
             if self._first is None:
                 self._first, committed = self._look(copies)
@@ -90,7 +90,7 @@ class LiveCheck:
     def _look_for_hidden(self, copies: DataFrame, found: Committed) -> None:
         """Copies that may be staged where the server does not list them."""
         run = self._run
-        live = run.spark.createDataFrame([(address,) for address in sorted(self._live)], "address string")
+        live = tasks.of_addresses(run.spark, self._live)
         rest = subtraction.without_exactly(copies, live)
         if rest.isEmpty():
             return

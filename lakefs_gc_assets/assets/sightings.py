@@ -13,8 +13,10 @@ from pyspark.sql import Column, DataFrame
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS
+from lakefs_gc_assets.collection.tables import SIGHTINGS
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.sources import tasks
 
 FRAME = "sightings"
 _RUNS = 20
@@ -30,7 +32,7 @@ def earlier(run: Step, before: datetime) -> DataFrame:
             continue
         if frame.manifest.span.ended_at <= before and run_id != run.plan.run_id:
             found.append(frame)
-    rows = run.spark.createDataFrame([], "address string, slice_window string, first_listed_at timestamp")
+    rows = tasks.of_table(run.spark, SIGHTINGS.empty_table())
     for frame in found:
         rows = rows.unionAll(frame.dataframe(run.spark))
     return rows.groupBy("address").agg(F.min("first_listed_at").alias("first_listed_at"))

@@ -55,7 +55,7 @@ class StoredFrame:
         chosen = [file for file in self.manifest.files if windows is None or file.slice_window in windows]
         if sum(file.rows for file in chosen) <= tasks.LOCAL_ROWS:
             rows = files.preview(self.opener.open(), chosen, self.schema, tasks.LOCAL_ROWS)
-            return spark.createDataFrame(rows, schema=from_arrow_schema(rows.schema))
+            return tasks.of_table(spark, rows)
         groups = tasks.spread_by_weight(chosen, self.partitions, lambda file: file.bytes)
         return tasks.dataframe(spark, groups, _reader(self.opener, self.schema), files.nullable(self.schema))
 

@@ -1,7 +1,7 @@
 """Candidates that may be staged where the server does not list them: found by content, asked for by path."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 import pyspark.sql.functions as F
@@ -12,12 +12,14 @@ from lakefs_gc_assets.collection import digests, hidden
 from lakefs_gc_assets.collection.eligibility import PLAIN_ETAG, Kept
 from lakefs_gc_assets.collection.hidden import Question
 from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.sources import subtraction
+from lakefs_gc_assets.collection.tables import HEAD_ENTRIES
+from lakefs_gc_assets.sources import subtraction, tasks
 from lakefs_gc_assets.sources.references import References
 
 _SAMPLE = 16
 _SAMPLED_BYTES = 1024 * 1024
 _LARGE_SAMPLE = 2
+_QUESTIONS = pa.schema([HEAD_ENTRIES.field("range_id"), HEAD_ENTRIES.field("path")])
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,14 @@ def clear(
         answers = hidden.ask(repository.api, repository.namespace, questions[:limit], branches, limit)
         note(f"asked for {answers.asked:,} paths that have the content of a candidate")
         spark = references.spark
-        live = spark.createDataFrame([(address,) for address in sorted(answers.live)], "address string")
+        live = tasks.of_addresses(spark, answers.live)
         staged = candidates.join(F.broadcast(live), "address", "left_semi").select("address")
         kept = {Kept.HIDDEN_STAGED.value: staged.count()}
         cleared = subtraction.without_exactly(candidates, live)
         if answers.unasked or len(questions) > limit:
             known = set(questions[:limit]) - set(answers.unasked)
-            asked = spark.createDataFrame(
-                [(q.range_id, bytearray(q.path)) for q in known], "range_id string, path binary"
-            )
-            unknown = entries.join(asked, ["range_id", "path"], "left_anti")
+            asked = pa.Table.from_pylist([asdict(question) for question in known], _QUESTIONS)
+            unknown = entries.join(tasks.of_table(spark, asked), ["range_id", "path"], "left_anti")
             uncertain = subtraction.same_content(subtraction.without_exactly(contents, live), unknown).select("address")
             kept[Kept.UNCERTAIN.value] = uncertain.count()
             cleared = subtraction.without_exactly(cleared, uncertain)

@@ -33,7 +33,7 @@ def dataframe(
     spark_schema = from_arrow_schema(schema)
     work = [tuple(group) for group in groups if group]
     if not work:
-        return spark.createDataFrame([], spark_schema)
+        return of_table(spark, schema.empty_table())
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -42,6 +42,19 @@ def dataframe(
                     yield from read(item)
 
     return spark.range(0, len(work), 1, len(work)).mapInArrow(run, spark_schema)
+
+
+def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """The rows of a table that the driver holds.
+
+    Of a list of tuples Spark makes rows in Python workers of another kind, for which it starts a second daemon.
+    """
+    return spark.createDataFrame(table, from_arrow_schema(table.schema))
+
+
+def of_addresses(spark: SparkSession, addresses: Iterable[str]) -> DataFrame:
+    """A column `address` of addresses that the driver holds, in order."""
+    return of_table(spark, pa.table({"address": pa.array(sorted(addresses), pa.string())}))
 
 
 @contextmanager

@@ -45,9 +45,14 @@ def settling(work: Callable[..., int]) -> Callable[..., int]:
     return settled
 
 
-if __name__ == "__main__":
+def serve() -> None:
+    """Forks a worker whenever Spark asks for one, until Spark ends."""
     load_compiler()
     gc.collect()
     gc.freeze()
     pyspark.daemon.worker = settling(pyspark.daemon.worker)
     pyspark.daemon.manager()
+
+
+if __name__ == "__main__":
+    serve()
