@@ -25,6 +25,7 @@ from lakefs_gc_assets.frames.models import MODELS, Frame
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.resources import Collector
+from lakefs_gc_assets.sources import subtraction
 
 _Check = Callable[..., dg.AssetCheckResult]
 _SHOWN = 20
@@ -100,9 +101,13 @@ def _errors(schema: DataFrameSchema, frame: DataFrame) -> list[Violation]:
     ]
 
 
-def not_disjoint(candidates: DataFrame, live: DataFrame, name: str) -> list[Violation]:
-    """Candidates that are live after all, compared as strings."""
-    both = live.join(F.broadcast(candidates.select("address")), "address", "left_semi").select("address").distinct()
+def not_disjoint(candidates: DataFrame, live: DataFrame, name: str, rows: int | None = None) -> list[Violation]:
+    """Candidates that are live after all, compared as strings.
+
+    Args:
+        rows: how many candidates there are, where that is known.
+    """
+    both = subtraction.among_exactly(live, candidates, rows).select("address").distinct()
     count = both.count()
     if not count:
         return []
@@ -166,12 +171,12 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
 
         def violations() -> list[Violation]:
             spark = collector.spark.session()
-            rows = candidates.dataframe(spark)
+            rows, count = candidates.dataframe(spark, "address"), candidates.manifest.rows
             return [
                 violation
                 for live in (uncommitted_df, committed_df)
-                if candidates.manifest.rows and live.manifest.rows
-                for violation in not_disjoint(rows, live.dataframe(spark), live.name)
+                if count and live.manifest.rows
+                for violation in not_disjoint(rows, live.dataframe(spark, "address"), live.name, count)
             ]
 
         return _result(collector, candidates, violations)

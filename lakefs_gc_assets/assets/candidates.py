@@ -41,7 +41,10 @@ def mark(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
     earlier = sightings.earlier(run, listed.manifest.span.started_at)
     rows = subtraction.kept_because(
         subtraction.without(
-            listed.dataframe(run.spark), uncommitted.dataframe(run.spark), committed.dataframe(run.spark)
+            listed.dataframe(run.spark),
+            uncommitted.dataframe(run.spark, "address"),
+            committed.dataframe(run.spark, "address"),
+            live_rows=uncommitted.manifest.rows + committed.manifest.rows,
         ),
         run.plan.cutoff,
         run.plan.windows,

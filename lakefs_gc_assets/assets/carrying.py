@@ -106,12 +106,15 @@ def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
         run.plan.cutoff,
         run.plan.skew,
     )
-    universe, held = listed.dataframe(run.spark), committed.dataframe(run.spark)
-    deleted = outcomes.dataframe(run.spark).where(F.col("outcome").isin(*receipts.GONE))
-    waiting = run.store_everywhere(carries.OPEN, carrying.still_open(universe, settled, held, deleted))
-    kept = carrying.of_unsettled(held, settled).dropDuplicates(["address"])
+    universe, held = listed.dataframe(run.spark), committed.dataframe(run.spark, "address")
+    gone = F.col("outcome").isin(*receipts.GONE)
+    deleted = outcomes.dataframe(run.spark, "address", "outcome").where(gone).select("address")
+    rows = {"committed_rows": committed.manifest.rows, "deleted_rows": outcomes.manifest.rows}
+    waiting = run.store_everywhere(carries.OPEN, carrying.still_open(universe, settled, held, deleted, **rows))
+    kept = carrying.of_unsettled(committed.dataframe(run.spark), settled).dropDuplicates(["address"])
     carried = run.store_everywhere(carries.COMMITTED, kept)
-    checked = _counted(run, carrying.of_settled(universe, settled), held, deleted, waiting)
+    there = carrying.of_settled(listed.dataframe(run.spark, "address"), settled)
+    checked = _counted(run, there, held, deleted, waiting)
     if problem := checked.contradiction:
         return problem
     windows = waiting.manifest.rows_by_window()
@@ -158,7 +161,7 @@ class _Counts:
 
 def _counted(run: Step, there: DataFrame, committed: DataFrame, deleted: DataFrame, waiting: StoredFrame) -> _Counts:
     """Checks the open frame as stored, with one action."""
-    counts = subtraction.count_by_sets(there, waiting.dataframe(run.spark), committed, deleted)
+    counts = subtraction.count_by_sets(there, waiting.dataframe(run.spark, "address"), committed, deleted)
     is_there, is_open, is_committed, is_deleted = 1, 2, 4, 8
     return _Counts(
         committed=sum(n for sets, n in counts.items() if sets & is_there and not sets & (is_open | is_deleted)),

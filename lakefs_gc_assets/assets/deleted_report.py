@@ -130,8 +130,9 @@ def swept(run: Step, candidates: StoredFrame) -> DataFrame:
 
 def _one_pass(run: Step, remaining: DataFrame) -> DataFrame:
     """Rechecks what is live, and deletes for as long as that is valid (RECEIPTS); kept in Spark, never made twice."""
-    live = live_again(run).select("address").distinct().persist()
-    kept = _decided(run, remaining.join(live, "address", "left_semi"), Outcome.KEPT_LIVE)
+    candidates = run.stored("candidates").manifest.rows
+    live = subtraction.among_exactly(live_again(run), remaining, candidates).select("address").distinct().persist()
+    kept = _decided(run, subtraction.among_exactly(remaining, live), Outcome.KEPT_LIVE)
     gone = subtraction.without_exactly(remaining, live).select("address", "size", "slice", "slice_window")
     valid = timedelta(minutes=run.repository.settings.recheck_valid_minutes)
     deleted = gone.mapInArrow(_deleter(run, run.repository.clock.now() + valid), from_arrow_schema(RECEIPTS))
@@ -166,7 +167,8 @@ def live_again(run: Step) -> DataFrame:
     guards.require_branches(len(found.own.heads), len(committed.manifest.figures["heads"]), run.repository.settings)
     live = prepared.addresses.unionAll(found.addresses(run))
     if marked.manifest.rows:
-        lost = subtraction.without(marked.dataframe(run.spark), live, committed.dataframe(run.spark)).count()
+        held = committed.dataframe(run.spark, "address")
+        lost = subtraction.without(marked.dataframe(run.spark, "address"), live.select("address"), held).count()
         guards.require_uncommitted_kept(lost, marked.manifest.rows, run.repository.settings)
     run.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live

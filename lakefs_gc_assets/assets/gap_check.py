@@ -35,8 +35,8 @@ def find(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
     slices = carry.read_listed_slices(run.repository.store, run.plan.run_id, run.plan.attempt)
     if not slices:
         return Gap(0, 0)
-    staged, held = uncommitted.dataframe(run.spark).select(*_COLUMNS), committed.dataframe(run.spark).select(*_COLUMNS)
-    there = listed.dataframe(run.spark)
+    staged, held = uncommitted.dataframe(run.spark, *_COLUMNS), committed.dataframe(run.spark, *_COLUMNS)
+    there = listed.dataframe(run.spark, "address")
     everything = gap.expected(staged.unionAll(held), slices, run.plan.cutoff)
     counts = subtraction.count_by_sets(everything, there)
     if not counts.get(_EXPECTED):

@@ -114,8 +114,8 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column.with_nullable(True) for column in schema])
 
 
-def read_file(store: ObjectStore, file: FrameFile, schema: pa.Schema) -> pa.Table:
-    """One file of a frame, its columns nullable.
+def read_file(store: ObjectStore, file: FrameFile, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+    """One file of a frame, its columns nullable; all of them, or some.
 
     Raises CorruptFile where it is missing, is not what was written, or has other columns than the schema.
     """
@@ -126,15 +126,17 @@ def read_file(store: ObjectStore, file: FrameFile, schema: pa.Schema) -> pa.Tabl
     if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
     try:
-        table = pq.ParquetFile(io.BytesIO(data)).read()
+        parquet = pq.ParquetFile(io.BytesIO(data))
+        stored, table = nullable(parquet.schema_arrow), parquet.read(columns)
     except (pa.ArrowException, OSError) as error:
         raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None
     if table.num_rows != file.rows:
         raise CorruptFile(file.key, "rows", f"{table.num_rows} rows, its manifest says {file.rows}")
     wanted = nullable(schema)
-    if nullable(table.schema) != wanted:
-        raise CorruptFile(file.key, "columns", f"{_columns(table.schema)}; the frame has {_columns(schema)}")
-    return table.cast(wanted)
+    if stored != wanted:
+        raise CorruptFile(file.key, "columns", f"{_columns(stored)}; the frame has {_columns(schema)}")
+    names = columns or wanted.names
+    return table.select(names).cast(pa.schema([wanted.field(name) for name in names]))
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -50,28 +50,29 @@ class StoredFrame:
         """Where the frame lies in the object store."""
         return self.opener.namespace_uri + run_folder.frame(self.manifest.span.run_id, self.name)
 
-    def dataframe(self, spark: SparkSession, windows: Sequence[str] | None = None) -> DataFrame:
-        """The rows of all windows, or of some; files are dealt out to tasks by their size."""
-        chosen = [file for file in self.manifest.files if windows is None or file.slice_window in windows]
-        if sum(file.rows for file in chosen) <= tasks.LOCAL_ROWS:
-            rows = files.preview(self.opener.open(), chosen, self.schema, tasks.LOCAL_ROWS)
-            return tasks.of_table(spark, rows)
-        groups = tasks.spread_by_weight(chosen, self.partitions, lambda file: file.bytes)
-        return tasks.dataframe(spark, groups, _reader(self.opener, self.schema), files.nullable(self.schema))
+    def dataframe(self, spark: SparkSession, *columns: str) -> DataFrame:
+        """The rows with all columns or some; files are dealt out to tasks by their size."""
+        chosen = columns or self.schema.names
+        if self.manifest.rows <= tasks.LOCAL_ROWS:
+            return tasks.of_table(spark, self.table().select(chosen))
+        groups = tasks.spread_by_weight(self.manifest.files, self.partitions, lambda file: file.bytes)
+        rows = files.nullable(pa.schema([self.schema.field(name) for name in chosen]))
+        return tasks.dataframe(spark, groups, _reader(self.opener, self.schema, chosen), rows)
 
     def table(self) -> pa.Table:
         """All rows, read without Spark: for frames that fit into memory."""
         return files.preview(self.opener.open(), self.manifest.files, self.schema, self.manifest.rows)
 
-    def preview(self, windows: Sequence[str] | None = None, rows: int = 20) -> pa.Table:
+    def preview(self, rows: int = 20) -> pa.Table:
         """The first rows, read without Spark."""
-        chosen = [file for file in self.manifest.files if windows is None or file.slice_window in windows]
-        return files.preview(self.opener.open(), chosen, self.schema, rows)
+        return files.preview(self.opener.open(), self.manifest.files, self.schema, rows)
 
 
-def _reader(opener: StoreOpener, schema: pa.Schema) -> Callable[[FrameFile], Iterator[pa.RecordBatch]]:
+def _reader(
+    opener: StoreOpener, schema: pa.Schema, columns: Sequence[str]
+) -> Callable[[FrameFile], Iterator[pa.RecordBatch]]:
     def read(file: FrameFile) -> Iterator[pa.RecordBatch]:
-        yield from files.read_file(opener.open(), file, schema).to_batches()
+        yield from files.read_file(opener.open(), file, schema, columns).to_batches()
 
     return read
 

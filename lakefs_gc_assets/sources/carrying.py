@@ -28,13 +28,23 @@ def of_unsettled(rows: DataFrame, settled: Iterable[str]) -> DataFrame:
     return _by_folder(rows, settled, "left_anti")
 
 
-def still_open(universe: DataFrame, settled: Iterable[str], committed: DataFrame, deleted: DataFrame) -> DataFrame:
+def still_open(
+    universe: DataFrame,
+    settled: Iterable[str],
+    committed: DataFrame,
+    deleted: DataFrame,
+    committed_rows: int | None = None,
+    deleted_rows: int | None = None,
+) -> DataFrame:
     """Rows of the universe where nothing new is written that neither a commit holds nor this run deleted.
 
     Args:
         deleted: addresses whose deletion the store accepted, compared as strings.
+        committed_rows: how many rows are committed, where that is known.
+        deleted_rows: how many are deleted at most, where that is known.
     """
-    return without_exactly(without(of_settled(universe, settled), committed), deleted)
+    not_held = without(of_settled(universe, settled), committed, live_rows=committed_rows)
+    return without_exactly(not_held, deleted, deleted_rows)
 
 
 def in_windows(rows: DataFrame, window_size: WindowSize) -> DataFrame:

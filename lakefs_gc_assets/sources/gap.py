@@ -11,9 +11,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets.sources.subtraction import without
 
-_NAME = r"^data/[^/]+/([0-9a-v]{19}[0g])"
+_ID_AT = len(DATA_PREFIX) + xids.LENGTH + len("/") + 1
+"""Where the id begins in the name of an object that has a slice, counted from 1."""
 
 
 def expected(live: DataFrame, slices: Iterable[str], cutoff: datetime) -> DataFrame:
@@ -24,8 +26,8 @@ def expected(live: DataFrame, slices: Iterable[str], cutoff: datetime) -> DataFr
     schema = from_arrow_schema(pa.schema([pa.field("listed_slice", pa.string(), nullable=False)]))
     listed = live.sparkSession.createDataFrame(pa.table({"listed_slice": list(slices)}, schema=None), schema)
     limit = xids.encode(int(cutoff.timestamp()).to_bytes(4) + bytes(8))
-    old = (F.regexp_extract("address", _NAME, 1) != "") & (F.regexp_extract("address", _NAME, 1) < F.lit(limit))
-    return live.where(old).join(F.broadcast(listed), live["slice"] == listed["listed_slice"], "left_semi")
+    of_slices = live.join(F.broadcast(listed), live["slice"] == listed["listed_slice"], "left_semi")
+    return of_slices.where(F.substring("address", _ID_AT, xids.LENGTH) < F.lit(limit))
 
 
 def missing(expected_addresses: DataFrame, listing: DataFrame) -> DataFrame:

@@ -13,29 +13,57 @@ from lakefs_gc_assets.lakefs.layout import Layout
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 # What a row is found by beside its content: that it is there, and that its content is not known.
 _ANY, _UNKNOWN = "any", "unknown"
+_FEW_HASHES = 1_000_000
+_FEW_ADDRESSES = 300_000
+"""So many take about 100 MB of every executor, which is less work than to shuffle what they are joined with."""
 
 
-def without(universe: DataFrame, *live: DataFrame) -> DataFrame:
+def without(universe: DataFrame, *live: DataFrame, live_rows: int | None = None) -> DataFrame:
     """Rows whose address is in none of the live frames.
 
     Compared by a 64-bit hash: a collision keeps an object, it never loses one. Never use it for an intersection.
+
+    Args:
+        live_rows: how many rows the live frames have together, where that is known.
     """
     hashes = live[0].select("address")
     for frame in live[1:]:
         hashes = hashes.unionAll(frame.select("address"))
-    hashes = hashes.select(F.xxhash64("address").alias("live_hash"))
+    hashes = _sent(hashes.select(F.xxhash64("address").alias("live_hash")), live_rows, _FEW_HASHES)
     return universe.join(hashes, F.xxhash64(universe["address"]) == hashes["live_hash"], "left_anti")
 
 
-def without_exactly(frame: DataFrame, addresses: DataFrame) -> DataFrame:
-    """Rows whose address is not among the addresses, compared as strings."""
-    return frame.join(addresses.select("address"), "address", "left_anti")
+def without_exactly(frame: DataFrame, addresses: DataFrame, rows: int | None = None) -> DataFrame:
+    """Rows whose address is not among the addresses, compared as strings.
+
+    Args:
+        rows: how many addresses there are, where that is known.
+    """
+    return frame.join(_sent(addresses.select("address"), rows, _FEW_ADDRESSES), "address", "left_anti")
+
+
+def among_exactly(frame: DataFrame, addresses: DataFrame, rows: int | None = None) -> DataFrame:
+    """Rows whose address is among the addresses, compared as strings.
+
+    Args:
+        rows: how many addresses there are, where that is known.
+    """
+    return frame.join(_sent(addresses.select("address"), rows, _FEW_ADDRESSES), "address", "left_semi")
+
+
+def _sent(frame: DataFrame, rows: int | None, few: int) -> DataFrame:
+    """A frame to join with: where it has few rows it is sent to every task, else both sides are sorted into tasks."""
+    return F.broadcast(frame) if rows is not None and rows <= few else frame
 
 
 def count_by_sets(*frames: DataFrame) -> dict[int, int]:
-    """How many addresses are in the same frames, with one action: bit k of a key stands for frame k."""
-    labelled = [frame.select("address", F.lit(1 << number).alias("bit")) for number, frame in enumerate(frames)]
-    addresses = reduce(DataFrame.unionAll, labelled).groupBy("address").agg(F.bit_or("bit").alias("sets"))
+    """How many addresses are in the same frames, with one action: bit k of a key stands for frame k.
+
+    Compared by 128 bits: that two of a billion addresses have the same is less likely than one in 10^20.
+    """
+    hashes = F.xxhash64("address").alias("one"), F.xxhash64(F.lit(1), "address").alias("other")
+    labelled = [frame.select(*hashes, F.lit(1 << number).alias("bit")) for number, frame in enumerate(frames)]
+    addresses = reduce(DataFrame.unionAll, labelled).groupBy("one", "other").agg(F.bit_or("bit").alias("sets"))
     return {row["sets"]: row["count"] for row in addresses.groupBy("sets").count().collect()}
 
 

@@ -6,7 +6,13 @@ takes three seconds to begin, and memory of its own for what all have alike.
 
 import gc
 import os
+import sys
 from collections.abc import Callable
+
+from lakefs_gc_assets.sources.installed import without_archives
+
+# Spark puts archives of its sources first: what is imported from those is compiled anew each time.
+sys.path[:] = without_archives(sys.path)
 
 # A thread that runs while workers are forked could hold a lock that they then wait for: numpy's is not needed here.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,5 +1,8 @@
+import io
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,6 +51,13 @@ def addresses_of(rows: DataFrame) -> Counter[str]:
     return Counter(row.address for row in rows.select("address").collect())
 
 
+def explained(rows: DataFrame) -> str:
+    """The plan as it is before Spark has seen any row, in lower case."""
+    with redirect_stdout(io.StringIO()) as plan:
+        rows.explain()
+    return plan.getvalue().lower()
+
+
 @FEW
 @given(ADDRESSES, ADDRESSES, ADDRESSES)
 def test_what_is_live_is_taken_away(spark: SparkSession, universe: list[str], one: list[str], other: list[str]) -> None:
@@ -55,6 +65,30 @@ def test_what_is_live_is_taken_away(spark: SparkSession, universe: list[str], on
 
     assert addresses_of(left) == Counter(address for address in universe if address not in {*one, *other})
     assert left.columns == LISTED.names
+
+
+@pytest.fixture
+def told_only(spark: SparkSession) -> Iterator[None]:
+    """Spark does not look for itself how large a frame is."""
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
+    yield
+    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+@pytest.mark.parametrize(("rows", "sent"), [(None, False), (4, True), (10**9, False)])
+@pytest.mark.usefixtures("told_only")
+def test_few_rows_are_sent_to_every_task_and_many_are_not(spark: SparkSession, rows: int | None, sent: bool) -> None:
+    universe, gone = listing(spark, ["a", "b", "c"]), living(spark, ["b", "d", "b", "e"])
+
+    joined = {
+        "ac": [subtraction.without(universe, gone, live_rows=rows), subtraction.without_exactly(universe, gone, rows)],
+        "b": [subtraction.among_exactly(universe, gone, rows)],
+    }
+
+    for left, frames in joined.items():
+        for found in frames:
+            assert addresses_of(found) == Counter(left)
+            assert ("broadcast" in explained(found)) is sent
 
 
 @FEW

@@ -1,5 +1,13 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pyspark
+
+from lakefs_gc_assets.sources.installed import without_archives
+
+ARCHIVES = [str(file) for file in Path(pyspark.__file__).parent.glob("python/lib/*.zip")]
 
 # What runs beside the main thread while workers are forked, by name.
 THREADS = """
@@ -17,3 +25,17 @@ def test_workers_are_forked_from_one_thread_that_has_imported_everything() -> No
     # pyarrow's allocator stops its thread around each fork by itself.
     assert set(names.split()) <= {"python", "python3", "jemalloc_bg_thd", f"python3.{sys.version_info.minor}"}
     assert imported == "True True True"
+
+
+def test_pyspark_is_imported_as_installed_and_not_from_the_archives_that_spark_puts_first() -> None:
+    code = "import lakefs_gc_assets.sources.worker_daemon, pyspark.worker, py4j; print(pyspark.__file__, py4j.__file__)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*ARCHIVES, *sys.path])}
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+
+    assert len(ARCHIVES) == 2
+    assert ".zip" not in done.stdout
+
+
+def test_archives_stay_where_pyspark_is_in_nothing_else(tmp_path: Path) -> None:
+    assert without_archives([*ARCHIVES, str(tmp_path)]) == [*ARCHIVES, str(tmp_path)]
