@@ -57,6 +57,8 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     if settings.master.startswith("local"):
         options.append(_QUICK_COMPILER)
         found["spark.python.daemon.module"] = "lakefs_gc_assets.sources.worker_daemon"
+        # Over TCP each task waits 40 ms for an acknowledgement that its worker's side delays.
+        found["spark.python.unix.domain.socket.enabled"] = "true"
         found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
     return {**found, "spark.driver.extraJavaOptions": " ".join(options), **settings.config}
 

@@ -80,6 +80,7 @@ def test_a_standalone_cluster_that_loses_executors(collected: Collected, tmp_pat
             "spark.driver.host": "127.0.0.1",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.python.daemon.module": "lakefs_gc_assets.sources.worker_daemon",
+            "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.shuffle.partitions": "4",
         }
         spark = {"master": cluster.master, "config": properties}

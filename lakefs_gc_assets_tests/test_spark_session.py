@@ -14,7 +14,7 @@ def test_shuffles_on_one_machine_follow_its_cores(master: str, partitions: str) 
 def test_a_cluster_keeps_its_own_workers_and_partitions() -> None:
     properties = spark_session.properties(SparkSettings(master="spark://host:7077"))
 
-    assert "spark.python.daemon.module" not in properties
+    assert not any(name.startswith("spark.python.") for name in properties)
     assert "spark.sql.shuffle.partitions" not in properties
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.assets.carrying import inherited
@@ -16,6 +17,7 @@ from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.order import Span
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collection.tables import LIVE
 from lakefs_gc_assets.collection.uncommitted import Prepared
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, OrderViolation
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
@@ -83,7 +85,12 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
     """Other repositories are asked for what they have staged of this one's, which may take long."""
     table = SimpleNamespace(schema=None)
     monkeypatch.setattr(uncommitted, "prepare_checked", lambda *given, **_: Prepared(NOW, NOW, ("run",), (), 1))
-    monkeypatch.setattr(borrowed, "staged_elsewhere", lambda *given: opened.clock.sleep(600))
+
+    def asked(*given: object) -> pa.Table:
+        opened.clock.sleep(600)
+        return LIVE.empty_table()
+
+    monkeypatch.setattr(borrowed, "staged_elsewhere", asked)
     monkeypatch.setattr("pyspark.sql.DataFrame.unionAll", lambda first, second: first)
     run = SimpleNamespace(
         repository=replace(opened, others=(opened,)),

@@ -150,6 +150,13 @@ class TestUnlistedAndReferencedInAnotherWay:
         assert (result.deleted, result.losses) == (0, 0)
 
 
+def test_a_commit_does_not_take_up_what_equals_the_committed_object() -> None:
+    """So such an object is garbage when its path is staged anew while the commit is under way."""
+    under_way = (Step("w1", "commit", (0, 0, 0)), Step("w2", "upload_now", (0, 0, 2, 0)))
+    result = played(*UNLISTED, Step("c0", "until", (5, 2)), *under_way, FINISH)
+    assert (result.deleted, result.losses) == (1, 0)
+
+
 class TestExpiredDataThatComesBackIntoUse:
     """A revert, a branch on an old commit, a longer rule: what is there when the last recheck begins counts."""
 

@@ -33,7 +33,8 @@ def commit(world: World, branch: int, date: int, lag: int) -> Job:
     changes = found.sealed()
     if not changes:
         raise Refused("nothing to commit")
-    promised = [entry for entry in changes.values() if entry and entry.soft_at is None]
+    held = applied(repository.head(found), changes)
+    promised = [entry for path, entry in changes.items() if entry and entry.soft_at is None and held[path] is entry]
     keys = frozenset(key for entry in promised if (key := world.oracle.key_of(entry)))
     token = id(changes)
 
