@@ -40,7 +40,7 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
             if stats.physical_address.endswith("/" + address):
                 raise _foreign(stats.physical_address, namespace)
             # Something else is staged there, whose address its writer may have chosen.
-            if not stats.physical_address.startswith(namespace.uri + DATA_PREFIX):
+            if not stats.physical_address.startswith(namespace.uri):
                 other = stats.physical_address
     if other is not None:
         raise _foreign(other, namespace)

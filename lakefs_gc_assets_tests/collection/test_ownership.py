@@ -89,7 +89,8 @@ class TestWhatIsStagedOverAnObject:
     def test_alone_is_not_enough(self, store: LocalStore, head: str) -> None:
         with pytest.raises(GuardTripped, match="s3://elsewhere/x"):
             ownership.require_own_addresses(answering(a="s3://elsewhere/x"), store, S3, {"main": head})
-        ownership.require_own_addresses(answering(a=S3.uri + "data/staged"), store, S3, {"main": head})
+        for own in ("data/staged", "c4ca4238a0b923820dcc509a6f75849b"):
+            ownership.require_own_addresses(answering(a=S3.uri + own), store, S3, {"main": head})
         with pytest.raises(GuardTripped, match="Commit one object"):
             ownership.require_own_addresses(answering(a=LOCAL.uri + "data/staged"), store, LOCAL, {"main": head})
 
