@@ -4,11 +4,15 @@ On an idle machine of two cores a session and its first job take as long as ever
 it needs them; the two hardly disturb each other, since the session starts in a process of its own.
 """
 
+import atexit
 import os
 import re
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +32,9 @@ _OF_EVERY_SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
 }
+_SOCKET_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
+_LONGEST_ADDRESS = 103
+"""Of a Unix socket, in bytes, on macOS; Linux has four more."""
 _starting: list[threading.Thread] = []
 
 
@@ -57,10 +64,27 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     if settings.master.startswith("local"):
         options.append(_QUICK_COMPILER)
         found["spark.python.daemon.module"] = "lakefs_gc_assets.sources.worker_daemon"
-        # Over TCP each task waits 40 ms for an acknowledgement that its worker's side delays.
-        found["spark.python.unix.domain.socket.enabled"] = "true"
+        found |= _sockets(_socket_folder())
         found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
     return {**found, "spark.driver.extraJavaOptions": " ".join(options), **settings.config}
+
+
+def _sockets(folder: str) -> dict[str, str]:
+    """Lets Python workers and Spark talk over sockets in a folder, unless its name is too long for their addresses.
+
+    Over TCP each task waits 40 ms for an acknowledgement that the other side delays.
+    """
+    if len(os.fsencode(folder)) + _SOCKET_NAME > _LONGEST_ADDRESS:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
+
+
+@cache
+def _socket_folder() -> str:
+    """A folder for sockets, which Spark leaves behind; it is gone with this process."""
+    folder = tempfile.mkdtemp(prefix="gc")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def start(settings: SparkSettings) -> None:

@@ -1,4 +1,7 @@
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,24 @@ def test_a_cluster_keeps_its_own_workers_and_partitions() -> None:
 
     assert not any(name.startswith("spark.python.") for name in properties)
     assert "spark.sql.shuffle.partitions" not in properties
+
+
+@pytest.mark.parametrize(("length", "sockets"), [(60, True), (61, False)])
+def test_workers_are_reached_over_sockets_where_their_addresses_are_short_enough(
+    monkeypatch: pytest.MonkeyPatch, length: int, sockets: bool
+) -> None:
+    monkeypatch.setattr(spark_session, "_socket_folder", lambda: "/".ljust(length, "x"))
+    properties = spark_session.properties(SparkSettings(master="local[1]"))
+    assert ("spark.python.unix.domain.socket.enabled" in properties) is sockets
+
+
+def test_no_socket_outlives_a_process() -> None:
+    code = (
+        "from lakefs_gc_assets import spark_session as s; from lakefs_gc_assets.configuration import SparkSettings;"
+        "print(s.properties(SparkSettings(master='local[1]'))['spark.python.unix.domain.socket.dir'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not Path(done.stdout.strip()).exists()
 
 
 def test_the_session_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
