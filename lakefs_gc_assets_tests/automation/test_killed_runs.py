@@ -130,7 +130,7 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
         folder.mkdir()
     (changed / "sitecustomize.py").write_text(_HALTING_WORKERS)
     with EmbeddedServer(tmp_path / "lakefs") as server:
-        sample = make_sample_repository(server, objects=60)
+        sample = make_sample_repository(server, objects=120)
         port = free_port()
         properties = {
             "spark.ui.enabled": "true",
