@@ -55,7 +55,7 @@ def main() -> None:
             ),
             store=loopback_store(store.url),
             collection=CollectionSettings(wait_before_dump_seconds=0, wait_before_recheck_seconds=0),
-            spark=SparkSettings(master=f"local[{_TASKS}]", driver_memory="4g"),
+            spark=SparkSettings(master=f"local[{_TASKS}]", driver_memory="4g", many_objects=True),
         )
         print(settings.model_dump_json(exclude_defaults=True), flush=True)
         sys.stdin.read()

@@ -279,6 +279,11 @@ class SparkSettings(Settings):
     )
     remote: str = Field(default="", description="Spark Connect endpoint, such as sc://host; replaces the master.")
     driver_memory: str = Field(default="2g", description="Heap of the driver (of everything, on a local master).")
+    many_objects: bool = Field(
+        default=False,
+        description="Lets the Java of a local master compile a second time what it does most. Worth its time from "
+        "about a million objects on.",
+    )
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
 
 

@@ -27,10 +27,18 @@ TASKS_PER_CORE = 4
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-"""Most of what a run's JVM does it does a few times: the second compiler took a third of all processor time."""
+"""Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
+_LIGHT_SIDE = "12m"
+"""Of a join, where one side is no more than this in any task, its rows are looked up instead of sorting both sides.
+
+A million hashes; looked up they take six times as much memory, which a task cannot spill. Spark asks that tasks are
+not meant to be larger.
+"""
 _OF_EVERY_SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": _LIGHT_SIDE,
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": _LIGHT_SIDE,
 }
 _SOCKET_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LONGEST_ADDRESS = 103
@@ -62,7 +70,8 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         **_OF_EVERY_SESSION,
     }
     if settings.master.startswith("local"):
-        options.append(_QUICK_COMPILER)
+        if not settings.many_objects:
+            options.append(_QUICK_COMPILER)
         found["spark.python.daemon.module"] = "lakefs_gc_assets.sources.worker_daemon"
         found |= _sockets(_socket_folder())
         found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))

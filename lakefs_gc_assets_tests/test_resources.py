@@ -49,6 +49,15 @@ def test_settings_of_the_file_come_last(monkeypatch: pytest.MonkeyPatch) -> None
     assert properties["spark.speculation"] == "false"
 
 
+def test_only_for_many_objects_a_local_jvm_compiles_twice() -> None:
+    few, many = (
+        SparkResource(many_objects=many).properties()["spark.driver.extraJavaOptions"] for many in (False, True)
+    )
+
+    assert "-XX:TieredStopAtLevel=1" in few
+    assert "TieredStopAtLevel" not in many
+
+
 def test_what_the_jvm_may_say_is_in_a_file_that_is_there() -> None:
     option = SparkResource().properties()["spark.driver.extraJavaOptions"].split()[0]
 
@@ -61,6 +70,8 @@ def test_a_remote_session_needs_no_java() -> None:
         "spark.remote": "sc://spark:15002",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "12m",
+        "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "12m",
     }
 
 

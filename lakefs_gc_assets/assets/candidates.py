@@ -1,5 +1,7 @@
 """The fourth step: subtract what is live from what is stored, and tell what may go from what is kept all the same."""
 
+from functools import partial
+
 import dagster as dg
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
@@ -50,17 +52,18 @@ def mark(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
         run.plan.windows,
         sightings.old_enough(earlier, listed.manifest.span.started_at),
     )
-    with tasks.made_once(rows, listed.manifest.rows) as unreferenced:
+    compared = partial(gap_check.find, run, listed, uncommitted, committed)
+    with tasks.beside(compared) as found_gap, tasks.made_once(rows, listed.manifest.rows) as unreferenced:
         kept, multipart = count_by_reason(unreferenced)
         eligible = unreferenced.where("kept is null").drop("kept")
         cleared = Cleared(eligible)
         if kept.pop(None, 0):
             heads = committed.manifest.figures["heads"]
             cleared = hidden_staged.clear(eligible, run.references(), run.repository, heads, run.log)
-        gap = gap_check.find(run, listed, uncommitted, committed)
         sightings.keep(run, unreferenced if multipart else None, earlier, listed.manifest.span.ended_at)
         unrecognised = unreferenced.where(F.col("kept") == Kept.UNRECOGNISED.value)
         run.store("unrecognised", unrecognised if kept.get(Kept.UNRECOGNISED) else None)
+        gap = found_gap()
         figures = {
             "kept": {reason: count for reason, count in kept.items() if reason} | cleared.kept,
             "paths_asked": cleared.asked,

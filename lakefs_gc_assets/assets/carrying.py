@@ -1,6 +1,7 @@
 """Leaving what the next run can build on, and taking up what an earlier run left."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
@@ -16,7 +17,7 @@ from lakefs_gc_assets.collection.universe import Folders
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
-from lakefs_gc_assets.sources import carrying, subtraction
+from lakefs_gc_assets.sources import carrying, subtraction, tasks
 
 
 class Inherited(Inheritance):
@@ -106,15 +107,23 @@ def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
         run.plan.cutoff,
         run.plan.skew,
     )
-    universe, held = listed.dataframe(run.spark), committed.dataframe(run.spark, "address")
+    held = committed.dataframe(run.spark, "address")
     gone = F.col("outcome").isin(*receipts.GONE)
-    deleted = outcomes.dataframe(run.spark, "address", "outcome").where(gone).select("address")
-    rows = {"committed_rows": committed.manifest.rows, "deleted_rows": outcomes.manifest.rows}
-    waiting = run.store_everywhere(carries.OPEN, carrying.still_open(universe, settled, held, deleted, **rows))
+    deleted = outcomes.dataframe(run.spark, "address", "outcome").where(gone)
+    still_open = carrying.still_open(
+        listed.dataframe(run.spark),
+        settled,
+        held,
+        deleted,
+        committed_rows=committed.manifest.rows,
+        deleted_rows=outcomes.manifest.rows,
+    )
     kept = carrying.of_unsettled(committed.dataframe(run.spark), settled).dropDuplicates(["address"])
-    carried = run.store_everywhere(carries.COMMITTED, kept)
-    there = carrying.of_settled(listed.dataframe(run.spark, "address"), settled)
-    checked = _counted(run, there, held, deleted, waiting)
+    with tasks.beside(partial(run.store_everywhere, carries.COMMITTED, kept)) as stored_committed:
+        waiting = run.store_everywhere(carries.OPEN, still_open)
+        there = carrying.of_settled(listed.dataframe(run.spark, "address"), settled)
+        checked = _counted(run, there, held, deleted, waiting)
+        carried = stored_committed()
     if problem := checked.contradiction:
         return problem
     windows = waiting.manifest.rows_by_window()

@@ -1,8 +1,8 @@
 """The last step: delete the candidates if the plan says so, after a recheck, and report what became of each."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import partial
 
 import dagster as dg
 import pyarrow as pa
@@ -14,15 +14,16 @@ from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.carrying import leave
 from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.assets.live import Committed, Uncommitted, heads_shown
-from lakefs_gc_assets.assets.reporting import figures, moves, report_of
+from lakefs_gc_assets.assets.reporting import figures, moves, report_of, totals
 from lakefs_gc_assets.assets.step import Step, latest_clock, step
-from lakefs_gc_assets.collection import approval, guards, ownership, ranges_read, receipts, report, restoration
+from lakefs_gc_assets.collection import approval, guards, order, ownership, ranges_read, receipts, report, restoration
 from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.frames.manifest import FrameFile
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources import subtraction, tasks
@@ -36,10 +37,11 @@ def define(graph: Graph) -> dg.AssetsDefinition:
         with step(context, collector) as run:
             require_inputs(candidates, *(run.stored(name) for name in candidates.manifest.inputs))
             sweep = run.plan.sweep or approved(run, candidates)
-            outcomes = swept(run, candidates) if sweep else only_marked(run, candidates)
-            stored = run.store("deleted_report", outcomes, (candidates,), {"swept": sweep})
+            decide = partial(swept if sweep else only_marked, run, candidates)
+            stored = run.store("deleted_report", None, (candidates,), {"swept": sweep}, further=decide)
             require_all_decided(stored, candidates)
-            ended = report_of(run, stored, leave(run, stored))
+            with tasks.beside(partial(totals, run, stored)) as amounts:
+                ended = report_of(run, stored, leave(run, stored), amounts())
             report.write(run.repository.store, ended)
             run.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
             context.add_output_metadata(figures(ended))
@@ -58,7 +60,7 @@ def require_inputs(frame: StoredFrame, *inputs: StoredFrame) -> None:
 
 
 def require_all_decided(outcomes: StoredFrame, candidates: StoredFrame) -> None:
-    """Raises CollectionError where outcomes are gone, as they are when Spark loses a worker that kept them."""
+    """Raises CollectionError where the report lacks candidates."""
     lost = candidates.manifest.rows - outcomes.manifest.rows
     if lost > 0:
         raise CollectionError(
@@ -67,9 +69,10 @@ def require_all_decided(outcomes: StoredFrame, candidates: StoredFrame) -> None:
         )
 
 
-def only_marked(run: Step, candidates: StoredFrame) -> DataFrame:
-    """The candidates of a dry run (RECEIPTS)."""
-    return _decided(run, candidates.dataframe(run.spark), Outcome.DRY_RUN)
+def only_marked(run: Step, candidates: StoredFrame) -> Sequence[FrameFile]:
+    """Stores the candidates of a dry run (RECEIPTS)."""
+    decided = _decided(run, candidates.dataframe(run.spark), Outcome.DRY_RUN)
+    return run.store_part("deleted_report", decided).manifest.files
 
 
 def approved(run: Step, candidates: StoredFrame) -> bool:
@@ -83,8 +86,8 @@ def approved(run: Step, candidates: StoredFrame) -> bool:
     return found is not None and found.candidates_digest == candidates.manifest.digest
 
 
-def swept(run: Step, candidates: StoredFrame) -> DataFrame:
-    """Deletes the candidates, pass by pass, each after a recheck; returns what became of them (RECEIPTS).
+def swept(run: Step, candidates: StoredFrame) -> Sequence[FrameFile]:
+    """Deletes the candidates, pass by pass, each after a recheck; stores what became of them as soon as it is known.
 
     Raises OrderViolation where objects were brought back since, GuardTripped where the amount looks like a mistake, and
     whatever a recheck raises.
@@ -100,44 +103,50 @@ def swept(run: Step, candidates: StoredFrame) -> DataFrame:
     earlier = receipts.read(run.repository.store, run.plan.run_id)
     # What an attempt that was broken off deleted is part of the report, though nothing be left to delete.
     if not found.candidates and not earlier.num_rows:
-        return _decided(run, rows, Outcome.DRY_RUN)
+        return []
     if found.candidates:
         heads = committed.manifest.figures["heads"]
         ownership.require_own_addresses(run.repository.api, run.repository.store, run.repository.namespace, heads)
         wait_for_recheck(run, listed.manifest.span.ended_at)
-    decided, remaining, left = [], rows, found.candidates
+    files: list[FrameFile] = []
+    remaining, left = rows, found.candidates
     if earlier.num_rows:
-        done = tasks.of_table(run.spark, earlier).where(F.col("outcome").isin(*receipts.GONE))
-        decided = [done.dropDuplicates(["address"]).select(*RECEIPTS.names)]
+        gone = tasks.of_table(run.spark, earlier).where(F.col("outcome").isin(*receipts.GONE))
+        done = gone.dropDuplicates(["address"]).select(*RECEIPTS.names)
+        files += run.store_part("deleted_report", done).manifest.files
         remaining = subtraction.without_exactly(rows, done)
         left = remaining.count()
         run.log(f"resumed after {earlier.num_rows:,} receipts; {left:,} of {found.candidates:,} candidates are left")
     while left:
-        outcomes = _one_pass(run, remaining)
-        count = outcomes.count()
+        outcomes = _one_pass(run, remaining, left)
+        count = outcomes.manifest.rows
         if not count:
             raise CollectionError(
                 "nothing could be deleted in the time for which a recheck is valid: raise "
                 "collection.recheck_valid_minutes"
             )
-        decided.append(outcomes)
+        files += outcomes.manifest.files
         left -= count
-        remaining = subtraction.without_exactly(remaining, outcomes)
         if left:
+            remaining = subtraction.without_exactly(remaining, outcomes.dataframe(run.spark, "address"), count)
             run.log(f"{left:,} candidates are left after {run.repository.settings.recheck_valid_minutes:.0f} minutes")
-    return reduce(DataFrame.unionAll, decided)
+    return files
 
 
-def _one_pass(run: Step, remaining: DataFrame) -> DataFrame:
-    """Rechecks what is live, and deletes for as long as that is valid (RECEIPTS); kept in Spark, never made twice."""
-    candidates = run.stored("candidates").manifest.rows
-    live = subtraction.among_exactly(live_again(run), remaining, candidates).select("address").distinct().persist()
-    kept = _decided(run, subtraction.among_exactly(remaining, live), Outcome.KEPT_LIVE)
-    gone = subtraction.without_exactly(remaining, live).select("address", "size", "slice", "slice_window")
-    valid = timedelta(minutes=run.repository.settings.recheck_valid_minutes)
-    deleted = gone.mapInArrow(_deleter(run, run.repository.clock.now() + valid), from_arrow_schema(RECEIPTS))
-    names = RECEIPTS.names
-    return deleted.select(*names).unionAll(kept.select(*names)).persist()
+def _one_pass(run: Step, remaining: DataFrame, left: int) -> StoredFrame:
+    """Rechecks what is live, deletes for as long as that is valid, and stores what became of each object (RECEIPTS).
+
+    Args:
+        left: how many candidates remain.
+    """
+    found = subtraction.among_exactly(live_again(run), remaining, left).select("address").distinct()
+    valid_until = run.repository.clock.now() + timedelta(minutes=run.repository.settings.recheck_valid_minutes)
+    with tasks.made_once(found, left) as live:
+        kept = _decided(run, subtraction.among_exactly(remaining, live, left), Outcome.KEPT_LIVE)
+        gone = subtraction.without_exactly(remaining, live, left).select("address", "size", "slice", "slice_window")
+        deleted = gone.mapInArrow(_deleter(run, valid_until), from_arrow_schema(RECEIPTS))
+        names = RECEIPTS.names
+        return run.store_part("deleted_report", deleted.select(*names).unionAll(kept.select(*names)))
 
 
 def wait_for_recheck(run: Step, listed_at: datetime) -> None:
@@ -160,7 +169,7 @@ def live_again(run: Step) -> DataFrame:
     read_sha256 = committed.manifest.figures["read_sha256"]
     known = ranges_read.read(run.repository.store, run.plan.run_id, run.plan.attempt, read_sha256)
     found = Committed.ask(run, prepared.ended_at, known, shown)
-    require_same_source(found.source, committed)
+    order.require_same_source(found.source, committed.manifest.figures["commit_source"])
     for guard in found.definition.guards if found.definition else ():
         raise guard
     guards.require_commits_ended(committed.manifest.figures["sealed"], found.own.sealed)
@@ -172,17 +181,6 @@ def live_again(run: Step) -> DataFrame:
         guards.require_uncommitted_kept(lost, marked.manifest.rows, run.repository.settings)
     run.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live
-
-
-def require_same_source(source: str, marked: StoredFrame) -> None:
-    """Raises OrderViolation where a recheck learns of commits in another way than the mark did.
-
-    The ids that the mark read say what a recheck may skip. A listing of metadata files may name a metarange and lack a
-    range written before it; only another listing finds that range.
-    """
-    before = marked.manifest.figures["commit_source"]
-    if source != before:
-        raise OrderViolation(f"commits come from the {source}, at the mark from the {before}: open a new run")
 
 
 def _decided(run: Step, rows: DataFrame, outcome: Outcome) -> DataFrame:

@@ -70,7 +70,7 @@ class LiveCheck:
         self._as_of = run.repository.clock.now()
         committed = found.addresses(run)
         live = prepared.addresses.unionAll(committed).select("address").distinct()
-        held = copies.join(live, "address", "left_semi").select("address").distinct().collect()
+        held = subtraction.among_exactly(copies, live).select("address").distinct().collect()
         self._live |= {row.address for row in held}
         self._known |= found.ids
         run.log(

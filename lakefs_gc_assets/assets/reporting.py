@@ -13,17 +13,20 @@ from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.frames.spark import StoredFrame
 
+Totals = tuple[dict[Outcome, int], dict[Outcome, int]]
 
-def report_of(run: Step, deleted: StoredFrame, left: Carry | str) -> Report:
+
+def report_of(run: Step, deleted: StoredFrame, left: Carry | str, amounts: Totals) -> Report:
     """The report; `success` only where every deletion was accepted or none was asked for.
 
     Args:
         left: what the next run can build on, or why it cannot.
+        amounts: what became of how many objects and bytes.
     """
     listed, uncommitted = run.stored("store_df"), run.stored("uncommitted_df")
     committed, candidates = run.stored("committed_df"), run.stored("candidates")
     mark = mark_of(listed, uncommitted, committed, candidates)
-    objects, sizes = totals(run, deleted)
+    objects, sizes = amounts
     failed = objects[Outcome.FAILED]
     plan, sweep = run.plan, bool(deleted.manifest.figures["swept"])
     return Report(
@@ -113,7 +116,7 @@ def ending(sweep: bool, candidates: int, failed: int, moved: bool = False) -> En
     return Ending.PARTLY_DELETED if failed else Ending.DELETED
 
 
-def totals(run: Step, deleted: StoredFrame) -> tuple[dict[Outcome, int], dict[Outcome, int]]:
+def totals(run: Step, deleted: StoredFrame) -> Totals:
     """Objects and bytes by outcome."""
     rows = (
         deleted.dataframe(run.spark)

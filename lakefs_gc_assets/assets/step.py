@@ -80,7 +80,8 @@ class Step:
         """Stores a frame that outlives this run's windows: each row in the window that its address belongs to."""
         began = self.repository.clock.now()
         rows = carrying.in_windows(dataframe, self.plan.slice_window)
-        return self._finish(frame, frames.store(rows, self.repository.opener, self.plan.run_id, frame), began, {}, {})
+        files = frames.store(rows, self.repository.opener, self.plan.run_id, frame)
+        return self._finish(self._of_files(frame, files, began))
 
     def store(
         self,
@@ -95,7 +96,7 @@ class Step:
 
         Args:
             dataframe: the rows; None for a frame without any.
-            further: stores further rows, as files of the frame.
+            further: stores further rows itself, and tells the files.
 
         Raises OrderViolation where an input is of another attempt.
         """
@@ -108,31 +109,40 @@ class Step:
         began = time.monotonic()
         files = [*further()]
         if dataframe is not None:
-            window = F.when(F.col("slice_window").isin(*self.plan.windows), F.col("slice_window"))
-            windowed = dataframe.withColumn("slice_window", window.otherwise(OTHER_WINDOW))
-            files += frames.store(windowed, self.repository.opener, self.plan.run_id, frame)
+            files += self.store_part(frame, dataframe).manifest.files
         digests = {given.name: given.manifest.digest for given in inputs}
-        stored = self._finish(frame, files, started_at or self.started_at, digests, figures or {})
+        stored = self._finish(self._of_files(frame, files, started_at or self.started_at, digests, figures))
         if frame in ORDER:
             self.note_cells(stored.manifest)
         rows, seconds = stored.manifest.rows, time.monotonic() - began
         self.log(f"{frame}: {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 1e-3):,.0f}/s)")
         return stored
 
-    def _finish(
+    def store_part(self, frame: str, dataframe: DataFrame) -> StoredFrame:
+        """Stores rows of a frame, which does not exist before `store` is told the files."""
+        began = self.repository.clock.now()
+        window = F.when(F.col("slice_window").isin(*self.plan.windows), F.col("slice_window"))
+        windowed = dataframe.withColumn("slice_window", window.otherwise(OTHER_WINDOW))
+        files = frames.store(windowed, self.repository.opener, self.plan.run_id, frame)
+        return self._of_files(frame, files, began)
+
+    def _of_files(
         self,
         frame: str,
         files: Sequence[FrameFile],
         started_at: datetime,
-        digests: Mapping[str, str],
-        figures: Mapping[str, Any],
+        inputs: Mapping[str, str] | None = None,
+        figures: Mapping[str, Any] | None = None,
     ) -> StoredFrame:
-        """Writes the manifest, with which the frame exists."""
         span = Span(frame, self.plan.run_id, self.plan.attempt, started_at, self.repository.clock.now())
         ordered = sorted(files, key=lambda file: (file.slice_window, file.key))
-        manifest = Manifest(span, tuple(ordered), digests, figures)
-        manifests.write(self.repository.store, manifest)
+        manifest = Manifest(span, tuple(ordered), inputs or {}, figures or {})
         return StoredFrame(manifest, self.repository.opener, self.partitions(0))
+
+    def _finish(self, stored: StoredFrame) -> StoredFrame:
+        """Writes the manifest, with which the frame exists."""
+        manifests.write(self.repository.store, stored.manifest)
+        return stored
 
 
 @contextmanager

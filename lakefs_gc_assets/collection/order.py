@@ -32,6 +32,16 @@ def require_same_attempt(*spans: Span) -> None:
             )
 
 
+def require_same_source(source: str, marked: str) -> None:
+    """Raises OrderViolation where a recheck learns of commits in another way than the mark did.
+
+    The ids that the mark read say what a recheck may skip. A listing of metadata files may name a metarange and lack a
+    range written before it; only another listing finds that range.
+    """
+    if source != marked:
+        raise OrderViolation(f"commits come from the {source}, at the mark from the {marked}: open a new run")
+
+
 def require_safe_order(listing: Span, uncommitted: Span, committed: Span) -> None:
     """Raises OrderViolation unless listing, preparation and reading of commits followed each other in one attempt."""
     require_same_attempt(listing, uncommitted, committed)

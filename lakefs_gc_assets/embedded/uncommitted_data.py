@@ -68,7 +68,12 @@ class _Page:
     def _open(self) -> pq.ParquetWriter:
         if self._writer is None:
             self._writer = pq.ParquetWriter(
-                self._sink, SCHEMA, compression="gzip", use_dictionary=["physical_address"], version="1.0"
+                self._sink,
+                SCHEMA,
+                compression="gzip",
+                compression_level=1,  # the usual level takes as long as all else that a page does
+                use_dictionary=["physical_address"],
+                version="1.0",
             )
         return self._writer
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakefs_gc_assets.lakefs import names
 from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.sources.subtraction import without, without_exactly
 
 _NO_SLICE = ""
@@ -61,7 +61,7 @@ def in_windows(rows: DataFrame, window_size: WindowSize) -> DataFrame:
 
 
 def _by_folder(rows: DataFrame, settled: Iterable[str], how: str) -> DataFrame:
-    schema = from_arrow_schema(pa.schema([pa.field("folder", pa.string(), nullable=False)]))
-    folders = rows.sparkSession.createDataFrame(pa.table({"folder": [_NO_SLICE, *settled]}), schema)
+    schema = pa.schema([pa.field("folder", pa.string(), nullable=False)])
+    folders = tasks.of_table(rows.sparkSession, pa.table({"folder": [_NO_SLICE, *settled]}, schema))
     folder = F.regexp_extract(rows["address"], _SLICE_FOLDER, 1)
     return rows.join(F.broadcast(folders), folder == folders["folder"], how)

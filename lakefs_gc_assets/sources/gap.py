@@ -8,10 +8,10 @@ from datetime import datetime
 import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
+from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.sources.subtraction import without
 
 _ID_AT = len(DATA_PREFIX) + xids.LENGTH + len("/") + 1
@@ -23,8 +23,8 @@ def expected(live: DataFrame, slices: Iterable[str], cutoff: datetime) -> DataFr
 
     Ids sort by the time in them, so the cutoff is compared as the id that it would begin.
     """
-    schema = from_arrow_schema(pa.schema([pa.field("listed_slice", pa.string(), nullable=False)]))
-    listed = live.sparkSession.createDataFrame(pa.table({"listed_slice": list(slices)}, schema=None), schema)
+    schema = pa.schema([pa.field("listed_slice", pa.string(), nullable=False)])
+    listed = tasks.of_table(live.sparkSession, pa.table({"listed_slice": list(slices)}, schema))
     limit = xids.encode(int(cutoff.timestamp()).to_bytes(4) + bytes(8))
     of_slices = live.join(F.broadcast(listed), live["slice"] == listed["listed_slice"], "left_semi")
     return of_slices.where(F.substring("address", _ID_AT, xids.LENGTH) < F.lit(limit))

@@ -66,9 +66,9 @@ def clear(
         note(f"asked for {answers.asked:,} paths that have the content of a candidate")
         spark = references.spark
         live = tasks.of_addresses(spark, answers.live)
-        staged = candidates.join(F.broadcast(live), "address", "left_semi").select("address")
+        staged = subtraction.among_exactly(candidates, live, len(answers.live))
         kept = {Kept.HIDDEN_STAGED.value: staged.count()}
-        cleared = subtraction.without_exactly(candidates, live)
+        cleared = subtraction.without_exactly(candidates, live, len(answers.live))
         if answers.unasked or len(questions) > limit:
             known = set(questions[:limit]) - set(answers.unasked)
             asked = pa.Table.from_pylist([asdict(question) for question in known], _QUESTIONS)

@@ -5,6 +5,7 @@ A range of numbers with `mapInArrow` is all it needs, so it works on local, stan
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 LOCAL_ROWS = 20_000
 """So few rows are kept by the driver: that takes less time than for tasks to begin."""
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def dataframe(
@@ -68,6 +70,17 @@ def made_once(dataframe: DataFrame, rows_at_most: int) -> Iterator[DataFrame]:
         yield dataframe
     finally:
         dataframe.unpersist()
+
+
+@contextmanager
+def beside(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
+    """Does a piece of the driver's work meanwhile: while Spark plans the one, tasks of the other run.
+
+    What it yields waits for the result, and raises what the work raised; call it, or a failure is not noticed. The exit
+    waits as well.
+    """
+    with ThreadPoolExecutor(1, "beside") as threads:
+        yield threads.submit(work).result
 
 
 def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:

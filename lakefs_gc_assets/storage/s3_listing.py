@@ -33,13 +33,16 @@ def whole_pages(
 ) -> "Iterator[ListObjectsV2OutputTypeDef]":
     """All pages of what lies below a prefix; `action` names the listing in errors.
 
-    Raises StorageError, also where there is more but no place to go on (boto3 would end there), and where something is
-    listed that lies elsewhere or lacks its key, size or time.
+    Raises StorageError, also where it is not said whether there is more, as by an answer without any content, or there
+    is more but no place to go on (boto3 would end there), and where something is listed that lies elsewhere or lacks
+    its key, size or time.
     """
     paginator = connection.client.get_paginator("list_objects_v2")
     try:
         for page in paginator.paginate(Bucket=connection.bucket, Prefix=prefix, **arguments):
-            if page.get("IsTruncated") and not page.get("NextContinuationToken"):
+            if not isinstance(page.get("IsTruncated"), bool):
+                raise connection.errors.nonsense(action, "it does not say whether there is more")
+            if page["IsTruncated"] and not page.get("NextContinuationToken"):
                 raise connection.errors.nonsense(action, "there is more to list, but not where to go on")
             if not isinstance(page.get("EncodingType", "url"), str):
                 raise connection.errors.nonsense(action, "it says more than once how its names are written")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.assets.carrying import inherited
-from lakefs_gc_assets.assets.deleted_report import require_all_decided, require_same_source, swept
+from lakefs_gc_assets.assets.deleted_report import require_all_decided, swept
 from lakefs_gc_assets.assets.live import Uncommitted
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import borrowed, uncommitted
@@ -57,13 +57,6 @@ def test_outcomes_that_were_lost_end_the_run() -> None:
     require_all_decided(frame("deleted_report", 3), frame("candidates", 3))
     with pytest.raises(CollectionError, match="1 of 3 candidates"):
         require_all_decided(frame("deleted_report", 2), frame("candidates", 3))
-
-
-def test_a_recheck_learns_of_commits_as_the_mark_did() -> None:
-    marked = frame("committed_df", 1, **COMMITTED)
-    require_same_source("metadata folder", marked)
-    with pytest.raises(OrderViolation, match="from the refs dump, at the mark from the metadata folder"):
-        require_same_source("refs dump", marked)
 
 
 def test_a_run_that_was_made_again_is_not_built_on_half_way(opened: OpenRepository) -> None:

@@ -12,6 +12,7 @@ from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
+from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 
@@ -103,8 +104,8 @@ def test_a_long_sweep_rechecks_until_nothing_is_left(runs: GraphRuns, monkeypatc
         left.append(len(garbage) - len(runs.server.deleted))
         return ask(run)
 
-    def four_at_a_time(run: Step, remaining: DataFrame) -> DataFrame:
-        return one_pass(run, remaining.orderBy("address").limit(4).persist())
+    def four_at_a_time(run: Step, remaining: DataFrame, count: int) -> StoredFrame:
+        return one_pass(run, remaining.orderBy("address").limit(4).persist(), count)
 
     monkeypatch.setattr(deleted_report, "live_again", counted)
     monkeypatch.setattr(deleted_report, "_one_pass", four_at_a_time)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collection.order import Span, require_safe_order, require_same_attempt
+from lakefs_gc_assets.collection.order import Span, require_safe_order, require_same_attempt, require_same_source
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets_tests.collection.scripted import NOW
 
@@ -63,3 +63,9 @@ def test_times_without_a_zone_are_no_times() -> None:
     without: datetime = listing.ended_at.replace(tzinfo=None)
     with pytest.raises(TypeError):
         require_safe_order(replace(listing, ended_at=without), uncommitted, committed)
+
+
+def test_a_recheck_learns_of_commits_as_the_mark_did() -> None:
+    require_same_source("metadata folder", "metadata folder")
+    with pytest.raises(OrderViolation, match="from the refs dump, at the mark from the metadata folder"):
+        require_same_source("refs dump", "metadata folder")

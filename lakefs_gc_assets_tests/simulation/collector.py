@@ -13,6 +13,7 @@ from lakefs_gc_assets.assets.reporting import ending
 from lakefs_gc_assets.collection import (
     approval,
     guards,
+    order,
     ownership,
     ranges_read,
     receipts,
@@ -142,8 +143,7 @@ class Run(Marking):
         prepared = self.prepare()
         live = self.live_commits(prepared.ended_at, shown)
         marked = self.stored("committed_df").figures
-        if live.source.value != marked["commit_source"]:
-            raise OrderViolation(f"commits come from the {live.source}, at the mark from the {marked['commit_source']}")
+        order.require_same_source(live.source.value, marked["commit_source"])
         guards.require_commits_ended(marked=marked["sealed"], now=live.sealed)
         read_sha256 = marked["read_sha256"]
         unread = self.unread(live, ranges_read.read(self.repository.store, self.run_id, self.plan.attempt, read_sha256))

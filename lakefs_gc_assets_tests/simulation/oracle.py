@@ -129,7 +129,7 @@ class Oracle:
             key = self.key_of(entry)
             if key is None or (key in self.in_commits and self.in_commits[key] is None):
                 continue
-            since, before = self.soft_since(key, entry.soft_at), self.in_commits.get(key)
+            since, before = self.seen_since(key, entry.soft_at), self.in_commits.get(key)
             self.in_commits[key] = since if before is None else min(before, since or before)
             if since is None:
                 self.in_commits[key] = None
@@ -169,7 +169,7 @@ class Oracle:
                 hidden = path in head and head[path].identity == entry.identity
                 if hidden:
                     unlisted.add(staged)
-                since = self.soft_since(staged, entry.soft_at)
+                since = self.seen_since(staged, entry.soft_at)
                 if since is None:
                     firm.add(staged)
                 else:
@@ -179,7 +179,7 @@ class Oracle:
         firm.update(address for address, _ in self.repository.copies)
         return firm, soft, unlisted
 
-    def soft_since(self, key: str, soft_at: float | None) -> float | None:
+    def seen_since(self, key: str, soft_at: float | None) -> float | None:
         """Since when a recheck can see an object that was staged again; None where it was staged as lakeFS promises."""
         return None if soft_at is None else max(soft_at, self.listed_again.get(key, soft_at))
 

@@ -77,7 +77,7 @@ class RetentionOracle(Oracle):
             if until + _SETTLED <= now:
                 continue
             for key, soft_at in self._held_by(commit_id):
-                since = self.soft_since(key, soft_at)
+                since = self.seen_since(key, soft_at)
                 if since is None:
                     firm[key] = max(until, firm.get(key, until))
                 else:

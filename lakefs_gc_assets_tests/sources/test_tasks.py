@@ -1,3 +1,5 @@
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -103,3 +105,47 @@ def test_what_somebody_else_raised_is_not_ours(spark: SparkSession) -> None:
         tasks.dataframe(spark, [[1]], fail, NUMBERS).collect()
 
     assert from_worker(caught.value) is None
+
+
+def test_two_pieces_of_work_are_done_at_the_same_time() -> None:
+    both = threading.Barrier(2)
+
+    def meet() -> str:
+        both.wait(timeout=30)
+        return "met"
+
+    with tasks.beside(meet) as met:
+        both.wait(timeout=30)
+        assert met() == "met"
+
+
+def test_a_failure_of_work_done_meanwhile_is_raised_where_its_result_is_asked_for() -> None:
+    def fail() -> None:
+        raise CorruptFile("lakefs://files/a", "digest", "not the one that was written")
+
+    with tasks.beside(fail) as result, pytest.raises(CorruptFile, match="not the one"):
+        result()
+
+
+def test_work_done_meanwhile_has_ended_when_something_else_fails() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        time.sleep(0.2)
+        ended.set()
+
+    with pytest.raises(LockLost), tasks.beside(work):
+        began.wait(timeout=30)
+        raise LockLost("the lock is somebody else's")
+    assert ended.is_set()
+
+
+def test_queries_of_two_threads_give_each_its_own_rows(spark: SparkSession) -> None:
+    def numbers(first: int) -> list[int]:
+        return [row.id for row in spark.range(first, first + 1000).repartition(3).sort("id").collect()]
+
+    with tasks.beside(lambda: [numbers(first) for first in range(0, 5000, 1000)]) as others:
+        own = [numbers(first) for first in range(5000, 10000, 1000)]
+        found = [*others(), *own]
+        assert [number for each in found for number in each] == list(range(10000))

@@ -10,6 +10,16 @@ from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 
 OBJECT = "<Contents><Key>repo/data/x</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
+LAST = "<IsTruncated>false</IsTruncated>"
+
+
+def require_refused(service: Service, answer: str, problem: str) -> None:
+    """By each way of listing."""
+    service.answer = answer.encode()
+    with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
+        service.store.list_level("data/")
+    with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
+        list(s3_listing.listable(service.store._connection).pages("repo/data/", ""))
 
 
 @pytest.fixture
@@ -20,7 +30,6 @@ def service() -> Service:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (f"<IsTruncated>true</IsTruncated>{OBJECT}", "not where to go on"),
         (OBJECT.replace("<Size>1</Size>", ""), "without size or time"),
         (OBJECT.replace("repo/data/x", "repo2/data/x"), "an object elsewhere"),
         ("<CommonPrefixes><Prefix>repo/other/</Prefix></CommonPrefixes>", "a prefix elsewhere"),
@@ -32,11 +41,19 @@ def service() -> Service:
     ],
 )
 def test_a_listing_that_makes_no_sense_is_an_error(service: Service, content: str, problem: str) -> None:
-    service.answer = f"<ListBucketResult>{content}</ListBucketResult>".encode()
-    with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
-        service.store.list_level("data/")
-    with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
-        list(s3_listing.listable(service.store._connection).pages("repo/data/", ""))
+    require_refused(service, f"<ListBucketResult>{LAST}{content}</ListBucketResult>", problem)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("", "whether there is more"),
+        (f"<ListBucketResult>{OBJECT}</ListBucketResult>", "whether there is more"),
+        (f"<ListBucketResult>{OBJECT}{LAST.replace('false', 'true')}</ListBucketResult>", "not where to go on"),
+    ],
+)
+def test_a_listing_may_end_only_where_the_answer_says_so(service: Service, answer: str, problem: str) -> None:
+    require_refused(service, answer, problem)
 
 
 def test_no_key_is_deleted_that_only_the_service_speaks_of(service: Service) -> None:
