@@ -32,17 +32,25 @@ from lakefs_gc_assets.lakefs.compilation import load_compiler
 _LOADING_TASKS = 20
 """After so many tasks a worker has loaded what it ever needs, such as the clients of its store."""
 
+_LEFT = 1
+"""What a worker ends with when nobody is there to read its answer."""
+
 
 def settling(work: Callable[..., int]) -> Callable[..., int]:
     """A worker's loop body that leaves out of later collections of garbage what its first tasks loaded.
 
     A worker collects garbage after each task. Of half a million objects that never go this takes a quarter of a second.
+
+    A worker whose socket Spark has closed ends: where Spark ends, that is no error to print on a person's screen.
     """
     done = 0
 
     def settled(*arguments: object) -> int:
         nonlocal done
-        code = work(*arguments)
+        try:
+            code = work(*arguments)
+        except ConnectionError:
+            return _LEFT
         done += 1
         if done <= _LOADING_TASKS:
             gc.freeze()

@@ -1,6 +1,8 @@
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyspark
@@ -35,6 +37,33 @@ def test_pyspark_is_imported_as_installed_and_not_from_the_archives_that_spark_p
 
     assert len(ARCHIVES) == 2
     assert ".zip" not in done.stdout
+
+
+def test_a_worker_that_spark_has_left_ends_without_a_word(tmp_path: Path) -> None:
+    """Spark closes the sockets of idle workers when it ends; what a worker says then may be on a person's screen."""
+    environment = {
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "lakefs_gc_assets.sources.worker_daemon", "pyspark.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    ) as daemon:
+        assert daemon.stdin
+        assert daemon.stdout
+        with socket.socket(socket.AF_UNIX) as spark:
+            spark.connect(daemon.stdout.read(int.from_bytes(daemon.stdout.read(4))))
+            worker = int.from_bytes(spark.recv(4, socket.MSG_WAITALL))
+        while Path(f"/proc/{worker}").exists():
+            time.sleep(0.01)
+        _, said = daemon.communicate(timeout=60)
+
+    assert said == b""
 
 
 def test_archives_stay_where_pyspark_is_in_nothing_else(tmp_path: Path) -> None:
