@@ -43,10 +43,10 @@ def mark(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
     earlier = sightings.earlier(run, listed.manifest.span.started_at)
     rows = subtraction.kept_because(
         subtraction.without(
-            listed.dataframe(run.spark),
-            uncommitted.dataframe(run.spark, "address"),
-            committed.dataframe(run.spark, "address"),
-            live_rows=uncommitted.manifest.rows + committed.manifest.rows,
+            listed.rows(run.spark),
+            uncommitted.rows(run.spark, "address"),
+            committed.rows(run.spark, "address"),
+            rows=listed.manifest.rows + uncommitted.manifest.rows + committed.manifest.rows,
         ),
         run.plan.cutoff,
         run.plan.windows,

@@ -18,6 +18,7 @@ from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.sources import carrying, subtraction, tasks
+from lakefs_gc_assets.sources.tasks import Rows
 
 
 class Inherited(Inheritance):
@@ -34,9 +35,9 @@ class Inherited(Inheritance):
         """Objects that wait (LISTED)."""
         return self._frame(carries.OPEN, self.carry.open_digest).dataframe(self._run.spark)
 
-    def committed(self) -> DataFrame:
+    def committed(self) -> Rows:
         """Committed addresses outside of settled slices (LIVE)."""
-        return self._frame(carries.COMMITTED, self.carry.committed_digest).dataframe(self._run.spark)
+        return self._frame(carries.COMMITTED, self.carry.committed_digest).rows(self._run.spark)
 
     def _frame(self, name: str, digest: str) -> StoredFrame:
         frame = self._run.stored_of(self.run_id, name)
@@ -58,7 +59,7 @@ def late_arrivals(run: Step, candidates: StoredFrame) -> int:
         found = planning.find_predecessor(run.repository, run.plan.run_id)
     except NoPredecessor:
         return 0
-    rows = carrying.of_settled(candidates.dataframe(run.spark), found.settled)
+    rows = tasks.dataframe_of(carrying.of_settled(candidates.rows(run.spark), found.settled))
     return subtraction.without_exactly(rows, Inherited(run, found.run_id).open_objects()).count()
 
 
@@ -107,22 +108,24 @@ def leave(run: Step, outcomes: StoredFrame) -> Carry | str:
         run.plan.cutoff,
         run.plan.skew,
     )
-    held = committed.dataframe(run.spark, "address")
+    held = committed.rows(run.spark, "address")
     gone = F.col("outcome").isin(*receipts.GONE)
     deleted = outcomes.dataframe(run.spark, "address", "outcome").where(gone)
     still_open = carrying.still_open(
-        listed.dataframe(run.spark),
+        listed.rows(run.spark),
         settled,
         held,
         deleted,
-        committed_rows=committed.manifest.rows,
+        rows=listed.manifest.rows + committed.manifest.rows,
         deleted_rows=outcomes.manifest.rows,
     )
-    kept = carrying.of_unsettled(committed.dataframe(run.spark), settled).dropDuplicates(["address"])
+    kept = carrying.of_unsettled(committed.rows(run.spark), settled)
     with tasks.beside(partial(run.store_everywhere, carries.COMMITTED, kept)) as stored_committed:
         waiting = run.store_everywhere(carries.OPEN, still_open)
-        there = carrying.of_settled(listed.dataframe(run.spark, "address"), settled)
-        checked = _counted(run, there, held, deleted, waiting)
+        there = carrying.of_settled(listed.rows(run.spark, "address"), settled)
+        open_again = waiting.rows(run.spark, "address")
+        rows = sum(frame.manifest.rows for frame in (listed, waiting, committed, outcomes))
+        checked = _counted(there, open_again, held, deleted, rows)
         carried = stored_committed()
     if problem := checked.contradiction:
         return problem
@@ -168,9 +171,9 @@ class _Counts:
         return None
 
 
-def _counted(run: Step, there: DataFrame, committed: DataFrame, deleted: DataFrame, waiting: StoredFrame) -> _Counts:
+def _counted(there: Rows, waiting: Rows, committed: Rows, deleted: Rows, rows: int) -> _Counts:
     """Checks the open frame as stored, with one action."""
-    counts = subtraction.count_by_sets(there, waiting.dataframe(run.spark, "address"), committed, deleted)
+    counts = subtraction.count_by_sets(there, waiting, committed, deleted, rows=rows)
     is_there, is_open, is_committed, is_deleted = 1, 2, 4, 8
     return _Counts(
         committed=sum(n for sets, n in counts.items() if sets & is_there and not sets & (is_open | is_deleted)),

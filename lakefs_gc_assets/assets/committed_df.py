@@ -3,6 +3,7 @@
 An optimized run reads only ranges that no run before it has read, and takes over what those held.
 """
 
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -48,13 +49,15 @@ def define(graph: Graph) -> dg.AssetsDefinition:
                 **(by_rules(found.definition) if found.definition else {}),
             }
             run.log(f"{live.commits:,} commits, {figures['ranges_read']:,} ranges to read, by the {found.source}")
-            addresses = found.addresses(run)
+            addresses, count = found.addresses(run), found.rows
             if before:
-                addresses = addresses.unionByName(before.committed())
+                addresses.append(before.committed())
+                count += before.carry.committed
             # Ids and addresses belong together: a recheck skips what these ids name.
             ids = known | found.ids
             figures["read_sha256"] = ranges_read.write(run.repository.store, run.plan.run_id, run.plan.attempt, ids)
-            return run.store("committed_df", addresses, (uncommitted_df,), figures, live.started_at)
+            store = partial(run.store_distinct, "committed_df", addresses, count)
+            return run.store("committed_df", None, (uncommitted_df,), figures, live.started_at, further=store)
 
     return committed_df
 

@@ -27,6 +27,7 @@ from lakefs_gc_assets.frames.manifest import FrameFile
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources import subtraction, tasks
+from lakefs_gc_assets.sources.tasks import Rows
 
 
 def define(graph: Graph) -> dg.AssetsDefinition:
@@ -139,7 +140,8 @@ def _one_pass(run: Step, remaining: DataFrame, left: int) -> StoredFrame:
     Args:
         left: how many candidates remain.
     """
-    found = subtraction.among_exactly(live_again(run), remaining, left).select("address").distinct()
+    again = tasks.together(live_again(run))
+    found = subtraction.among_exactly(again, remaining, left).select("address").distinct()
     valid_until = run.repository.clock.now() + timedelta(minutes=run.repository.settings.recheck_valid_minutes)
     with tasks.made_once(found, left) as live:
         kept = _decided(run, subtraction.among_exactly(remaining, live, left), Outcome.KEPT_LIVE)
@@ -158,7 +160,7 @@ def wait_for_recheck(run: Step, listed_at: datetime) -> None:
         clock.sleep(wait.total_seconds())
 
 
-def live_again(run: Step) -> DataFrame:
+def live_again(run: Step) -> list[Rows]:
     """Addresses (LIVE) that became live since the mark: uncommitted data prepared anew, and ranges not read before.
 
     Raises GuardTripped where too much of what the mark found is gone.
@@ -174,10 +176,11 @@ def live_again(run: Step) -> DataFrame:
         raise guard
     guards.require_commits_ended(committed.manifest.figures["sealed"], found.own.sealed)
     guards.require_branches(len(found.own.heads), len(committed.manifest.figures["heads"]), run.repository.settings)
-    live = prepared.addresses.unionAll(found.addresses(run))
+    live = [*prepared.addresses, *found.addresses(run)]
     if marked.manifest.rows:
-        held = committed.dataframe(run.spark, "address")
-        lost = subtraction.without(marked.dataframe(run.spark, "address"), live.select("address"), held).count()
+        rows = 2 * marked.manifest.rows + found.rows + committed.manifest.rows
+        before, held = marked.rows(run.spark, "address"), committed.rows(run.spark, "address")
+        lost = subtraction.without(before, *live, held, rows=rows).count()
         guards.require_uncommitted_kept(lost, marked.manifest.rows, run.repository.settings)
     run.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live

@@ -1,6 +1,7 @@
 """Whether the listing has what branch heads and staging hold: where it lacks too much of it, nothing may be deleted."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
@@ -10,11 +11,13 @@ from lakefs_gc_assets.assets.history import deleted_before
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import carry
 from lakefs_gc_assets.frames.spark import StoredFrame
-from lakefs_gc_assets.sources import gap, subtraction
+from lakefs_gc_assets.sources import gap, subtraction, tasks
+from lakefs_gc_assets.sources.tasks import Rows
 
 _EXAMPLES = 3
 _COLUMNS = ("address", "slice")
-_EXPECTED, _LISTED = 1, 2
+_LISTED = 1
+"""In what `count_by_sets` tells: that an address is listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,17 @@ def find(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
     slices = carry.read_listed_slices(run.repository.store, run.plan.run_id, run.plan.attempt)
     if not slices:
         return Gap(0, 0)
-    staged, held = uncommitted.dataframe(run.spark, *_COLUMNS), committed.dataframe(run.spark, *_COLUMNS)
-    there = listed.dataframe(run.spark, "address")
-    everything = gap.expected(staged.unionAll(held), slices, run.plan.cutoff)
-    counts = subtraction.count_by_sets(everything, there)
-    if not counts.get(_EXPECTED):
-        return Gap(0, counts.get(_EXPECTED | _LISTED, 0))
-    heads = gap.expected(staged.unionAll(_of_heads(run, committed)), slices, run.plan.cutoff).distinct()
-    lacking = subtraction.without_exactly(gap.missing(heads, there), deleted_before(run)).persist()
+    expected = partial(gap.expected, slices=slices, cutoff=run.plan.cutoff)
+    staged, held = (expected(live.rows(run.spark, *_COLUMNS)) for live in (uncommitted, committed))
+    there = listed.rows(run.spark, "address")
+    rows = listed.manifest.rows + uncommitted.manifest.rows + committed.manifest.rows
+    counts = subtraction.count_by_sets(there, staged, held, rows=rows)
+    if not any(count for sets, count in counts.items() if not sets & _LISTED):
+        return Gap(0, sum(count for sets, count in counts.items() if sets != _LISTED))
+    of_heads = expected(_of_heads(run, committed))
+    heads = tasks.dataframe_of(staged).unionAll(tasks.dataframe_of(of_heads).select(*_COLUMNS)).distinct()
+    missing = subtraction.without(heads, there, rows=rows)
+    lacking = subtraction.without_exactly(missing, deleted_before(run)).persist()
     try:
         found = _counted(heads, lacking)
         examples = tuple(row.address for row in lacking.select("address").limit(_EXAMPLES).collect())
@@ -63,10 +69,10 @@ def _counted(expected: DataFrame, missing: DataFrame) -> Gap:
     return Gap(counts.get("missing", 0), counts.get("expected", 0))
 
 
-def _of_heads(run: Step, committed: StoredFrame) -> DataFrame:
+def _of_heads(run: Step, committed: StoredFrame) -> Rows:
     """Addresses that branch heads hold, in an optimized run only through the ranges that it read."""
     before = inherited(run)
     known = before.read_ids if before else frozenset()
     references = run.references()
     records = references.range_records(sorted(set(committed.manifest.figures["heads"].values())))
-    return references.committed([record for record in records if record.id not in known]).select(*_COLUMNS)
+    return references.committed([record for record in records if record.id not in known])

@@ -3,9 +3,6 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
-
-from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import borrowed, commits, retention, uncommitted
@@ -15,6 +12,12 @@ from lakefs_gc_assets.collection.retention import LiveDefinition
 from lakefs_gc_assets.collection.uncommitted import Prepared
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
 from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.sources.tasks import Rows
+
+_ROWS_OF_A_FILE = 250_000
+"""Addresses in one file of uncommitted data, about: a real server fills files up to 20 MB."""
+_ROWS_OF_A_RANGE = 50_000
+"""Entries of a range that no metarange named, about."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,12 @@ class Uncommitted:
 
     Attributes:
         prepared: of each repository, this one's first.
-        addresses: all addresses (LIVE).
+        addresses: all addresses (LIVE), an address perhaps several times.
         ended_at: when everything was asked for; commits are read after it.
     """
 
     prepared: tuple[Prepared, ...]
-    addresses: DataFrame
+    addresses: tuple[Rows, ...]
     ended_at: datetime
 
     @property
@@ -40,6 +43,11 @@ class Uncommitted:
     def files(self) -> int:
         """How many files the server wrote."""
         return sum(len(each.files) for each in self.prepared)
+
+    @property
+    def rows(self) -> int:
+        """How many addresses there are, about."""
+        return self.files * _ROWS_OF_A_FILE
 
     @classmethod
     def prepare(cls, run: Step, progress: Callable[[int], None] = lambda pages: None) -> "Uncommitted":
@@ -58,14 +66,14 @@ class Uncommitted:
             )
             for each in repositories
         )
-        addresses = [
+        addresses: list[Rows] = [
             run.references(each).uncommitted(found.files) for each, found in zip(repositories, prepared, strict=True)
         ]
         if run.repository.others:
             apis = [each.api for each in run.repository.others]
             elsewhere = borrowed.staged_elsewhere(apis, run.repository.namespace, run.plan.slice_window)
             addresses.append(tasks.of_table(run.spark, elsewhere))
-        return cls(prepared, reduce(DataFrame.unionAll, addresses), run.repository.clock.now())
+        return cls(prepared, tuple(addresses), run.repository.clock.now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +122,13 @@ class Unread:
             return None
         return sum(record.count for record in self.records)
 
-    def addresses(self, run: Step) -> DataFrame:
-        """The addresses (LIVE)."""
+    @property
+    def rows(self) -> int:
+        """How many addresses there are, about."""
+        return len(self.files) * _ROWS_OF_A_RANGE if self.promised is None else self.promised
+
+    def addresses(self, run: Step) -> Rows:
+        """The addresses (LIVE), an address perhaps several times."""
         references = run.references(self.repository)
         if self.source is CommitSource.METADATA_FOLDER:
             return references.of_metadata_files(self.files)
@@ -152,9 +165,14 @@ class Committed:
         """How many ranges or files are read."""
         return sum(each.ranges for each in self.unread)
 
-    def addresses(self, run: Step) -> DataFrame:
-        """All addresses (LIVE) that were not read before."""
-        return reduce(DataFrame.unionAll, [each.addresses(run) for each in self.unread])
+    def addresses(self, run: Step) -> list[Rows]:
+        """All addresses (LIVE) that were not read before, an address perhaps several times."""
+        return [each.addresses(run) for each in self.unread]
+
+    @property
+    def rows(self) -> int:
+        """How many addresses there are, about."""
+        return sum(each.rows for each in self.unread)
 
     @classmethod
     def ask(

@@ -68,8 +68,8 @@ class LiveCheck:
                 )
             guards.require_commits_ended(self._first.own.sealed, found.own.sealed)
         self._as_of = run.repository.clock.now()
-        committed = found.addresses(run)
-        live = prepared.addresses.unionAll(committed).select("address").distinct()
+        committed = tasks.together(found.addresses(run))
+        live = tasks.together([*prepared.addresses, committed])
         held = subtraction.among_exactly(copies, live).select("address").distinct().collect()
         self._live |= {row.address for row in held}
         self._known |= found.ids

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.collection import failing
@@ -24,13 +24,14 @@ from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, S
 from lakefs_gc_assets.failures import explained, summary
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames import spark as frames
+from lakefs_gc_assets.frames.files import in_windows
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
 from lakefs_gc_assets.frames.spark import StoredFrame
-from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.partitions import chosen, selected
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources import carrying
 from lakefs_gc_assets.sources.references import References
+from lakefs_gc_assets.sources.tasks import Rows
 
 
 @dataclass
@@ -76,11 +77,11 @@ class Step:
         manifest = manifests.read(self.repository.store, run_id, frame)
         return StoredFrame(manifest, self.repository.opener, self.partitions(0))
 
-    def store_everywhere(self, frame: str, dataframe: DataFrame) -> StoredFrame:
+    def store_everywhere(self, frame: str, rows: Rows) -> StoredFrame:
         """Stores a frame that outlives this run's windows: each row in the window that its address belongs to."""
         began = self.repository.clock.now()
-        rows = carrying.in_windows(dataframe, self.plan.slice_window)
-        files = frames.store(rows, self.repository.opener, self.plan.run_id, frame)
+        placed = partial(carrying.in_windows, window_size=self.plan.slice_window)
+        files = frames.store(rows, self.repository.opener, self.plan.run_id, frame, placed)
         return self._finish(self._of_files(frame, files, began))
 
     def store(
@@ -121,10 +122,21 @@ class Step:
     def store_part(self, frame: str, dataframe: DataFrame) -> StoredFrame:
         """Stores rows of a frame, which does not exist before `store` is told the files."""
         began = self.repository.clock.now()
-        window = F.when(F.col("slice_window").isin(*self.plan.windows), F.col("slice_window"))
-        windowed = dataframe.withColumn("slice_window", window.otherwise(OTHER_WINDOW))
-        files = frames.store(windowed, self.repository.opener, self.plan.run_id, frame)
+        files = frames.store(dataframe, self.repository.opener, self.plan.run_id, frame, self._placed)
         return self._of_files(frame, files, began)
+
+    def store_distinct(self, frame: str, rows: Sequence[Rows], count: int) -> Sequence[FrameFile]:
+        """Stores rows of a frame, those of one address once; the frame does not exist before `store` is told the files.
+
+        Args:
+            count: how many rows there are, about.
+        """
+        return frames.store_distinct(rows, count, self.repository.opener, self.plan.run_id, frame, self._placed)
+
+    @property
+    def _placed(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """Puts rows outside of this run's windows into the window `other`."""
+        return partial(in_windows, windows=self.plan.windows)
 
     def _of_files(
         self,

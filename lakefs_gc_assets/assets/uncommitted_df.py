@@ -1,5 +1,7 @@
 """The second step: make the server write its uncommitted data, prove it complete, and keep the addresses."""
 
+from functools import partial
+
 import dagster as dg
 
 from lakefs_gc_assets.assets.graph import Graph
@@ -18,6 +20,7 @@ def define(graph: Graph) -> dg.AssetsDefinition:
             found = Uncommitted.prepare(run, lambda pages: run.log(f"prepare_uncommited: page {pages}"))
             own = found.prepared[0]
             figures = {"server_run_ids": own.server_run_ids, "pages": own.pages, "files": own.files}
-            return run.store("uncommitted_df", found.addresses, (store_df,), figures, found.started_at)
+            store = partial(run.store_distinct, "uncommitted_df", found.addresses, found.rows)
+            return run.store("uncommitted_df", None, (store_df,), figures, found.started_at, further=store)
 
     return uncommitted_df

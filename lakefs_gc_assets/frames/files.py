@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.frames.manifest import FrameFile
+from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _FILE_BYTES = 32 * 1024 * 1024
@@ -88,8 +89,20 @@ class _OpenFile:
         return self._buffer.getvalue()
 
 
+Placed = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Says in `slice_window` which window each row goes to."""
+
+
+def in_windows(batch: pa.RecordBatch, windows: Sequence[str]) -> pa.RecordBatch:
+    """Rows outside of a run's windows go to the window `other`."""
+    position = batch.schema.get_field_index("slice_window")
+    own = batch.column(position)
+    chosen = pc.if_else(pc.is_in(own, value_set=pa.array(windows, pa.string())), own, OTHER_WINDOW)
+    return batch.set_column(position, batch.schema.field(position), chosen)
+
+
 def write_task(
-    open_store: Callable[[], ObjectStore], folder: str, schema: pa.Schema
+    open_store: Callable[[], ObjectStore], folder: str, schema: pa.Schema, placed: Placed
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for `mapInArrow` that stores a task's rows and yields one row (WRITTEN) for each file."""
 
@@ -97,7 +110,7 @@ def write_task(
         writer = FileWriter(open_store(), folder, schema)
         for batch in batches:
             if batch.num_rows:
-                writer.write(batch)
+                writer.write(placed(batch))
         files = writer.close()
         if files:
             yield pa.RecordBatch.from_pylist([_row(file) for file in files], schema=WRITTEN)

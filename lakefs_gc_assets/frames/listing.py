@@ -10,16 +10,14 @@ from dataclasses import asdict
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collection import pieces, run_folder, universe
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.collection.universe import LARGE_PART, Part, Rest
-from lakefs_gc_assets.frames.files import FileWriter
+from lakefs_gc_assets.frames.files import FileWriter, in_windows
 from lakefs_gc_assets.frames.manifest import FrameFile
-from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.storage.opening import StoreOpener
 
@@ -65,7 +63,7 @@ def _listed_by_task(opener: StoreOpener, plan: Plan, large: int, parts: Sequence
             left.extend([rest] if rest else [])
 
     for batch in _gathered(rows()):
-        writer.write(_in_windows(batch, plan.windows))
+        writer.write(in_windows(batch, plan.windows))
     told = [{"file": json.dumps(asdict(file)), "rest": None} for file in writer.close()]
     told += [{"file": None, "rest": json.dumps(asdict(rest))} for rest in left]
     if told:
@@ -87,11 +85,3 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             waiting = []
     if waiting:
         yield pa.concat_batches(waiting)
-
-
-def _in_windows(batch: pa.RecordBatch, windows: Sequence[str]) -> pa.RecordBatch:
-    """Rows outside of a run's windows go to the window `other`."""
-    position = batch.schema.get_field_index("slice_window")
-    own = batch.column(position)
-    chosen = pc.if_else(pc.is_in(own, value_set=pa.array(windows, pa.string())), own, OTHER_WINDOW)
-    return batch.set_column(position, batch.schema.field(position), chosen)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakefs_gc_assets.collection import carry, run_folder, tables
 from lakefs_gc_assets.frames import files
+from lakefs_gc_assets.frames.files import Placed
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
-from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.sources import blocks, tasks
+from lakefs_gc_assets.sources.tasks import Reading, Rows
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 SCHEMAS: dict[str, pa.Schema] = {
@@ -50,14 +51,18 @@ class StoredFrame:
         """Where the frame lies in the object store."""
         return self.opener.namespace_uri + run_folder.frame(self.manifest.span.run_id, self.name)
 
-    def dataframe(self, spark: SparkSession, *columns: str) -> DataFrame:
+    def rows(self, spark: SparkSession, *columns: str) -> Rows:
         """The rows with all columns or some; files are dealt out to tasks by their size."""
         chosen = columns or self.schema.names
         if self.manifest.rows <= tasks.LOCAL_ROWS:
             return tasks.of_table(spark, self.table().select(chosen))
         groups = tasks.spread_by_weight(self.manifest.files, self.partitions, lambda file: file.bytes)
-        rows = files.nullable(pa.schema([self.schema.field(name) for name in chosen]))
-        return tasks.dataframe(spark, groups, _reader(self.opener, self.schema, chosen), rows)
+        schema = files.nullable(pa.schema([self.schema.field(name) for name in chosen]))
+        return Reading(spark, groups, _reader(self.opener, self.schema, chosen), schema)
+
+    def dataframe(self, spark: SparkSession, *columns: str) -> DataFrame:
+        """The same as Spark's own rows."""
+        return tasks.dataframe_of(self.rows(spark, *columns))
 
     def table(self) -> pa.Table:
         """All rows, read without Spark: for frames that fit into memory."""
@@ -77,9 +82,28 @@ def _reader(
     return read
 
 
-def store(dataframe: DataFrame, opener: StoreOpener, run_id: str, frame: str) -> tuple[FrameFile, ...]:
-    """Writes the rows of a DataFrame as files of a frame; the frame exists when its manifest is written."""
-    schema = SCHEMAS[frame]
-    write = files.write_task(opener.open, run_folder.frame(run_id, frame), schema)
-    written = dataframe.select(*schema.names).mapInArrow(write, from_arrow_schema(files.WRITTEN)).collect()
-    return tuple(FrameFile(**row.asDict()) for row in written)
+def store(rows: Rows, opener: StoreOpener, run_id: str, frame: str, placed: Placed) -> tuple[FrameFile, ...]:
+    """Writes rows as files of a frame; the frame exists when its manifest is written."""
+    write = _write_task(opener, run_id, frame, placed)
+    return _files(tasks.changed(rows, write, files.WRITTEN))
+
+
+def store_distinct(
+    rows: Sequence[Rows], count: int, opener: StoreOpener, run_id: str, frame: str, placed: Placed
+) -> tuple[FrameFile, ...]:
+    """The same, of the rows of one address only one.
+
+    Args:
+        count: how many rows there are, about.
+    """
+    write, parts = _write_task(opener, run_id, frame, placed), blocks.parts_of(rows[0], count)
+    cut = [blocks.cut_once(each, parts) for each in rows]
+    return _files(blocks.met(cut, lambda met: write(blocks.distinct(met)), files.WRITTEN))
+
+
+def _write_task(opener: StoreOpener, run_id: str, frame: str, placed: Placed) -> tasks.Change:
+    return files.write_task(opener.open, run_folder.frame(run_id, frame), SCHEMAS[frame], placed)
+
+
+def _files(written: DataFrame) -> tuple[FrameFile, ...]:
+    return tuple(FrameFile(**row.asDict()) for row in written.collect())

@@ -6,30 +6,27 @@ from collections.abc import Iterable
 from datetime import datetime
 
 import pyarrow as pa
-import pyspark.sql.functions as F
-from pyspark.sql import DataFrame
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets.sources import tasks
-from lakefs_gc_assets.sources.subtraction import without
+from lakefs_gc_assets.sources.tasks import Rows
 
-_ID_AT = len(DATA_PREFIX) + xids.LENGTH + len("/") + 1
-"""Where the id begins in the name of an object that has a slice, counted from 1."""
+_ID_AT = len(DATA_PREFIX) + xids.LENGTH + len("/")
+"""Where the id begins in the name of an object that has a slice."""
 
 
-def expected(live: DataFrame, slices: Iterable[str], cutoff: datetime) -> DataFrame:
-    """Live addresses that a listing of the slices must have: those named before the cutoff.
+def expected(live: Rows, slices: Iterable[str], cutoff: datetime) -> Rows:
+    """Live addresses (`address`, `slice`) that a listing of the slices must have: those named before the cutoff.
 
     Ids sort by the time in them, so the cutoff is compared as the id that it would begin.
     """
-    schema = pa.schema([pa.field("listed_slice", pa.string(), nullable=False)])
-    listed = tasks.of_table(live.sparkSession, pa.table({"listed_slice": list(slices)}, schema))
+    listed = pa.array(slices, pa.string())
     limit = xids.encode(int(cutoff.timestamp()).to_bytes(4) + bytes(8))
-    of_slices = live.join(F.broadcast(listed), live["slice"] == listed["listed_slice"], "left_semi")
-    return of_slices.where(F.substring("address", _ID_AT, xids.LENGTH) < F.lit(limit))
 
+    def in_time(rows: pa.RecordBatch) -> pa.BooleanArray:
+        ids = pc.utf8_slice_codeunits(rows.column("address"), _ID_AT, _ID_AT + xids.LENGTH)
+        return pc.and_(pc.is_in(rows.column("slice"), value_set=listed), pc.less(ids, limit))
 
-def missing(expected_addresses: DataFrame, listing: DataFrame) -> DataFrame:
-    """Expected addresses that the listing lacks."""
-    return without(expected_addresses, listing)
+    return tasks.where(live, in_time)

@@ -14,6 +14,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.lakefs.ranges import RangeRecord
 from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.sources.tasks import Reading
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _REQUEST = 20_000
@@ -47,15 +48,15 @@ class References:
             for row in rows
         ]
 
-    def committed(self, ranges: Sequence[RangeRecord]) -> DataFrame:
-        """The distinct addresses of ranges (LIVE).
+    def committed(self, ranges: Sequence[RangeRecord]) -> Reading:
+        """The addresses of ranges (LIVE), those of each range once.
 
         Neighbours share a task, since ranges that follow each other hold many of the same addresses; tasks read about
         the same number of entries.
         """
         ordered = sorted(ranges, key=lambda record: record.min_key)
         groups = tasks.runs_by_weight(ordered, self.partitions, _weight)
-        return tasks.dataframe(self.spark, groups, self._each(LiveFiles.range), LIVE).distinct()
+        return Reading(self.spark, groups, self._each(LiveFiles.range), LIVE)
 
     def entries(self, ranges: Sequence[RangeRecord]) -> DataFrame:
         """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry."""
@@ -64,15 +65,13 @@ class References:
         newest = F.max_by(F.struct(*LISTED.names), "last_modified").alias("row")
         return rows.groupBy("address").agg(newest).select("row.*")
 
-    def of_metadata_files(self, names: Sequence[str]) -> DataFrame:
-        """The distinct addresses of all ranges among the files of the metadata folder (LIVE)."""
-        groups = tasks.spread(names, self.partitions)
-        return tasks.dataframe(self.spark, groups, self._each(LiveFiles.metadata_file), LIVE).distinct()
+    def of_metadata_files(self, names: Sequence[str]) -> Reading:
+        """The addresses of all ranges among the files of the metadata folder (LIVE), those of each range once."""
+        return Reading(self.spark, tasks.spread(names, self.partitions), self._each(LiveFiles.metadata_file), LIVE)
 
-    def uncommitted(self, files: Sequence[str]) -> DataFrame:
-        """The distinct addresses of files of uncommitted data (LIVE)."""
-        groups = tasks.spread(files, self.partitions)
-        return tasks.dataframe(self.spark, groups, self._each(LiveFiles.uncommitted), LIVE).distinct()
+    def uncommitted(self, files: Sequence[str]) -> Reading:
+        """The addresses of files of uncommitted data (LIVE), those of each file once."""
+        return Reading(self.spark, tasks.spread(files, self.partitions), self._each(LiveFiles.uncommitted), LIVE)
 
     def head_entries(self, range_ids: Sequence[str], sizes: pa.Int64Array) -> DataFrame:
         """Entries of branch heads' ranges that have one of these sizes (HEAD_ENTRIES)."""

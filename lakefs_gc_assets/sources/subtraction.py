@@ -1,36 +1,35 @@
 """Pure functions over frames: subtracting what is live, and telling what may go from what is kept all the same."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from functools import reduce
 
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
 from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
 from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.sources import blocks, tasks
+from lakefs_gc_assets.sources.tasks import Rows
 
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 # What a row is found by beside its content: that it is there, and that its content is not known.
 _ANY, _UNKNOWN = "any", "unknown"
-_FEW_HASHES = 1_000_000
 _FEW_ADDRESSES = 300_000
 """So many take about 100 MB of every executor, which is less work than to shuffle what they are joined with."""
 
 
-def without(universe: DataFrame, *live: DataFrame, live_rows: int | None = None) -> DataFrame:
+def without(universe: Rows, *live: Rows, rows: int) -> DataFrame:
     """Rows whose address is in none of the live frames.
 
     Compared by a 64-bit hash: a collision keeps an object, it never loses one. Never use it for an intersection.
 
     Args:
-        live_rows: how many rows the live frames have together, where that is known.
+        rows: how many rows all frames have together, about; it decides how much memory a task takes.
     """
-    hashes = live[0].select("address")
-    for frame in live[1:]:
-        hashes = hashes.unionAll(frame.select("address"))
-    hashes = _sent(hashes.select(F.xxhash64("address").alias("live_hash")), live_rows, _FEW_HASHES)
-    return universe.join(hashes, F.xxhash64(universe["address"]) == hashes["live_hash"], "left_anti")
+    parts = blocks.parts_of(universe, rows)
+    cut = [blocks.cut(universe, parts), *(blocks.cut_hashes(frame, parts, frame=1) for frame in live)]
+    return blocks.met(cut, blocks.unmatched, tasks.schema_of(universe))
 
 
 def without_exactly(frame: DataFrame, addresses: DataFrame, rows: int | None = None) -> DataFrame:
@@ -56,15 +55,20 @@ def _sent(frame: DataFrame, rows: int | None, few: int) -> DataFrame:
     return F.broadcast(frame) if rows is not None and rows <= few else frame
 
 
-def count_by_sets(*frames: DataFrame) -> dict[int, int]:
-    """How many addresses are in the same frames, with one action: bit k of a key stands for frame k.
+def count_by_sets(*frames: Rows, rows: int) -> dict[int, int]:
+    """How many addresses are in the same frames, of at most eight, with one action: bit k of a key is frame k's.
 
     Compared by 128 bits: that two of a billion addresses have the same is less likely than one in 10^20.
+
+    Args:
+        rows: how many rows all frames have together, about.
     """
-    hashes = F.xxhash64("address").alias("one"), F.xxhash64(F.lit(1), "address").alias("other")
-    labelled = [frame.select(*hashes, F.lit(1 << number).alias("bit")) for number, frame in enumerate(frames)]
-    addresses = reduce(DataFrame.unionAll, labelled).groupBy("one", "other").agg(F.bit_or("bit").alias("sets"))
-    return {row["sets"]: row["count"] for row in addresses.groupBy("sets").count().collect()}
+    parts = blocks.parts_of(frames[0], rows)
+    cut = [blocks.cut_hashes(frame, parts, number, twice=True) for number, frame in enumerate(frames)]
+    counts: Counter[int] = Counter()
+    for row in blocks.met(cut, blocks.counted, blocks.SETS).collect():
+        counts[row["sets"]] += row["addresses"]
+    return dict(counts)
 
 
 def kept_because(unreferenced: DataFrame, cutoff: datetime, windows: Sequence[str], sighted: DataFrame) -> DataFrame:

@@ -7,11 +7,14 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 LOCAL_ROWS = 20_000
 """So few rows are kept by the driver: that takes less time than for tasks to begin."""
@@ -19,29 +22,91 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Rows that tasks read, before Spark has them: what is done to them there costs Spark nothing.
+
+    The attributes are what `dataframe` takes.
+    """
+
+    spark: SparkSession
+    groups: Sequence[Sequence[Any]]
+    read: Callable[[Any], Iterable[pa.RecordBatch]]
+    schema: pa.Schema
+
+
+Rows = DataFrame | Reading
+Change = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def changed(rows: Rows, change: Change, schema: pa.Schema) -> DataFrame:
+    """What `change` yields of the rows that one task has, which runs in the task that reads them."""
+    if isinstance(rows, DataFrame):
+        return rows.mapInArrow(change, from_arrow_schema(schema))
+    return dataframe(rows.spark, rows.groups, rows.read, schema, change)
+
+
+def where(rows: Rows, holds: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Rows:
+    """The rows of which something holds; null counts as not."""
+
+    def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.filter(holds(batch))
+
+    if isinstance(rows, DataFrame):
+        return rows.mapInArrow(kept, rows.schema)
+    read = rows.read
+    return replace(rows, read=lambda item: kept(read(item)))
+
+
+def dataframe_of(rows: Rows) -> DataFrame:
+    """The rows as Spark's own."""
+    return rows if isinstance(rows, DataFrame) else dataframe(rows.spark, rows.groups, rows.read, rows.schema)
+
+
+def together(frames: Iterable[Rows]) -> DataFrame:
+    """The rows of frames that have the same columns."""
+    return reduce(DataFrame.unionAll, map(dataframe_of, frames))
+
+
+def session_of(rows: Rows) -> SparkSession:
+    """The session that the rows belong to."""
+    return rows.sparkSession if isinstance(rows, DataFrame) else rows.spark
+
+
+def schema_of(rows: Rows) -> StructType:
+    """The columns, as Spark names their types."""
+    return rows.schema if isinstance(rows, DataFrame) else from_arrow_schema(rows.schema)
+
+
 def dataframe(
     spark: SparkSession,
     groups: Sequence[Sequence[Item]],
     read: Callable[[Item], Iterable[pa.RecordBatch]],
     schema: pa.Schema,
+    change: Change | None = None,
 ) -> DataFrame:
     """A DataFrame with one partition for each group, whose rows are what `read` yields for the group's items.
 
     Args:
         groups: the work, at most a few hundred megabytes of it: it travels with the function.
         read: runs in a Python worker; must not capture a session or anything of Dagster.
-        schema: of the batches that `read` yields.
+        schema: of the batches that `read` yields, or `change`.
+        change: what becomes of all batches of a task.
     """
     spark_schema = from_arrow_schema(schema)
     work = [tuple(group) for group in groups if group]
     if not work:
         return of_table(spark, schema.empty_table())
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def items(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 for item in work[index]:
                     yield from read(item)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from change(items(batches)) if change else items(batches)
 
     return spark.range(0, len(work), 1, len(work)).mapInArrow(run, spark_schema)
 

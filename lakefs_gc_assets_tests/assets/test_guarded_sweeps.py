@@ -13,6 +13,7 @@ from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
 from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 
@@ -100,7 +101,7 @@ def test_a_long_sweep_rechecks_until_nothing_is_left(runs: GraphRuns, monkeypatc
     left: list[int] = []
     ask, one_pass = deleted_report.live_again, deleted_report._one_pass
 
-    def counted(run: Step) -> DataFrame:
+    def counted(run: Step) -> list[tasks.Rows]:
         left.append(len(garbage) - len(runs.server.deleted))
         return ask(run)
 

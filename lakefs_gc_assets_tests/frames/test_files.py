@@ -138,7 +138,7 @@ def test_columns_are_put_into_the_order_of_the_frame(store: ObjectStore) -> None
 
 
 def test_a_task_tells_of_each_file_it_wrote(store: ObjectStore) -> None:
-    write = files.write_task(lambda: store, FOLDER, LIVE)
+    write = files.write_task(lambda: store, FOLDER, LIVE, lambda batch: batch)
     rows = [live("data/a"), live("data/b", slice_window="legacy")]
 
     def tasks() -> Iterator[pa.RecordBatch]:
@@ -152,7 +152,7 @@ def test_a_task_tells_of_each_file_it_wrote(store: ObjectStore) -> None:
 
 
 def test_a_task_without_rows_tells_of_nothing(store: ObjectStore) -> None:
-    write = files.write_task(lambda: store, FOLDER, LIVE)
+    write = files.write_task(lambda: store, FOLDER, LIVE, lambda batch: batch)
 
     assert list(write(iter(LIVE.empty_table().to_batches()))) == []
 

@@ -53,7 +53,7 @@ def storing(spark: SparkSession, s3_server: S3Server, bucket: str) -> Storing:
 
     def store(rows: Rows) -> StoredFrame:
         table = pa.Table.from_pylist(rows, schema=SCHEMAS["store_df"])
-        files = frames.store(spark.createDataFrame(table), opener, RUN_ID, "store_df")
+        files = frames.store(spark.createDataFrame(table), opener, RUN_ID, "store_df", lambda batch: batch)
         return StoredFrame(Manifest(span(), files), opener, 2)
 
     return store

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.sources import carrying, subtraction
+from lakefs_gc_assets.sources import carrying, subtraction, tasks
 from lakefs_gc_assets_tests.simulation import plain
 from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.frames import Frame
@@ -82,7 +82,7 @@ def test_marks_keep_the_same_objects_for_the_same_reasons(spark: SparkSession) -
     assert len({reason for mark in marks for reason in mark.kept.values()}) >= 4
     for mark in marks:
         live = [_addresses(spark, frame.addresses) for frame in mark.live]
-        unreferenced = subtraction.without(_listed(spark, mark.listed.rows), *live)
+        unreferenced = subtraction.without(_listed(spark, mark.listed.rows), *live, rows=1)
         sighted = _addresses(spark, mark.sighted)
         found = subtraction.kept_because(unreferenced, mark.cutoff, mark.windows, sighted).collect()
         assert {row.address: row.kept for row in found} == mark.kept
@@ -104,14 +104,14 @@ def test_the_same_objects_are_left_to_the_next_run(spark: SparkSession) -> None:
         slices = sorted({folder for row in rows if (folder := plain.slice_folder(row["address"]))})
         settled, deleted = frozenset(slices[1:]), frozenset(row["address"] for row in rows[::3])
         found = carrying.still_open(
-            _listed(spark, rows), settled, _addresses(spark, committed), _addresses(spark, deleted)
+            _listed(spark, rows), settled, _addresses(spark, committed), _addresses(spark, deleted), rows=len(rows)
         )
         expected = plain.in_windows(plain.still_open(rows, settled, committed, deleted), size)
-        assert sorted((row.address, row.slice_window) for row in carrying.in_windows(found, size).collect()) == sorted(
-            (row["address"], row["slice_window"]) for row in expected
-        )
+        placed = [carrying.in_windows(batch, size) for batch in found.toArrow().to_batches()]
+        windows = [(row["address"], row["slice_window"]) for batch in placed for row in batch.to_pylist()]
+        assert sorted(windows) == sorted((row["address"], row["slice_window"]) for row in expected)
         assert expected
-        unsettled = carrying.of_unsettled(_listed(spark, rows), settled)
+        unsettled = tasks.dataframe_of(carrying.of_unsettled(_listed(spark, rows), settled))
         assert sorted(row.address for row in unsettled.collect()) == sorted(
             row["address"] for row in plain.of_unsettled(rows, settled)
         )

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collection.tables import LISTED, LIVE
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.sources import carrying
+from lakefs_gc_assets.sources import carrying, tasks
 from lakefs_gc_assets_tests.frames.frame_rows import listed, live
 
 # Each example is a few Spark jobs: few of them, with many rows each.
@@ -47,10 +47,12 @@ def folder_of(address: str) -> str | None:
 def test_rows_are_of_settled_slices_or_of_others(spark: SparkSession, addresses: set[str], settled: set[str]) -> None:
     rows = frame(spark, [live(address) for address in sorted(addresses)], LIVE)
 
+    inside, outside = (tasks.dataframe_of(of(rows, settled)) for of in (carrying.of_settled, carrying.of_unsettled))
+
     there = {address for address in addresses if folder_of(address) is None or folder_of(address) in settled}
-    assert addresses_of(carrying.of_settled(rows, settled)) == Counter(there)
-    assert addresses_of(carrying.of_unsettled(rows, settled)) == Counter(addresses - there)
-    assert carrying.of_settled(rows, settled).columns == LIVE.names
+    assert addresses_of(inside) == Counter(there)
+    assert addresses_of(outside) == Counter(addresses - there)
+    assert inside.columns == outside.columns == LIVE.names
 
 
 @FEW
@@ -63,6 +65,7 @@ def test_open_is_what_is_settled_neither_committed_nor_deleted(
         settled,
         frame(spark, [live(address) for address in sorted(committed)], LIVE),
         frame(spark, [live(address) for address in sorted(deleted)], LIVE),
+        rows=len(universe),
     )
 
     there = {address for address in universe if folder_of(address) is None or folder_of(address) in settled}
@@ -70,12 +73,12 @@ def test_open_is_what_is_settled_neither_committed_nor_deleted(
     assert found.columns == LISTED.names
 
 
-def test_rows_return_to_the_window_of_their_address(spark: SparkSession) -> None:
+def test_rows_return_to_the_window_of_their_address() -> None:
     names = [f"data/{folder}/{IDS.ascending(NOW)}" for folder in SLICES]
     rows = [{**listed(name), "slice_window": "other"} for name in [*names, "root"]]
 
-    found = carrying.in_windows(frame(spark, rows, LISTED), "month")
+    found = carrying.in_windows(pa.RecordBatch.from_pylist(rows, schema=LISTED), "month")
 
-    windows = {row.address: row.slice_window for row in found.collect()}
+    windows = {row["address"]: row["slice_window"] for row in found.to_pylist()}
     assert windows == {**dict(zip(names, ["2026-11", "2026-10", "2026-09"], strict=True)), "root": "legacy"}
-    assert found.columns == LISTED.names
+    assert found.schema == LISTED

@@ -63,7 +63,7 @@ def test_what_is_left_after_a_subtraction_is_spread(four_workers: SparkSession) 
     held = made_by_tasks(four_workers, "live", ADDRESSES[::2])
     nothing = four_workers.createDataFrame([], held.schema)
 
-    left = subtraction.without(universe, held, nothing)
+    left = subtraction.without(universe, held, nothing, rows=10**7)
     told = subtraction.kept_because(left, BORN + timedelta(days=900), ["2026-11"], nothing)
 
     assert largest_share(universe) == 0.5
@@ -78,7 +78,7 @@ def test_distinct_addresses_and_what_is_carried_are_spread(four_workers: SparkSe
     committed = made_by_tasks(four_workers, "live", ADDRESSES[2000:])
     deleted = made_by_tasks(four_workers, "live", ADDRESSES[:10])
 
-    still_open = carrying.still_open(universe, [LARGE], committed, deleted)
+    still_open = carrying.still_open(universe, [LARGE], committed, deleted, rows=10**7)
 
     assert largest_share(held.distinct()) <= 1 / 5
     assert largest_share(still_open) <= 1 / 5

@@ -61,7 +61,7 @@ def explained(rows: DataFrame) -> str:
 @FEW
 @given(ADDRESSES, ADDRESSES, ADDRESSES)
 def test_what_is_live_is_taken_away(spark: SparkSession, universe: list[str], one: list[str], other: list[str]) -> None:
-    left = subtraction.without(listing(spark, universe), living(spark, one), living(spark, other))
+    left = subtraction.without(listing(spark, universe), living(spark, one), living(spark, other), rows=len(universe))
 
     assert addresses_of(left) == Counter(address for address in universe if address not in {*one, *other})
     assert left.columns == LISTED.names
@@ -81,7 +81,7 @@ def test_few_rows_are_sent_to_every_task_and_many_are_not(spark: SparkSession, r
     universe, gone = listing(spark, ["a", "b", "c"]), living(spark, ["b", "d", "b", "e"])
 
     joined = {
-        "ac": [subtraction.without(universe, gone, live_rows=rows), subtraction.without_exactly(universe, gone, rows)],
+        "ac": [subtraction.without_exactly(universe, gone, rows)],
         "b": [subtraction.among_exactly(universe, gone, rows)],
     }
 
@@ -98,7 +98,7 @@ def test_addresses_are_counted_by_the_frames_that_have_them(
 ) -> None:
     frames = [first, second, third]
 
-    found = subtraction.count_by_sets(*(living(spark, addresses) for addresses in frames))
+    found = subtraction.count_by_sets(*(living(spark, addresses) for addresses in frames), rows=9)
 
     assert found == Counter(
         sum(1 << number for number, addresses in enumerate(frames) if address in addresses)
@@ -116,7 +116,7 @@ def test_strings_are_taken_away_exactly(spark: SparkSession, universe: list[str]
 
 
 def test_nothing_live_takes_nothing_away(spark: SparkSession) -> None:
-    left = subtraction.without(listing(spark, ["data/a"]), living(spark, []), living(spark, []))
+    left = subtraction.without(listing(spark, ["data/a"]), living(spark, []), living(spark, []), rows=1)
 
     assert addresses_of(left) == Counter(["data/a"])
 
@@ -125,7 +125,9 @@ def test_a_live_row_without_an_address_takes_nothing_away(spark: SparkSession) -
     nullable = pa.schema([column.with_nullable(True) for column in LIVE])
     nameless = frame(spark, [{**live("x"), "address": None}], nullable)
 
-    assert addresses_of(subtraction.without(listing(spark, ["data/a", ""]), nameless)) == Counter(["data/a", ""])
+    left = subtraction.without(listing(spark, ["data/a", ""]), nameless, rows=3)
+
+    assert addresses_of(left) == Counter(["data/a", ""])
 
 
 UNREFERENCED = st.lists(
