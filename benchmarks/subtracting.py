@@ -1,18 +1,23 @@
-"""Subtraction of committed from listed addresses beside Spark's EXCEPT of the same frames, in one session."""
+"""Subtraction of committed from listed addresses beside Spark's EXCEPT of the same files, in one session."""
 
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from benchmarks import repositories
 from benchmarks.marks import Measure, at_least, figure
-from lakefs_gc_assets.configuration import SparkSettings
+from lakefs_gc_assets.collection.order import Span
+from lakefs_gc_assets.configuration import SparkSettings, StoreSettings
+from lakefs_gc_assets.frames.files import FileWriter
+from lakefs_gc_assets.frames.manifest import Manifest
+from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
 from lakefs_gc_assets.resources import SparkResource
 from lakefs_gc_assets.sources import subtraction
+from lakefs_gc_assets.storage.opening import StoreOpener
 
 _COMMITTED, _LISTED, _GARBAGE = 6_000_000, 3_000_000, 1_000_000
 _FILES = 8
@@ -23,15 +28,20 @@ def measured() -> list[Measure]:
     """Seconds of both, the better of two rounds each, and how many times ours is as fast."""
     spark = SparkResource(**SparkSettings().model_dump()).session()
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "frames").mkdir()
         names = pa.array(repositories.addresses(_COMMITTED + _GARBAGE, repositories.BORN), pa.string())
-        committed, listed = names.slice(0, _COMMITTED), names.slice(_COMMITTED + _GARBAGE - _LISTED)
-        for kind, addresses in (("committed", committed), ("listed", listed)):
-            _write(Path(folder, kind), addresses)
-        live = spark.read.parquet(f"{folder}/committed")
-        universe = spark.read.parquet(f"{folder}/listed")
+        committed = _stored(folder, "committed_df", names.slice(0, _COMMITTED))
+        listed = _stored(folder, "store_df", names.slice(_COMMITTED + _GARBAGE - _LISTED))
+        universe, live = (
+            spark.read.parquet(*(f"{folder}/frames/{file.key}" for file in frame.manifest.files)).select("address")
+            for frame in (listed, committed)
+        )
         ours, theirs = float("inf"), float("inf")
         for _ in range(_ROUNDS):
-            ours = min(ours, _seconds(subtraction.without(universe, live)))
+            left = subtraction.without(
+                listed.rows(spark, "address"), committed.rows(spark, "address"), rows=_LISTED + _COMMITTED
+            )
+            ours = min(ours, _seconds(left))
             theirs = min(theirs, _seconds(universe.subtract(live)))
     spark.stop()
     return [
@@ -41,12 +51,20 @@ def measured() -> list[Measure]:
     ]
 
 
-def _write(folder: Path, addresses: pa.StringArray) -> None:
-    folder.mkdir()
-    size = -(-len(addresses) // _FILES)
+def _stored(folder: str, frame: str, addresses: pa.StringArray) -> StoredFrame:
+    """A frame of these addresses in a local folder; its other columns are alike in all rows."""
+    opener = StoreOpener(StoreSettings(local_root=folder), "local://frames")
+    now, schema = datetime.now(UTC), SCHEMAS[frame]
+    usual = {"slice_window": "2026-11", "layout": "slice", "last_modified": now, "size": 1}
+    files = []
     for number in range(_FILES):
-        part = pa.table({"address": addresses.slice(number * size, size)})
-        pq.write_table(part, folder / f"{number}.parquet")
+        part = addresses.slice(number * len(addresses) // _FILES, len(addresses) // _FILES)
+        others = (pa.repeat(pa.scalar(usual.get(column.name), column.type), len(part)) for column in list(schema)[1:])
+        writer = FileWriter(opener.open(), f"{frame}/", schema)
+        for batch in pa.table([part, *others], schema=schema).to_batches(max_chunksize=65_536):
+            writer.write(batch)
+        files += writer.close()
+    return StoredFrame(Manifest(Span(frame, "", "", now, now), tuple(files)), opener, _FILES)
 
 
 def _seconds(frame: DataFrame) -> float:

@@ -3,16 +3,20 @@
 A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pandera.config import ValidationDepth, config_context
 from pandera.pyspark import DataFrameSchema
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
 from lakefs_gc_assets.assets.candidates import mark_of
 from lakefs_gc_assets.assets.graph import ORDER
@@ -25,15 +29,17 @@ from lakefs_gc_assets.frames.models import MODELS, Frame
 from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.resources import Collector
-from lakefs_gc_assets.sources import subtraction
+from lakefs_gc_assets.sources import subtraction, tasks
+from lakefs_gc_assets.sources.tasks import Rows
 
 _Check = Callable[..., dg.AssetCheckResult]
 _SHOWN = 20
-_BREAKS: Mapping[str, Callable[..., Column]] = {
-    "isin": lambda column, allowed_values: ~column.isin(*allowed_values),
-    "greater_than_or_equal_to": lambda column, min_value: column < min_value,
+_BROKEN = pa.schema([pa.field("rule", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
+_BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
+    "isin": lambda column, allowed_values: pc.invert(pc.is_in(column.drop_null(), pa.array(allowed_values))),
+    "greater_than_or_equal_to": lambda column, min_value: pc.less(column, min_value),
 }
-"""When a value breaks a rule of pandera's, by the rule's name."""
+"""Which values break a rule of pandera's, by the rule's name; null breaks none."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +56,18 @@ def define(names: Names) -> list[dg.AssetChecksDefinition]:
     return [*(_shape(name, names) for name in ORDER), *_rules(names)]
 
 
-def shape_violations(frame: DataFrame, model: type[Frame]) -> list[Violation]:
+def shape_violations(rows: Rows, model: type[Frame]) -> list[Violation]:
     """What is wrong with a frame's columns and values, in pandera's words; a sound frame is read once.
 
-    pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then one
-    aggregate counts the rows that break any rule of its schema, and only where there are some does pandera look itself.
+    pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then the tasks
+    that read the frame count the rows that break any rule of its schema, and only where there are some does pandera
+    look itself.
     """
-    schema = model.to_schema()
+    schema, frame = model.to_schema(), tasks.dataframe_of(rows)
     # No environment variable may turn this off.
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         misshapen = _errors(_names_and_types(schema), frame)
-        broken = {} if misshapen else broken_rules(frame, schema)
+        broken = {} if misshapen else broken_rules(rows, schema)
         if not misshapen and not broken:
             return []
         frame.persist()
@@ -70,16 +77,24 @@ def shape_violations(frame: DataFrame, model: type[Frame]) -> list[Violation]:
             frame.unpersist()
 
 
-def broken_rules(frame: DataFrame, schema: DataFrameSchema) -> dict[str, int]:
+def broken_rules(rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
     """How many rows break each rule about values of a schema; rules that hold are left out."""
-    rules: dict[str, Column] = {}
+    rules: dict[str, tuple[str, Callable[[pa.Array], pa.BooleanArray]]] = {}
     for name, column in schema.columns.items():
         if not column.nullable:
-            rules[f"{name} is null"] = F.col(name).isNull()
+            rules[f"{name} is null"] = name, pc.is_null
         for rule in column.checks:
-            rules[f"{name} {rule.name}"] = _BREAKS[rule.name](F.col(name), **rule.statistics)
-    counted = frame.agg(*(F.count_if(breaks).alias(rule) for rule, breaks in rules.items())).collect()[0]
-    return {rule: counted[rule] for rule in rules if counted[rule]}
+            rules[f"{name} {rule.name}"] = name, partial(_BREAKS[rule.name], **rule.statistics)
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            counts = [pc.sum(breaks(batch.column(name))).as_py() or 0 for name, breaks in rules.values()]
+            yield pa.record_batch({"rule": [*rules], "rows": counts}, _BROKEN)
+
+    counts = Counter[str]()
+    for row in tasks.changed(rows, count, _BROKEN).groupBy("rule").sum("rows").collect():
+        counts[row["rule"]] = row["sum(rows)"]
+    return {rule: counts[rule] for rule in rules if counts[rule]}
 
 
 def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:
@@ -137,7 +152,7 @@ def _shape(name: str, names: Names) -> dg.AssetChecksDefinition:
         collector: Collector = names.resource(context.resources, "collector")
 
         def violations() -> list[Violation]:
-            return shape_violations(frame.dataframe(collector.spark.session()), MODELS[name])
+            return shape_violations(frame.rows(collector.spark.session()), MODELS[name])
 
         return _result(collector, frame, violations)
 
