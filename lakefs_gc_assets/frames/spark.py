@@ -96,9 +96,9 @@ def store_distinct(
     Args:
         count: how many rows there are, about.
     """
-    write, parts = _write_task(opener, run_id, frame, placed), blocks.parts_of(rows[0], count)
+    parts = blocks.parts_of(rows[0], count)
     cut = [blocks.cut_once(each, parts) for each in rows]
-    return _files(blocks.met(cut, lambda met: write(blocks.distinct(met)), files.WRITTEN))
+    return _files(blocks.merged(cut, _write_task(opener, run_id, frame, placed), files.WRITTEN))
 
 
 def _write_task(opener: StoreOpener, run_id: str, frame: str, placed: Placed) -> tasks.Change:

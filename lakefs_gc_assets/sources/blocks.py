@@ -7,7 +7,7 @@ meet in one task, whichever frames they come from.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakefs_gc_assets.sources import tasks
-from lakefs_gc_assets.sources.tasks import Rows
+from lakefs_gc_assets.sources.tasks import Change, Rows
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.collection.address_hashes import Hashes
@@ -39,8 +39,6 @@ BLOCKS = pa.schema(
 SETS = pa.schema([pa.field("sets", pa.int64(), nullable=False), pa.field("addresses", pa.int64(), nullable=False)])
 """How many addresses are in the same frames: bit k of `sets` stands for frame k."""
 
-Work = Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
-"""What a task does with its parts: each is a table of all its blocks (BLOCKS)."""
 Indices = npt.NDArray[np.int64]
 Span = tuple[int, int, int]
 """A part, and where its rows begin and end."""
@@ -73,7 +71,7 @@ def cut(rows: Rows, parts: int, frame: int = 0) -> DataFrame:
 
 
 def cut_once(rows: Rows, parts: int) -> DataFrame:
-    """The same for `distinct`: where an address comes several times about the same time, its first row only."""
+    """The same for `merged`: where an address comes several times about the same time, its first row only."""
     return tasks.changed(rows, partial(_blocks, partial(_cut_first, parts)), BLOCKS)
 
 
@@ -87,48 +85,55 @@ def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> DataF
     return tasks.changed(addresses, partial(_blocks, partial(_cut_hashes, parts, frame, twice)), BLOCKS)
 
 
-def met(blocks: Sequence[DataFrame], work: Work, schema: pa.Schema | StructType) -> DataFrame:
-    """What `work` yields of parts whose blocks are brought together; it runs in Python workers."""
+def compared(
+    blocks: Iterable[DataFrame], compare: Callable[[pa.Table], pa.Table], schema: pa.Schema | StructType
+) -> DataFrame:
+    """What `compare` makes of each part: of all its blocks, whoever cut them, which Spark's grouping promises."""
+    columns = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
+    return tasks.together(blocks).groupBy("part").applyInArrow(compare, columns)
+
+
+def merged(blocks: Iterable[DataFrame], change: Change, schema: pa.Schema) -> DataFrame:
+    """What `change` yields of the rows of all blocks, one row for each address, compared as strings.
+
+    Unlike with `compared`, one call of it gets the rows of many parts: all that a task has.
+    """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from work(_each_part(batches))
+        yield from change(map(_each_once, _each_part(batches)))
 
-    together = reduce(DataFrame.unionAll, blocks).repartition("part").sortWithinPartitions("part")
-    return together.mapInArrow(run, schema if isinstance(schema, StructType) else from_arrow_schema(schema))
+    in_order = tasks.together(blocks).repartition("part").sortWithinPartitions("part")
+    return in_order.mapInArrow(run, from_arrow_schema(schema))
 
 
-def unmatched(parts: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+def unmatched(part: pa.Table) -> pa.Table:
     """Rows of frame 0 whose hash no other frame has."""
     from lakefs_gc_assets.collection import address_hashes
 
-    for part in parts:
-        mine = pc.equal(part.column("frame"), 0)
-        universe = part.filter(mine)
-        if universe.num_rows:
-            live = _numbers(part.filter(pc.invert(mine)), "hashes")
-            left = ~address_hashes.among(_numbers(universe, "hashes"), live)
-            yield from _rows(universe).filter(pa.array(left)).to_batches()
+    mine = pc.equal(part.column("frame"), 0)
+    universe, live = part.filter(mine), part.filter(pc.invert(mine))
+    if not universe.num_rows:
+        return pa.table({})
+    left = ~address_hashes.among(_numbers(universe, "hashes"), _numbers(live, "hashes"))
+    return _rows(universe).filter(pa.array(left))
 
 
-def distinct(parts: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """Rows of all frames, one for each address, compared as strings."""
+def counted(part: pa.Table) -> pa.Table:
+    """How many addresses of a part are in the same frames (SETS), compared by 128 bits."""
     from lakefs_gc_assets.collection import address_hashes
 
-    for part in parts:
-        rows = pa.concat_batches(_rows(part).to_batches())
-        yield rows.filter(pa.array(address_hashes.first_of_each(rows.column("address"), _numbers(part, "hashes"))))
+    each = pc.binary_length(part.column("hashes")).to_numpy() // 8
+    bits = np.repeat(1 << part.column("frame").to_numpy(), each).astype(np.uint8)
+    counts = address_hashes.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)
+    sets = np.flatnonzero(counts)
+    return pa.table([pa.array(sets), pa.array(counts[sets])], schema=SETS)
 
 
-def counted(parts: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """How many addresses of each part are in the same frames (SETS), compared by 128 bits."""
+def _each_once(part: pa.Table) -> pa.RecordBatch:
     from lakefs_gc_assets.collection import address_hashes
 
-    for part in parts:
-        each = pc.binary_length(part.column("hashes")).to_numpy() // 8
-        bits = np.repeat(1 << part.column("frame").to_numpy(), each).astype(np.uint8)
-        counts = address_hashes.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)
-        sets = np.flatnonzero(counts)
-        yield pa.record_batch([pa.array(sets), pa.array(counts[sets])], schema=SETS)
+    rows = pa.concat_batches(_rows(part).to_batches())
+    return rows.filter(pa.array(address_hashes.first_of_each(rows.column("address"), _numbers(part, "hashes"))))
 
 
 def _blocks(

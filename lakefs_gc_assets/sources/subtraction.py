@@ -29,7 +29,7 @@ def without(universe: Rows, *live: Rows, rows: int) -> DataFrame:
     """
     parts = blocks.parts_of(universe, rows)
     cut = [blocks.cut(universe, parts), *(blocks.cut_hashes(frame, parts, frame=1) for frame in live)]
-    return blocks.met(cut, blocks.unmatched, tasks.schema_of(universe))
+    return blocks.compared(cut, blocks.unmatched, tasks.schema_of(universe))
 
 
 def without_exactly(frame: DataFrame, addresses: DataFrame, rows: int | None = None) -> DataFrame:
@@ -66,7 +66,7 @@ def count_by_sets(*frames: Rows, rows: int) -> dict[int, int]:
     parts = blocks.parts_of(frames[0], rows)
     cut = [blocks.cut_hashes(frame, parts, number, twice=True) for number, frame in enumerate(frames)]
     counts: Counter[int] = Counter()
-    for row in blocks.met(cut, blocks.counted, blocks.SETS).collect():
+    for row in blocks.compared(cut, blocks.counted, blocks.SETS).collect():
         counts[row["sets"]] += row["addresses"]
     return dict(counts)
 

@@ -22,6 +22,7 @@ import pandas  # noqa: F401
 import pyspark.daemon
 import pyspark.worker
 
+import lakefs_gc_assets.collection.address_hashes
 import lakefs_gc_assets.collection.live_files
 import lakefs_gc_assets.frames.files
 import lakefs_gc_assets.lakefs.records

@@ -15,6 +15,7 @@ from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, replays, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
@@ -83,6 +84,22 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) ->
     assert not asked & clean_ids
     assert carried(again).settled == carried(clean).settled
     assert carried(again).settled_objects == carried(clean).settled_objects
+
+
+def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As frames of many rows are; the driver keeps those of these recordings."""
+    monkeypatch.setattr(tasks, "LOCAL_ROWS", -1)
+    stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])
+    runs.server.undeletable = {stubborn}
+    clean = collected(runs, Flow.CLEAN)
+    assert runs.server.deleted == set(others)
+    runs.server.undeletable = set()
+    again = collected(runs)
+    assert (again.flow, again.counts["ranges_read"]) == ("optimized", 0)
+    assert runs.addresses(again.run_id, "candidates") == [stubborn]
+    assert carried(again).settled_objects == carried(clean).settled_objects
+    assert carried(again).open == carried(clean).open - 1
+    assert runs.server.deleted == {stubborn, *others}
 
 
 def test_a_failed_deletion_waits_for_the_next_run(runs: GraphRuns) -> None:

@@ -65,7 +65,7 @@ def test_rows_that_no_other_frame_has(
         blocks.cut_hashes(made(living(other)), parts, 1),
     ]
 
-    found = blocks.met(cut, blocks.unmatched, LISTED).toArrow()
+    found = blocks.compared(cut, blocks.unmatched, LISTED).toArrow()
 
     left = [row for row in rows.to_pylist() if row["address"] not in {*one, *other}]
     assert sorted(found.to_pylist(), key=str) == sorted(left, key=str)
@@ -76,7 +76,7 @@ def test_rows_that_no_other_frame_has(
 def test_each_address_once(made: Made, one: list[str], other: list[str], parts: int) -> None:
     cut = [blocks.cut_once(made(living(addresses)), parts) for addresses in (one, other)]
 
-    found = blocks.met(cut, blocks.distinct, LIVE).toArrow()
+    found = blocks.merged(cut, iter, LIVE).toArrow()
 
     assert Counter(found.column("address").to_pylist()) == Counter({*one, *other})
 
@@ -87,7 +87,7 @@ def test_addresses_are_counted_by_frames(made: Made, frames: list[list[str]], pa
     cut = [blocks.cut_hashes(made(living(each)), parts, number, twice=True) for number, each in enumerate(frames)]
 
     counts: Counter[int] = Counter()
-    for row in blocks.met(cut, blocks.counted, blocks.SETS).collect():
+    for row in blocks.compared(cut, blocks.counted, blocks.SETS).collect():
         counts[row["sets"]] += row["addresses"]
 
     everything = {address for addresses in frames for address in addresses}
@@ -121,7 +121,7 @@ def test_a_part_may_come_in_many_batches(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert [part.column("part").unique().to_pylist() for part in parts] == [[0], [1], [2], [3]]
     assert len(cut) > 10
-    found = pa.Table.from_batches(blocks.distinct(iter(parts)))
+    found = pa.Table.from_batches(map(blocks._each_once, parts))
     assert sorted(found.column("address").to_pylist()) == sorted({f"data/{number}" for number in range(30)})
 
 

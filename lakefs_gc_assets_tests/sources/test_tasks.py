@@ -1,9 +1,10 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.sources.failures import from_worker
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
+COUNT = pa.schema([pa.field("number", pa.int64())])
 ITEMS = st.lists(st.integers(0, 1000), max_size=50)
 
 
@@ -73,6 +75,44 @@ def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> N
     frame = tasks.dataframe(spark, [[], []], squares, NUMBERS)
 
     assert (frame.count(), frame.columns) == (0, ["number", "share"])
+
+
+@pytest.fixture(params=["read by tasks", "made by Spark"])
+def numbers(request: pytest.FixtureRequest, spark: SparkSession) -> tasks.Rows:
+    """The squares of 1 to 6, some of them several times."""
+    reading = tasks.Reading(spark, [[1, 2], [3], [4, 5, 6]], squares, NUMBERS)
+    return reading if request.param == "read by tasks" else tasks.dataframe_of(reading)
+
+
+SQUARES = [item * item for item in range(1, 7) for _ in range(2 * (item % 3))]
+
+
+def test_rows_are_the_same_whoever_has_them(numbers: tasks.Rows, spark: SparkSession) -> None:
+    assert sorted(row.number for row in tasks.dataframe_of(numbers).collect()) == SQUARES
+    assert sorted(row.number for row in tasks.together([numbers, numbers]).collect()) == sorted(SQUARES * 2)
+    assert tasks.schema_of(numbers).names == NUMBERS.names
+    assert tasks.session_of(numbers) is spark
+
+
+def test_rows_that_a_condition_leaves_out_are_gone(numbers: tasks.Rows) -> None:
+    def large(batch: pa.RecordBatch) -> pa.BooleanArray:
+        above = pc.greater(batch.column("number"), 4)
+        return pc.if_else(pc.equal(batch.column("number"), 25), None, above)
+
+    left = tasks.dataframe_of(tasks.where(numbers, large))
+
+    assert sorted(row.number for row in left.collect()) == [number for number in SQUARES if number > 4 and number != 25]
+    assert left.columns == NUMBERS.names
+
+
+def test_what_becomes_of_rows_is_asked_once_for_each_task(numbers: tasks.Rows) -> None:
+    def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"number": [sum(batch.num_rows for batch in batches)]}, schema=COUNT)
+
+    counts = [row.number for row in tasks.changed(numbers, counted, COUNT).collect()]
+
+    assert sum(counts) == len(SQUARES)
+    assert len(counts) == 3
 
 
 @pytest.mark.parametrize(
