@@ -211,9 +211,11 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _stream(rows: pa.RecordBatch) -> bytes:
+    """Rows in columns that may be null, as all blocks have them: some frames promise that theirs are not."""
+    schema = pa.schema([column.with_nullable(True) for column in rows.schema])
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(rows.columns, schema=schema))
     written: bytes = sink.getvalue().to_pybytes()
     return written
 
