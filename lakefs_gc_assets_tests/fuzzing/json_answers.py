@@ -125,7 +125,7 @@ _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], 
         answers.prepare_commits_task,
         {"completed": True, "result": {"run_id": "r", "gc_commits_location": "s3://b/c.csv"}},
         lambda c: (
-            PrepareCommitsTask(True, result=PreparedCommits(*c["result"].values()))
+            PrepareCommitsTask(True, result=PreparedCommits(c["result"]["run_id"], c["result"]["gc_commits_location"]))
             if c["completed"] and c.get("error") is None
             else PrepareCommitsTask(c["completed"], c.get("error") and (c["error"].get("message") or "no reason given"))
         ),
