@@ -2,10 +2,13 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
+import pytest
 
 from lakefs_gc_assets.sources.installed import without_archives
 
@@ -39,11 +42,18 @@ def test_pyspark_is_imported_as_installed_and_not_from_the_archives_that_spark_p
     assert ".zip" not in done.stdout
 
 
-def test_a_worker_that_spark_has_left_ends_without_a_word(tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[str]:
+    """A folder whose name leaves room for that of a socket, as those of pytest do not."""
+    with tempfile.TemporaryDirectory(prefix="gc") as folder:
+        yield folder
+
+
+def test_a_worker_that_spark_has_left_ends_without_a_word(short_folder: str) -> None:
     """Spark closes the sockets of idle workers when it ends; what a worker says then may be on a person's screen."""
     environment = {
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": short_folder,
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
         "SPARK_REUSE_WORKER": "1",
     }
