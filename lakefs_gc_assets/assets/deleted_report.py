@@ -29,9 +29,6 @@ from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources import subtraction, tasks
 from lakefs_gc_assets.sources.tasks import Rows
 
-_KEYS_OF_A_CALL = 1000
-"""Of S3's DeleteObjects, the most of all stores."""
-
 
 def define(graph: Graph) -> dg.AssetsDefinition:
     """The asset of one repository."""
@@ -149,18 +146,9 @@ def _one_pass(run: Step, remaining: DataFrame, left: int) -> StoredFrame:
     with tasks.made_once(found, left) as live:
         kept = _decided(run, subtraction.among_exactly(remaining, live, left), Outcome.KEPT_LIVE)
         gone = subtraction.without_exactly(remaining, live, left).select("address", "size", "slice", "slice_window")
-        dealt = gone.repartition(calls_at_once(left, run.partitions(0)))
-        deleted = dealt.mapInArrow(_deleter(run, valid_until), from_arrow_schema(RECEIPTS))
+        deleted = gone.mapInArrow(_deleter(run, valid_until), from_arrow_schema(RECEIPTS))
         names = RECEIPTS.names
         return run.store_part("deleted_report", deleted.select(*names).unionAll(kept.select(*names)))
-
-
-def calls_at_once(objects: int, tasks: int) -> int:
-    """How many tasks delete: all, unless that would leave them less than a full call each.
-
-    Candidates come in few files, whatever their number: they are what a subtraction left over.
-    """
-    return max(1, min(tasks, objects // _KEYS_OF_A_CALL))
 
 
 def wait_for_recheck(run: Step, listed_at: datetime) -> None:

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.assets.deleted_report import calls_at_once
 from lakefs_gc_assets.assets.reporting import ending, figures
 from lakefs_gc_assets.collection import lock, receipts
 from lakefs_gc_assets.collection import plan as plans
@@ -70,13 +69,6 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
     assert runs.report(again.run_id).counts["listed"] == marked.counts["listed"] - len(garbage)
     assert runs.server.deleted == garbage
     assert runs.server.refused_deletes == set()
-
-
-@pytest.mark.parametrize(
-    ("objects", "tasks", "expected"), [(1, 8, 1), (1999, 8, 1), (5000, 8, 5), (40_000, 8, 8), (10**6, 64, 64)]
-)
-def test_every_task_deletes_that_has_a_full_call(objects: int, tasks: int, expected: int) -> None:
-    assert calls_at_once(objects, tasks) == expected
 
 
 def test_what_could_not_be_deleted_is_counted_and_left_to_the_next_run(runs: GraphRuns) -> None:
