@@ -3,7 +3,6 @@
 A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -91,10 +90,9 @@ def broken_rules(rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
             counts = [pc.sum(breaks(batch.column(name))).as_py() or 0 for name, breaks in rules.values()]
             yield pa.record_batch({"rule": [*rules], "rows": counts}, _BROKEN)
 
-    counts = Counter[str]()
-    for row in tasks.changed(rows, count, _BROKEN).groupBy("rule").sum("rows").collect():
-        counts[row["rule"]] = row["sum(rows)"]
-    return {rule: counts[rule] for rule in rules if counts[rule]}
+    summed = tasks.changed(rows, count, _BROKEN).groupBy("rule").agg(F.sum("rows").alias("rows")).collect()
+    counts = {row["rule"]: row["rows"] for row in summed}
+    return {rule: counts[rule] for rule in rules if counts.get(rule)}
 
 
 def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:

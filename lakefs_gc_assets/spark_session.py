@@ -31,8 +31,8 @@ _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 _LIGHT_SIDE = "12m"
 """Of a join, where one side is no more than this in any task, its rows are looked up instead of sorting both sides.
 
-A million hashes; looked up they take six times as much memory, which a task cannot spill. Spark asks that tasks are
-not meant to be larger.
+Looked up, rows take several times as much memory, which a task cannot spill. Spark asks that tasks are not meant to be
+larger.
 """
 _OF_EVERY_SESSION = {
     "spark.sql.session.timeZone": "UTC",

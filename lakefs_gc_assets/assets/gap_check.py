@@ -43,10 +43,10 @@ def find(run: Step, listed: StoredFrame, uncommitted: StoredFrame, committed: St
     there = listed.rows(run.spark, "address")
     rows = listed.manifest.rows + uncommitted.manifest.rows + committed.manifest.rows
     counts = subtraction.count_by_sets(there, staged, held, rows=rows)
-    if not any(count for sets, count in counts.items() if not sets & _LISTED):
+    if all(sets & _LISTED for sets in counts):
         return Gap(0, sum(count for sets, count in counts.items() if sets != _LISTED))
     of_heads = expected(_of_heads(run, committed))
-    heads = tasks.dataframe_of(staged).unionAll(tasks.dataframe_of(of_heads).select(*_COLUMNS)).distinct()
+    heads = tasks.together([staged, tasks.dataframe_of(of_heads).select(*_COLUMNS)]).distinct()
     missing = subtraction.without(heads, there, rows=rows)
     lacking = subtraction.without_exactly(missing, deleted_before(run)).persist()
     try:

@@ -62,7 +62,7 @@ def _listed_by_task(opener: StoreOpener, plan: Plan, large: int, parts: Sequence
             rest = yield from universe.list_part(found, part, plan.slice_window, large)
             left.extend([rest] if rest else [])
 
-    for batch in _gathered(rows()):
+    for batch in tasks.gathered(rows(), _ROWS):
         writer.write(in_windows(batch, plan.windows))
     told = [{"file": json.dumps(asdict(file)), "rest": None} for file in writer.close()]
     told += [{"file": None, "rest": json.dumps(asdict(rest))} for rest in left]
@@ -73,15 +73,3 @@ def _listed_by_task(opener: StoreOpener, plan: Plan, large: int, parts: Sequence
 def _rest(text: str) -> Rest:
     content = json.loads(text)
     return Rest(**{**content, "part": Part(**content["part"])})
-
-
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(each.num_rows for each in waiting) >= _ROWS:
-            yield pa.concat_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_batches(waiting)

@@ -139,14 +139,17 @@ def _each_once(part: pa.Table) -> pa.RecordBatch:
 def _blocks(
     cut: Callable[[pa.RecordBatch], pa.RecordBatch], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    for rows in _gathered(batches):
+    for rows in tasks.gathered(batches, _AT_ONCE):
         yield cut(rows)
 
 
 def _cut_rows(parts: int, frame: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     from lakefs_gc_assets.collection import address_hashes
 
-    hashes = address_hashes.hashes(rows.column("address"))
+    return _cut_hashed(parts, frame, rows, address_hashes.hashes(rows.column("address")))
+
+
+def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: "Hashes") -> pa.RecordBatch:
     order, spans = _by_part(hashes, parts)
     ordered = rows.take(pa.array(order))
     streams = [_stream(ordered.slice(start, end - start)) for _, start, end in spans]
@@ -157,8 +160,9 @@ def _cut_first(parts: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     from lakefs_gc_assets.collection import address_hashes
 
     addresses = rows.column("address")
-    first = address_hashes.first_of_each(addresses, address_hashes.hashes(addresses))
-    return _cut_rows(parts, 0, rows.filter(pa.array(first)))
+    hashes = address_hashes.hashes(addresses)
+    first = address_hashes.first_of_each(addresses, hashes)
+    return _cut_hashed(parts, 0, rows.filter(pa.array(first)), hashes[first])
 
 
 def _cut_hashes(parts: int, frame: int, twice: bool, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -196,18 +200,6 @@ def _of_spans(
     parts = [part for part, _, _ in spans]
     columns = [parts, [frame] * len(spans), hashes, others or nothing, rows or nothing]
     return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, BLOCKS.types, strict=True)], BLOCKS)
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in large batches."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting += [batch] if batch.num_rows else []
-        if sum(each.num_rows for each in waiting) >= _AT_ONCE:
-            yield pa.concat_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_batches(waiting)
 
 
 def _stream(rows: pa.RecordBatch) -> bytes:

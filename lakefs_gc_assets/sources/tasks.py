@@ -59,6 +59,18 @@ def where(rows: Rows, holds: Callable[[pa.RecordBatch], pa.BooleanArray]) -> Row
     return replace(rows, read=lambda item: kept(read(item)))
 
 
+def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at least so many, but for the last."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting += [batch] if batch.num_rows else []
+        if sum(each.num_rows for each in waiting) >= rows:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
 def dataframe_of(rows: Rows) -> DataFrame:
     """The rows as Spark's own."""
     return rows if isinstance(rows, DataFrame) else dataframe(rows.spark, rows.groups, rows.read, rows.schema)
