@@ -77,6 +77,18 @@ def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> N
     assert (frame.count(), frame.columns) == (0, ["number", "share"])
 
 
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 30))
+def test_gathered_batches_have_the_same_rows_and_are_large(sizes: list[int], rows: int) -> None:
+    numbers = iter(range(sum(sizes)))
+    batches = [pa.RecordBatch.from_pydict({"number": [next(numbers) for _ in range(size)]}, COUNT) for size in sizes]
+
+    found = list(tasks.gathered(batches, rows))
+
+    assert [number for batch in found for number in batch.column(0).to_pylist()] == list(range(sum(sizes)))
+    assert all(batch.num_rows >= rows for batch in found[:-1])
+    assert all(batch.num_rows for batch in found)
+
+
 @pytest.fixture(params=["read by tasks", "made by Spark"])
 def numbers(request: pytest.FixtureRequest, spark: SparkSession) -> tasks.Rows:
     """The squares of 1 to 6, some of them several times."""
