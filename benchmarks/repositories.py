@@ -9,7 +9,7 @@ import shutil
 import stat
 import sys
 import time
-from base64 import b32hexencode
+from base64 import b32hexdecode, b32hexencode
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -29,6 +29,9 @@ from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 ROOT = Path(".benchmarks")
 REPOSITORY = "bench"
 NAMES_IN_SLICE = 10_000
+_COUNTER = 0xFF_FFFF
+_A_SECOND = 4
+"""How many addresses are issued in it."""
 _YEAR_4000 = 64_060_588_800
 _MACHINE = hashlib.sha256(b"benchmark").digest()[:5]
 _AGE = timedelta(days=20)
@@ -85,16 +88,32 @@ def addresses(count: int, born: datetime) -> Iterator[str]:
 
 def addresses_of_slice(index: int, born: datetime, count: int = NAMES_IN_SLICE) -> list[str]:
     """The first addresses of one slice, in order: four in a second, or so many that an hour is enough."""
+    rate = max(_A_SECOND, -(-count // 3600))
+    folder, first, seconds = _slice(index, born)
+    return [f"{folder}/{_xid(seconds + place // rate, first + place)}" for place in range(count)]
+
+
+def place_in_slice(index: int, born: datetime, address: str) -> int | None:
+    """Where in a slice of the usual size an address is; None where it is not."""
+    try:
+        counter = int.from_bytes(b32hexdecode(address.rpartition("/")[2].upper() + "====")[-3:])
+    except ValueError:
+        return None
+    folder, first, seconds = _slice(index, born)
+    place = (counter - first) & _COUNTER
+    there = place < NAMES_IN_SLICE and address == f"{folder}/{_xid(seconds + place // _A_SECOND, first + place)}"
+    return place if there else None
+
+
+def _slice(index: int, born: datetime) -> tuple[str, int, int]:
+    """Its folder, the number of its first object, and when it began in seconds since 1970."""
     first, seconds = index * NAMES_IN_SLICE, int(born.timestamp()) + index * 3600
-    created = (_YEAR_4000 - seconds) & 0xFFFF_FFFF
-    folder = f"{DATA_PREFIX}{_xid(created.to_bytes(4), first)}"
-    rate = max(4, -(-count // 3600))
-    issued = [((seconds + number // rate) & 0xFFFF_FFFF).to_bytes(4) for number in range(count)]
-    return [f"{folder}/{_xid(moment, first + number)}" for number, moment in enumerate(issued)]
+    return f"{DATA_PREFIX}{_xid(_YEAR_4000 - seconds, first)}", first, seconds
 
 
-def _xid(start: bytes, number: int) -> str:
-    return b32hexencode(start + _MACHINE + (number & 0xFF_FFFF).to_bytes(3)).decode().lower()[:20]
+def _xid(start: int, number: int) -> str:
+    moment, counter = (start & 0xFFFF_FFFF).to_bytes(4), (number & _COUNTER).to_bytes(3)
+    return b32hexencode(moment + _MACHINE + counter).decode().lower()[:20]
 
 
 def _fill(core: Core, shape: Shape, folder: Path) -> None:

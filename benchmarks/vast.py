@@ -163,20 +163,18 @@ def _write_ranges(job: tuple[Path, datetime, int]) -> list[_Range]:
     """Writes the ranges of one branch, in the order in which its commits bring them."""
     root, born, branch = job
     live = [
-        (address, number)
+        (entry.identity, entry.encode())
         for number, address in enumerate(_objects(born, branch), branch * _SLICES * NAMES_IN_SLICE)
         if not is_garbage(number) and number % _GROUP not in _STAGED
+        for entry in (described(address, number),)
     ]
     written = []
     for brought in range(_COMMITS * _REPLACED):
         generation, place = divmod(brought, _RANGES)
         other = (place + 1 + generation) % _RANGES
         held = live[place * _OWN : (place + 1) * _OWN] + live[other * _OWN : other * _OWN + _SHARED]
-        rows = []
-        for count, (address, number) in enumerate(held):
-            path = f"tables/b{branch:05d}/t{place:03d}/g{generation}/part-{count:012d}.parquet".encode()
-            entry = described(address, number)
-            rows.append((path, entry.identity, entry.encode()))
+        folder = f"tables/b{branch:05d}/t{place:03d}/g{generation}"
+        rows = [(f"{folder}/part-{count:012d}.parquet".encode(), *entry) for count, entry in enumerate(held)]
         file, record, highest, size = range_of(rows)
         (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
         written.append((highest, file.id, entries.range_data(record[0], highest, size, len(rows)), record))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks import vast
-from benchmarks.repositories import NAMES_IN_SLICE, addresses_of_slice
+from benchmarks.repositories import NAMES_IN_SLICE, addresses_of_slice, place_in_slice
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
 from lakefs_gc_assets.errors import PreconditionFailed as OtherVersion
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
@@ -33,7 +33,7 @@ class VastBucket:
         self._files = LocalStore(folder / "objects")
         self._written_at = datetime.now(UTC) - _WRITTEN
         self.deleted = bytearray(size.objects)
-        born = vast.born(folder)
+        self._born = born = vast.born(folder)
         first = (addresses_of_slice(index, born, 1)[0] for index in range(size.slices))
         self._slices = {address.split("/")[1]: index for index, address in enumerate(first)}
         self._newest_first = sorted(self._slices)
@@ -120,9 +120,8 @@ class VastBucket:
         index = self._slices.get(key.split("/")[1])
         if index is None:
             raise NoSuchKey(key)
-        names = self._names(index)
-        place = bisect_left(names, key)
-        if place == len(names) or names[place] != key:
+        place = place_in_slice(index, self._born, key)
+        if place is None:
             raise NoSuchKey(key)
         return index * NAMES_IN_SLICE + place
 

@@ -62,6 +62,17 @@ def test_addresses_are_those_of_lakefs() -> None:
         assert parsed.issued_at >= int(repositories.BORN.timestamp())
 
 
+def test_an_address_tells_its_place_in_a_slice() -> None:
+    # Beyond 2^24 objects their counter starts again.
+    for index in (0, 1, 1677, 1678):
+        names = repositories.addresses_of_slice(index, repositories.BORN)
+        places = [repositories.place_in_slice(index, repositories.BORN, name) for name in names]
+        assert places == list(range(len(names)))
+        others = (names[3][:-1], names[3] + "0", names[3][:-1] + "1", "data/a/b-c", "data")
+        for other in (*others, *repositories.addresses_of_slice(index + 1, repositories.BORN, 2)):
+            assert repositories.place_in_slice(index, repositories.BORN, other) is None
+
+
 def test_a_repository_holds_what_its_shape_says_and_is_restored(tmp_path: Path) -> None:
     folder = repositories.made(TINY, tmp_path)
     root = repositories.objects_folder(folder)
