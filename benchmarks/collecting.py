@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks import counting
-from lakefs_gc_assets import spark_session
+from lakefs_gc_assets import interpreter, spark_session
 from lakefs_gc_assets.configuration import Loaded, SparkSettings, load
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.storage.interface import ObjectFacts
@@ -50,6 +50,7 @@ def move_local_store(moved: timedelta) -> None:
 
 def main() -> None:
     """Prints one line for each step with its end and the counts so far, then one with what the run told."""
+    interpreter.look_for_cycles_seldom()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("configuration", type=Path)
     parser.add_argument("--flow", default="clean")

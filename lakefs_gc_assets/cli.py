@@ -13,7 +13,7 @@ from typing import Literal
 
 import click
 
-from lakefs_gc_assets import spark_session
+from lakefs_gc_assets import interpreter, spark_session
 from lakefs_gc_assets.command_options import CONFIG, REPOSITORY, loaded_configuration, one_line_errors
 from lakefs_gc_assets.configuration import SparkSettings
 from lakefs_gc_assets.explain_command import explain
@@ -31,6 +31,7 @@ def main() -> None:
     A run lists what is stored, learns from lakeFS what is committed, staged or copied, and reports the rest. It deletes
     nothing unless --sweep is given or the configuration says so.
     """
+    interpreter.look_for_cycles_seldom()
     # Dagster warns of each use of what may change in another version; pyproject.toml pins it.
     warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
 
