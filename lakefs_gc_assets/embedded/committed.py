@@ -129,7 +129,7 @@ def scan(database: sqlite3.Connection, metarange_id: str, start: bytes = b"") ->
     """Records of a metarange from this path on, in order. To be used up inside the transaction it began in."""
     ranges = database.execute(
         "SELECT range_id FROM metaranges WHERE id = ? AND max_path >= ? ORDER BY position", (metarange_id, start)
-    ).fetchall()
+    )
     for (range_id,) in ranges:
         yield from database.execute(
             "SELECT path, identity, data FROM range_records WHERE range_id = ? AND path >= ? ORDER BY path",
@@ -141,6 +141,12 @@ def records(core: Core, metarange_id: str) -> list[Record]:
     """Every record of a metarange, in order of path."""
     with core.database.transaction() as database:
         return list(scan(database, metarange_id))
+
+
+def at_or_after(core: Core, metarange_id: str, path: bytes) -> Record | None:
+    """The first record of a metarange at this path or behind it, None where there is none."""
+    with core.database.transaction() as database:
+        return next(scan(database, metarange_id, path), None)
 
 
 def lookup(core: Core, metarange_id: str, path: bytes) -> Record | None:

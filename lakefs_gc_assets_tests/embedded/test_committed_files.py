@@ -1,7 +1,7 @@
 import time
 from pathlib import Path
 
-from lakefs_gc_assets.embedded import commits, committed, repositories, staging
+from lakefs_gc_assets.embedded import branches, commits, committed, repositories, staging
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.entries import decode_entry
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -135,3 +135,31 @@ def test_a_dump_is_no_snapshot(tmp_path: Path) -> None:
         ]
         assert heads == [made["id"]]
         assert made["id"] not in {commit.id for commit in commits_read}
+
+
+def test_changes_are_those_that_looking_each_path_up_finds(server: EmbeddedServer) -> None:
+    names = [f"{number:04d}" for number in range(60)]
+    for number, name in enumerate(names):
+        if number % 3:
+            clients.upload(server, name, name.encode())
+    clients.commit(server, "base")
+    for number, name in enumerate(names):
+        if number % 4 == 0:
+            clients.upload(server, name, b"new")
+        elif number % 5 == 0:
+            clients.upload(server, name, name.encode())
+    core, metarange_id = server.core, _head(server).metarange_id
+    assert len(_ranges(server, metarange_id)) > 2
+
+    with core.database.transaction() as database:
+        token = branches.every(core, repositories.get(core, "repo"), hidden=True)[0].staging_token
+        for start in (b"", b"0013", b"0040", b"x"):
+            staged = list(staging.scan(database, token, start))
+            found = {change.path: change.type for change in staging.changes(core, database, token, metarange_id, start)}
+            expected: dict[bytes, str] = {}
+            for path, identity, _ in staged:
+                base = committed.lookup(core, metarange_id, path)
+                if base is None or base[1] != identity:
+                    expected[path] = "added" if base is None else "changed"
+            assert found == expected
+            assert len(found) < len(staged) or start == b"x"
