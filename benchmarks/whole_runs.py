@@ -12,8 +12,6 @@ from benchmarks.runs import Run, RunFailed, Show, run, run_command_line, served
 from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SKEWED, SMALL, STEP, Shape
 
 _GIGABYTE = 1e9
-_MANY = 1_000_000
-"""From here on a repository's clean and optimized runs are configured for many objects, as the README has it."""
 _RANGES_READ = re.compile(r"([\d,]+) ranges to read")
 _LINEAR = 1.25
 """An object of a larger repository may cost so many times one of a smaller repository."""
@@ -87,8 +85,6 @@ def warm_up() -> None:
 def _clean_then_optimized(shape: Shape, seconds: float, show: Show, peak: float | None = None) -> list[Measure]:
     folder = repositories.made(shape)
     with served("benchmarks.serving", str(folder)) as settings:
-        if shape.objects >= _MANY:
-            settings["spark"] = {"many_objects": True}
         clean = run(settings, "--sweep")
         show(f"{shape.name}: {shape.objects:,} objects, clean with sweep", clean)
         _require(clean, shape, folder)

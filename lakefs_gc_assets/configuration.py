@@ -281,8 +281,8 @@ class SparkSettings(Settings):
     driver_memory: str = Field(default="2g", description="Heap of the driver (of everything, on a local master).")
     many_objects: bool = Field(
         default=False,
-        description="Lets the Java of a local master compile a second time what it does most. Worth its time from "
-        "about a million objects on.",
+        description="Lets the Java of a local master compile a second time what it does most. With two million "
+        "objects that takes more time than it gives; with twenty million a run is long enough for it.",
     )
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
 
