@@ -22,6 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # pyarrow imports pandas, where there is one, as soon as it makes an array of Python objects.
 import pandas  # noqa: F401
+import pyarrow as pa
 import pyspark.daemon
 import pyspark.worker
 
@@ -41,9 +42,12 @@ _LEFT = 1
 
 
 def settling(work: Callable[..., int]) -> Callable[..., int]:
-    """A worker's loop body that leaves out of later collections of garbage what its first tasks loaded.
+    """A worker's loop body that leaves nothing behind, not in memory and not on a screen.
 
-    A worker collects garbage after each task. Of half a million objects that never go this takes a quarter of a second.
+    A worker collects garbage after each task. Of half a million objects that never go this takes a quarter of a second:
+    later collections leave out what the first tasks loaded.
+
+    What a task needed of Arrow's memory goes back to the system: other workers may need it while this one waits.
 
     A worker whose socket Spark has closed ends: where Spark ends, that is no error to print on a person's screen.
     """
@@ -55,6 +59,7 @@ def settling(work: Callable[..., int]) -> Callable[..., int]:
             code = work(*arguments)
         except ConnectionError:
             return _LEFT
+        pa.default_memory_pool().release_unused()
         done += 1
         if done <= _LOADING_TASKS:
             gc.freeze()
