@@ -4,7 +4,7 @@ import atexit
 import gc
 
 _OBJECTS = 100_000
-"""Made since the last look for unreachable cycles, before the next: half a second's imports make a million."""
+"""How many more there are than at the last look for unreachable cycles, before the next."""
 
 
 def look_for_cycles_seldom() -> None:
@@ -12,5 +12,5 @@ def look_for_cycles_seldom() -> None:
 
     By default a small run spends two seconds on it, half of them at its end.
     """
-    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
+    gc.set_threshold(_OBJECTS)
     atexit.register(gc.freeze)

@@ -151,14 +151,5 @@ def at_or_after(core: Core, metarange_id: str, path: bytes) -> Record | None:
 
 def lookup(core: Core, metarange_id: str, path: bytes) -> Record | None:
     """The record of one path, None where the metarange has none."""
-    with core.database.transaction() as database:
-        row = database.execute(
-            "SELECT range_id FROM metaranges WHERE id = ? AND max_path >= ? ORDER BY position LIMIT 1",
-            (metarange_id, path),
-        ).fetchone()
-        if row is None:
-            return None
-        found: Record | None = database.execute(
-            "SELECT path, identity, data FROM range_records WHERE range_id = ? AND path = ?", (row[0], path)
-        ).fetchone()
-    return found
+    found = at_or_after(core, metarange_id, path)
+    return found if found is not None and found[0] == path else None

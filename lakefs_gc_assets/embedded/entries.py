@@ -56,9 +56,6 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_varint(message: bytes, position: int) -> tuple[int, int]:
-    # Nearly all are of one byte.
-    if position < len(message) and (number := message[position]) < 0x80:
-        return number, position + 1
     number = shift = 0
     while position < len(message):
         byte = message[position]

@@ -89,12 +89,10 @@ def changes(
 
     As in lakeFS, a staged entry whose identity equals the committed one at its path is no difference.
     """
-    following: committed.Record | None = None
-    last = False
+    following = committed.at_or_after(core, metarange_id, start)
     for path, identity, data in scan(database, token, start):
-        if not last and (following is None or following[0] < path):
+        if following is not None and following[0] < path:
             following = committed.at_or_after(core, metarange_id, path)
-            last = following is None
         base = following if following is not None and following[0] == path else None
         if data is None:
             if base is not None:
