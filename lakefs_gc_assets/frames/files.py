@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
-from lakefs_gc_assets.frames.manifest import FrameFile
+from lakefs_gc_assets.collector.manifest import FrameFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
 
