@@ -7,7 +7,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collection import explanation, restoring
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collection.restoring import Restored
-from lakefs_gc_assets.holding import held
+from lakefs_gc_assets.collector.step import locked
 
 
 def to_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:
@@ -34,7 +34,7 @@ def brought_back(
     Raises:
         CollectionError.
     """
-    with held(repository, f"restore {run_id}", owner, warn) as lock:
+    with locked(repository, f"restore {run_id}", owner, warn) as lock:
         deleted = _deleted(repository, run_id, addresses)
         yield from restoring.restore(repository.store, run_id, deleted, lock.token, repository.clock)
 

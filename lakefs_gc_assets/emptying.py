@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.assets.quarantine_check import LiveCheck
-from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import cutoff, purging
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.collection.purging import Check, Fate, Moved, Purged
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.step import Step, locked
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.holding import held
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sizes import size
+from lakefs_gc_assets.sources.failures import from_worker
 
 Note = Callable[[str], None]
 
@@ -75,7 +75,8 @@ def purged(collector: Collector, run_id: str | None, owner: str, note: Note, war
     repository = collector.open()
 
     def check(plan: Plan, lock: Lock) -> Check:
-        return LiveCheck(_step(collector, repository, plan, lock, note))
+        step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
+        return LiveCheck(step, from_worker)
 
     yield from emptied(repository, run_id, owner, check, warn)
 
@@ -88,7 +89,7 @@ def emptied(
     Args:
         check: makes one for what counts as live in a run of this plan.
     """
-    with held(repository, "purge", owner, warn) as lock:
+    with locked(repository, "purge", owner, warn) as lock:
         found = to_purge(repository, run_id, lock)
         if run_id and not found.due:
             (waiting,) = found.waiting
@@ -104,13 +105,6 @@ def emptied(
             live = check(group[0].plan, lock)
             valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
             yield from purging.purge(repository.store, group, live, lock.token, repository.clock, valid)
-
-
-def _step(collector: Collector, repository: OpenRepository, plan: Plan, lock: Lock, note: Note) -> Step:
-    spark = collector.spark.session()
-    if repository.settings.address_partitions:
-        spark.conf.set("spark.sql.shuffle.partitions", repository.settings.address_partitions)
-    return Step(note, repository, spark, plan, lock, collector.tasks(), lambda manifest: None)
 
 
 @dataclass(slots=True)

@@ -62,6 +62,10 @@ class Engine(Protocol[R]):
         """The rows of which something holds."""
         ...
 
+    def where_among(self, rows: R, column: str, values: Sequence[str | None]) -> R:
+        """The rows whose text in a column is among the values; None stands for null."""
+        ...
+
     def map_batches(self, rows: R, change: ChangeBatches, schema: pa.Schema) -> R:
         """What a function makes of the rows of each task, in columns of the schema."""
         ...

@@ -28,16 +28,11 @@ def deleted_before(step: Step[R], since: datetime | None = None) -> R:
         yield from receipts.read_file(opener.open(), key).to_batches()
 
     rows = engine.read(spread(keys, engine.tasks), read, RECEIPTS)
-    deleted = engine.where(rows, is_gone)
+    deleted = engine.where_among(rows, "outcome", receipts.GONE)
     if restoration.read(store) is not None:
-        restored = engine.where(rows, lambda batch: pc.equal(batch.column("outcome"), Outcome.RESTORED.value))
+        restored = engine.where_among(rows, "outcome", (Outcome.RESTORED.value,))
         deleted = engine.without_matching(deleted, restored, ("address", "attempt"))
     if since is not None:
         moment = pa.scalar(since, RECEIPTS.field("decided_at").type)
         deleted = engine.where(deleted, lambda batch: pc.greater_equal(batch.column("decided_at"), moment))
     return engine.select(deleted, "address")
-
-
-def is_gone(receipts_: pa.RecordBatch) -> pa.BooleanArray:
-    """Which receipts are of objects that are no more at their address."""
-    return pc.is_in(receipts_.column("outcome"), value_set=pa.array(receipts.GONE, pa.string()))

@@ -26,6 +26,7 @@ from lakefs_gc_assets.collection import (
     restoration,
     universe,
 )
+from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.neighbours import Neighbours
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
@@ -55,7 +56,7 @@ from lakefs_gc_assets.collector.reporting import count_amounts, make_report, mar
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.collector.subtraction import count_reasons, is_eligible, is_unrecognised, subtract_live
+from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
 from lakefs_gc_assets.errors import OrderViolation
 
 Stored = StoredFrame[StoredFigures]
@@ -69,7 +70,7 @@ def list_stored(step: Step[R]) -> Stored:
     """The first step: find the objects that may be garbage, and keep the list."""
     plan, store = step.plan, step.repository.store
     if plan.why_clean:
-        step.log(f"a clean run instead of an optimized one: {plan.why_clean}")
+        step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = open_inherited(step)
     around = look_around(step)
     parts = universe.nothing(store)
@@ -205,12 +206,12 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
     with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
         reasons = count_reasons(engine, unreferenced)
-        eligible = engine.select(engine.where(unreferenced, is_eligible), *STORE_DF.schema.names)
+        eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
         cleared = Cleared(eligible)
         if reasons.eligible:
             cleared = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
         sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
-        strange = engine.where(unreferenced, is_unrecognised)
+        strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
         written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
         step.complete(UNRECOGNISED_DF, NoFigures(), written)
         gap = found_gap()

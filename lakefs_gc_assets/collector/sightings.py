@@ -39,7 +39,7 @@ def read_earlier(step: Step[R], before: datetime) -> R:
         except OrderViolation:
             continue
         except CorruptFile as damage:
-            step.log(_KEPT_FOR_LONGER.format(damage=damage))
+            step.warn(_KEPT_FOR_LONGER.format(damage=damage))
     return engine.earliest_sightings(engine.union(*found))
 
 

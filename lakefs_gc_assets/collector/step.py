@@ -96,6 +96,7 @@ class Step(Generic[R]):
     """
 
     log: Note
+    warn: Note
     repository: OpenRepository
     engine: Engine[R]
     plan: Plan
@@ -247,7 +248,7 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
             plan = planning.begin(repository, turn.run_id, turn.windows, owner, lock, turn.begins)
         assert plan is not None
         with renewed(lock, repository, process.warn):
-            yield Step(process.log, repository, process.engine(repository), plan, lock)
+            yield Step(process.log, process.warn, repository, process.engine(repository), plan, lock)
         if not turn.goes_on:
             lock.release()
     except BaseException as error:

@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collector import sightings
 from lakefs_gc_assets.collector.engine import Engine, R
@@ -35,16 +32,6 @@ def subtract_live(
     )
     sighted = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
     return engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
-
-
-def is_eligible(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Which unreferenced objects may go."""
-    return pc.is_null(rows.column("kept"))
-
-
-def is_unrecognised(rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Which unreferenced objects stay because lakeFS never makes such names."""
-    return pc.equal(rows.column("kept"), Kept.UNRECOGNISED.value)
 
 
 @dataclass(frozen=True)

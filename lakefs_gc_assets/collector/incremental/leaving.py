@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import planning, ranges_read
+from lakefs_gc_assets.collection import planning, ranges_read, receipts
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.predecessor import NoPredecessor
@@ -24,7 +24,6 @@ from lakefs_gc_assets.collector.frames import (
     Frame,
     NoFigures,
 )
-from lakefs_gc_assets.collector.history import is_gone
 from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
@@ -45,7 +44,8 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Carry | str:
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     settled = settle(step)
     held = committed.rows(engine, "address")
-    deleted = engine.select(engine.where(outcomes.rows(engine, "address", "outcome"), is_gone), "address")
+    ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.GONE)
+    deleted = engine.select(ended, "address")
     waiting_rows = select_open(
         engine,
         listed.rows(engine),
