@@ -10,8 +10,9 @@ from lakefs_gc_assets.collection import carry, run_folder, tables
 from lakefs_gc_assets.frames import files
 from lakefs_gc_assets.frames.files import Placed
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
-from lakefs_gc_assets.sources import blocks, tasks
+from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.sources.tasks import Reading, Rows
+from lakefs_gc_assets.spark import blocks
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 SCHEMAS: dict[str, pa.Schema] = {

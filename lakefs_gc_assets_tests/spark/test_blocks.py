@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from lakefs_gc_assets.collection import address_hashes
 from lakefs_gc_assets.collection.tables import LISTED, LIVE
 from lakefs_gc_assets.frames.files import nullable
-from lakefs_gc_assets.sources import blocks, tasks
-from lakefs_gc_assets.sources.tasks import Reading, Rows
+from lakefs_gc_assets.spark import blocks, tasks
+from lakefs_gc_assets.spark.tasks import Reading, Rows
 from lakefs_gc_assets_tests.frames.frame_rows import listed, live
 
 # Each example is a few Spark jobs: few of them, with many rows each.

@@ -19,8 +19,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakefs_gc_assets.sources import tasks
-from lakefs_gc_assets.sources.tasks import Change, Rows
+from lakefs_gc_assets.collector import work
+from lakefs_gc_assets.collector.engine import ChangeBatches
+from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark.tasks import Rows
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.collection.address_hashes import Hashes
@@ -67,12 +69,12 @@ def cut(rows: Rows, parts: int, frame: int = 0) -> DataFrame:
         rows: with a column `address`, among others.
         frame: what tells its blocks from those of other frames.
     """
-    return tasks.changed(rows, partial(_blocks, partial(_cut_rows, parts, frame)), BLOCKS)
+    return tasks.map_batches(rows, partial(_blocks, partial(_cut_rows, parts, frame)), BLOCKS)
 
 
 def cut_once(rows: Rows, parts: int) -> DataFrame:
     """The same for `merged`: where an address comes several times about the same time, its first row only."""
-    return tasks.changed(rows, partial(_blocks, partial(_cut_first, parts)), BLOCKS)
+    return tasks.map_batches(rows, partial(_blocks, partial(_cut_first, parts)), BLOCKS)
 
 
 def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> DataFrame:
@@ -82,7 +84,7 @@ def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> DataF
         twice: whether addresses are hashed by 128 bits.
     """
     addresses = rows.select("address") if isinstance(rows, DataFrame) else rows
-    return tasks.changed(addresses, partial(_blocks, partial(_cut_hashes, parts, frame, twice)), BLOCKS)
+    return tasks.map_batches(addresses, partial(_blocks, partial(_cut_hashes, parts, frame, twice)), BLOCKS)
 
 
 def compared(
@@ -90,10 +92,10 @@ def compared(
 ) -> DataFrame:
     """What `compare` makes of each part: of all its blocks, whoever cut them, which Spark's grouping promises."""
     columns = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
-    return tasks.together(blocks).groupBy("part").applyInArrow(compare, columns)
+    return tasks.union(blocks).groupBy("part").applyInArrow(compare, columns)
 
 
-def merged(blocks: Iterable[DataFrame], change: Change, schema: pa.Schema) -> DataFrame:
+def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema) -> DataFrame:
     """What `change` yields of the rows of all blocks, one row for each address, compared as strings.
 
     Unlike with `compared`, one call of it gets the rows of many parts: all that a task has.
@@ -102,7 +104,7 @@ def merged(blocks: Iterable[DataFrame], change: Change, schema: pa.Schema) -> Da
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from change(map(_each_once, _each_part(batches)))
 
-    in_order = tasks.together(blocks).repartition("part").sortWithinPartitions("part")
+    in_order = tasks.union(blocks).repartition("part").sortWithinPartitions("part")
     return in_order.mapInArrow(run, from_arrow_schema(schema))
 
 
@@ -139,7 +141,7 @@ def _each_once(part: pa.Table) -> pa.RecordBatch:
 def _blocks(
     cut: Callable[[pa.RecordBatch], pa.RecordBatch], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    for rows in tasks.gathered(batches, _AT_ONCE):
+    for rows in work.gather(batches, _AT_ONCE):
         yield cut(rows)
 
 
