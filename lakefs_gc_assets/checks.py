@@ -1,6 +1,7 @@
 """Blocking checks of the stored frames: their shape by pandera, and what no run may get wrong.
 
 A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
+Frames are annotated as `Any` where Dagster reads the annotation: it takes no generic types.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +25,6 @@ from lakefs_gc_assets.collector.checking import (
     find_young_candidates,
 )
 from lakefs_gc_assets.collector.frames import STEPS
-from lakefs_gc_assets.collector.run import Candidates, CommittedData, Stored, UncommittedData
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.failures import between_steps, end_run
 from lakefs_gc_assets.frames.models import MODELS, Frame
@@ -82,7 +82,7 @@ def broken_rules(rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
             counts = [pc.sum(breaks(batch.column(name))).as_py() or 0 for name, breaks in rules.values()]
             yield pa.record_batch({"rule": [*rules], "rows": counts}, _BROKEN)
 
-    summed = tasks.changed(rows, count, _BROKEN).groupBy("rule").agg(F.sum("rows").alias("rows")).collect()
+    summed = tasks.map_batches(rows, count, _BROKEN).groupBy("rule").agg(F.sum("rows").alias("rows")).collect()
     counts = {row["rule"]: row["rows"] for row in summed}
     return {rule: counts[rule] for rule in rules if counts.get(rule)}
 
@@ -116,7 +116,7 @@ def _shape(name: str, names: Names) -> dg.AssetChecksDefinition:
         required_resource_keys={names.of("collector")},
         pool=names.pool,
     )
-    def shape(context: dg.AssetCheckExecutionContext, frame: StoredFrame[Any]) -> dg.AssetCheckResult:
+    def shape(context: dg.AssetCheckExecutionContext, frame: Any) -> dg.AssetCheckResult:
         collector: Collector = names.resource(context.resources, "collector")
 
         def violations() -> list[Violation]:
@@ -146,9 +146,9 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
     @check("No candidate is committed or uncommitted.", "uncommitted_df", "committed_df")
     def disjoint(
         context: dg.AssetCheckExecutionContext,
-        candidates: Candidates,
-        uncommitted_df: UncommittedData,
-        committed_df: CommittedData,
+        candidates: Any,
+        uncommitted_df: Any,
+        committed_df: Any,
     ) -> dg.AssetCheckResult:
         collector = collector_of(context)
 
@@ -158,7 +158,7 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
         return _result(collector, candidates, find)
 
     @check("Every candidate was written and named before the cutoff.")
-    def older_than_cutoff(context: dg.AssetCheckExecutionContext, candidates: Candidates) -> dg.AssetCheckResult:
+    def older_than_cutoff(context: dg.AssetCheckExecutionContext, candidates: Any) -> dg.AssetCheckResult:
         collector = collector_of(context)
 
         def find() -> list[Violation]:
@@ -175,10 +175,10 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
     )
     def live_set(
         context: dg.AssetCheckExecutionContext,
-        candidates: Candidates,
-        store_df: Stored,
-        uncommitted_df: UncommittedData,
-        committed_df: CommittedData,
+        candidates: Any,
+        store_df: Any,
+        uncommitted_df: Any,
+        committed_df: Any,
     ) -> dg.AssetCheckResult:
         find = partial(find_empty_live_set, store_df, uncommitted_df, committed_df, candidates)
         return _result(collector_of(context), candidates, find)

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collection.plan import Flow, Plan
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collector import manifest as manifests
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frames import F, Frame
+from lakefs_gc_assets.collector.frames import STEPS, F, Frame
 from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.references import References
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
@@ -180,8 +180,9 @@ class Step(Generic[R]):
         self.require_attempt(*inputs)
         made = self._of_files(frame, figures, written, inputs, started_at)
         manifests.write(self.repository.store, made.manifest)
-        seconds = (made.manifest.span.ended_at - made.manifest.span.started_at).total_seconds()
-        self.log(f"{frame.name}: {made.count:,} rows in {seconds:.1f} s")
+        if frame.name in STEPS:
+            seconds = (made.manifest.span.ended_at - made.manifest.span.started_at).total_seconds()
+            self.log(f"{made.count:,} rows in {seconds:.1f} s")
         return made
 
     def _of_files(

@@ -28,6 +28,9 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore
 
+_FRAME = dg.PythonObjectDagsterType(StoredFrame)
+"""Dagster takes no generic types out of annotations."""
+
 
 def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
     """Lists what is stored."""
@@ -71,8 +74,13 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
 
 def define(names: Names) -> list[dg.AssetsDefinition]:
     """The assets of one repository."""
-    computes: tuple[Callable[..., StoredFrame[Any]], ...]
-    computes = (store_df, uncommitted_df, committed_df, candidates, deleted_report)
+    computes: list[Callable[..., StoredFrame[Any]]] = [
+        store_df,
+        uncommitted_df,
+        committed_df,
+        candidates,
+        deleted_report,
+    ]
     return [_define(names, compute) for compute in computes]
 
 
@@ -95,6 +103,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.Assets
         io_manager_key=names.of("frames"),
         pool=names.pool,
         metadata=metadata,
+        dagster_type=_FRAME,
     )
     def asset(context: dg.AssetExecutionContext, **frames: StoredFrame[Any]) -> StoredFrame[Any]:
         stored = compute(context, collector=names.resource(context.resources, "collector"), **frames)

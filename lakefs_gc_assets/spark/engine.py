@@ -53,6 +53,10 @@ class SparkEngine:
         """The rows of which something holds."""
         return tasks.where(rows, holds)
 
+    def where_among(self, rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
+        """The rows whose text in a column is among the values; None stands for null."""
+        return tasks.where_among(rows, column, values)
+
     def map_batches(self, rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
         """What a function makes of the rows of each task, in the task that reads them."""
         return tasks.map_batches(rows, change, schema)

@@ -11,6 +11,8 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -55,6 +57,15 @@ def where(rows: Rows, holds: Holds) -> Rows:
         return rows.mapInArrow(kept, rows.schema)
     read = rows.read
     return replace(rows, read=lambda item: kept(read(item)))
+
+
+def where_among(rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
+    """The rows whose text in a column is among the values; None stands for null."""
+    if isinstance(rows, DataFrame):
+        among = F.col(column).isin(*(value for value in values if value is not None))
+        return rows.where(among | F.col(column).isNull() if None in values else among)
+    wanted = pa.array(values, pa.string())
+    return where(rows, lambda batch: pc.is_in(batch.column(column), value_set=wanted))
 
 
 def select(rows: Rows, *columns: str) -> Rows:
