@@ -19,9 +19,9 @@ from lakefs_gc_assets.collection import live_files, stored_records, stored_table
 from lakefs_gc_assets.collection.commits import fetch
 from lakefs_gc_assets.collection.live_files import LiveFiles
 from lakefs_gc_assets.collection.tables import TIME
+from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.frames import files
-from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
 from lakefs_gc_assets.lakefs import commit_columns, names, ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
