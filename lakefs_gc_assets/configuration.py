@@ -252,7 +252,7 @@ class CollectionSettings(Settings):
         default=168, gt=0, description="A sweep is refused when its listing is older than this: open a new run."
     )
     recheck_valid_minutes: float = Field(
-        default=15, gt=0, description="How long a sweep goes on until it checks again what is live."
+        default=15, gt=0, description="For how long after it began to ask what is live a sweep deletes."
     )
     also_live: list[str] = Field(
         default_factory=list,
