@@ -94,6 +94,11 @@ class ArrowEngine:
         """The rows of which something holds."""
         return _each(rows, lambda batch: batch.filter(holds(batch)))
 
+    def where_among(self, rows: ArrowRows, column: str, values: Sequence[str | None]) -> ArrowRows:
+        """The rows whose text in a column is among the values; None stands for null."""
+        wanted = frozenset(values)
+        return _masked(rows, lambda: wanted, lambda batch, known: [value in known for value in _column(batch, column)])
+
     def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
         """What a function makes of the rows of each task; the function begins when the task before has ended."""
         declared = _nullable(schema)
