@@ -8,7 +8,7 @@ from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.guards import Mark
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.collection.report import Report, ending
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frames import (
     CANDIDATES_DF,
@@ -99,7 +99,7 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
         previous_run=plan.previous_run,
         dry_run=not swept,
         success=not failed,
-        ending=ending(swept, mark.candidates, failed, quarantines(step) and not objects[Outcome.ACCEPTED]),
+        ending=ending(swept, quarantines(step), objects),
         started_at=plan.started_at,
         ended_at=step.repository.clock.now(),
         cutoff=plan.cutoff,
@@ -151,18 +151,3 @@ def list_warnings(
 def quarantines(step: Step[R]) -> bool:
     """Whether a sweep of the run moves candidates to quarantine."""
     return step.repository.settings.sweep_mode == "quarantine"
-
-
-def ending(swept: bool, candidates: int, failed: int, moved: bool = False) -> Ending:
-    """How a run that came to its end ended.
-
-    Args:
-        moved: whether the sweep moved candidates to quarantine, all of them.
-    """
-    if not candidates:
-        return Ending.NOTHING_TO_DELETE
-    if not swept:
-        return Ending.MARKED
-    if moved:
-        return Ending.PARTLY_QUARANTINED if failed else Ending.QUARANTINED
-    return Ending.PARTLY_DELETED if failed else Ending.DELETED

@@ -26,8 +26,10 @@ from lakefs_gc_assets.collection import (
     restoration,
     universe,
 )
+from lakefs_gc_assets.collection.branch_baseline import branch_baseline
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.neighbours import Neighbours
+from lakefs_gc_assets.collection.overtaking import require_not_overtaken
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collector import gap_check, listing, sightings, sweeping
@@ -145,7 +147,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     # Ids and addresses belong together: a recheck skips what these ids name.
     ids = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, known | found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
-    figures = describe_committed(found, count_branches_before(step), ids)
+    figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
     return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
 
 
@@ -183,14 +185,6 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
         retention_guards=tuple((guard.guard, guard.figures, guard.lifted_by) for guard in definition.guards),
         retention_differences="\n".join(str(difference) for difference in definition.differences),
     )
-
-
-def count_branches_before(step: Step[R]) -> int | None:
-    """How many branches the run before had; None where it did not come that far, or there was none."""
-    if step.plan.previous_run is None:
-        return None
-    earlier = report.read(step.repository.store, step.plan.previous_run)
-    return earlier.counts.get("branches") if earlier else None
 
 
 def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed: CommittedData) -> Candidates:
@@ -260,12 +254,13 @@ def require_inputs(step: Step[R], candidates: Candidates) -> None:
 def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFile]:
     """Deletes the candidates, pass by pass, each after a recheck; yields the files that say what became of them.
 
-    Raises OrderViolation where objects were brought back since, GuardTripped where the amount looks like a mistake, and
-    whatever a recheck raises.
+    Raises OrderViolation where objects were brought back since or a newer run has swept, GuardTripped where the amount
+    looks like a mistake, and whatever a recheck raises.
     """
     repository, settings = step.repository, step.repository.settings
     listed, found = step.stored(STORE_DF), stored_mark(step)
     restoration.require_none_since(repository.store, step.plan.run_id)
+    require_not_overtaken(repository.store, step.plan.run_id)
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(repository), settings)
     guards.require_live_set(found)
     for guard in guards.tripped(found, settings):
