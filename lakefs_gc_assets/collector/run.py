@@ -54,7 +54,7 @@ from lakefs_gc_assets.collector.incremental.leaving import leave
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.manifest import FrameFile
-from lakefs_gc_assets.collector.reporting import count_amounts, make_report, mark_of, stored_mark
+from lakefs_gc_assets.collector.reporting import count_amounts, describe_losses, make_report, mark_of, stored_mark
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
@@ -215,6 +215,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             missing=gap.missing,
             expected=gap.expected,
             missing_examples=gap.examples,
+            lost=gap.lost,
+            lost_examples=gap.lost_examples,
         )
         written = step.write(CANDIDATES_DF, cleared.candidates)
         stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
@@ -222,6 +224,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     guards.require_live_set(found)
     for warning in guards.tripped(found, step.repository.settings):
         step.log(f"a sweep would be refused: {warning}")
+    if lost := describe_losses(stored):
+        step.warn(lost)
     return stored
 
 
