@@ -11,8 +11,8 @@ from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import AutomationSettings
 from lakefs_gc_assets.failures import readable
-from lakefs_gc_assets.holding import held
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.locking import locked
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.resources import Collector
@@ -50,7 +50,7 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
                 context.add_output_metadata({"dry": True, **_described(decided)})
                 context.log.info(f"a dry run: {_count(decided)} runs would lose their frames")
                 return
-            with held(repository, _LOCK_NAME, context.run_id, context.log.warning) as lock:
+            with locked(repository, _LOCK_NAME, context.run_id, context.log.warning) as lock:
                 decided = expiring.decide(repository.store, settings.keep_runs)
                 removed = _remove(context.instance, names, repository, decided, lock)
             context.add_output_metadata({"dry": False, "objects_removed": removed, **_described(decided)})

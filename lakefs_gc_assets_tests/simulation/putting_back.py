@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from lakefs_gc_assets.bringing_back import brought_back
+from lakefs_gc_assets import restoring
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import CollectionSettings
@@ -37,7 +37,7 @@ def put_back(world: World, run_id: str, options: CollectionSettings) -> None:
     namespace = Namespace.parse(facts.storage_namespace)
     repository = OpenRepository(facts, namespace, api, view, cast(Any, None), options, clock)
     try:
-        for each in brought_back(repository, run_id, (), f"restore at {world.time.now}", world.log.append):
+        for each in restoring.restore(repository, run_id, (), f"restore at {world.time.now}", world.log.append):
             assert each.fate.is_well, each
     except CollectionError as refusal:
         world.log.append(f"restore: {refusal}")

@@ -1,4 +1,4 @@
-"""Holding a repository's lock for work that is no collection."""
+"""A repository's lock for work that is no collection."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ from lakefs_gc_assets.collection.repository import OpenRepository
 
 
 @contextmanager
-def held(repository: OpenRepository, work: str, owner: str, warn: Callable[[str], None]) -> Iterator[Lock]:
-    """The lock, renewed in the background, released at the end; no run can be under way meanwhile.
+def locked(repository: OpenRepository, work: str, owner: str, warn: Callable[[str], None]) -> Iterator[Lock]:
+    """Holds the lock, renewed in the background, and releases it at the end; no run can be under way meanwhile.
 
     Args:
         work: what the lock is held for; it stands where a run's id does.
