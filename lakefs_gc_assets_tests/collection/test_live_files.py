@@ -136,6 +136,19 @@ class TestRanges:
             files(store).range(RangeRecord(name, b"a", b"a", 1, 0))
 
 
+class TestEntriesThatMayGo:
+    def test_leave_out_what_may_be_another_key_or_lie_in_another_bucket(self, store: LocalStore) -> None:
+        entries: dict[str | bytes, Staged] = {
+            "a": Staged(KEY),
+            "b": Staged(NAMESPACE.uri + KEY + "1", AddressType.FULL),
+            "c": Staged(KEY + "2%2Cx"),
+            "d": Staged(f"s3://reader-s3alias/repo/{KEY}3", AddressType.FULL),
+        }
+        record = put_range(store, entries)
+        assert files(store).entries(record).column("address").to_pylist() == [KEY, KEY + "1"]
+        assert read(files(store).range(record)) >= {KEY, KEY + "1", KEY + "2,x", KEY + "3"}
+
+
 class TestPaths:
     def test_are_all_those_at_which_a_range_may_reference_an_address(self, store: LocalStore) -> None:
         entries: dict[str | bytes, Staged] = {

@@ -56,6 +56,16 @@ def test_any_other_form_is_marked_only(store: LocalStore, namespace: Namespace, 
         ownership.require_own_addresses(answering(p=address), store, namespace, {"main": head})
 
 
+@pytest.mark.parametrize("uri", ["s3://bucket/my%20repo", "s3://bucket/repo?x", "local://repo/my%20folder"])
+def test_a_namespace_that_the_server_decodes_is_marked_only(store: LocalStore, uri: str) -> None:
+    """What is linked there is staged by a full address that the server leaves out of uncommitted data."""
+    namespace = Namespace.parse(uri)
+    head = put_commit_objects(store, {"p": Staged("data/x")})
+    for api, heads in ((answering(p=namespace.uri + "data/x"), {"main": head}), (answering(), {})):
+        with pytest.raises(GuardTripped, match=r"address form: .*decodes.*can be marked, not swept"):
+            ownership.require_own_addresses(api, store, namespace, heads)
+
+
 def test_only_objects_of_its_own_tell(store: LocalStore) -> None:
     head = put_commit_objects(store, {"a": IMPORTED, "b": Staged("data/x"), "c": Staged("elsewhere/x")})
     api = answering(a="s3://elsewhere/x", b=LOCAL.uri + "data/x", c="s3://elsewhere/x")

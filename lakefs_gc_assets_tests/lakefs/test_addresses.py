@@ -18,6 +18,16 @@ SPELLINGS_OF_A_NAMESPACE = {
     "s3://bucket/repo": ["s3://bucket/repo/", "s3a://bucket/repo/", "s3n://bucket/repo/", "S3://bucket/repo/"],
     "s3://bucket": ["s3://bucket/", "s3a://bucket/"],
     "s3://bucket/a b/repo/": ["s3://bucket/a b/repo/", "s3a://bucket/a%20b/repo/", "s3://bucket//a b//repo/"],
+    # The bucket itself, by the alias of an access point, and the other way round.
+    "s3://bucket/shared": [
+        "s3://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/shared/",
+        "s3a://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/shared/",
+        "s3a://arn:aws:s3:eu-central-1:123456789012:accesspoint/reader/shared/",
+    ],
+    "s3://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/repo": ["s3://bucket/repo/", "s3a://other-s3alias/repo/"],
+    # lakeFS decodes the path of a namespace, and spells addresses by what it then is.
+    "s3://bucket/my%20repo": ["s3://bucket/my%20repo/", "s3://bucket/my repo/", "s3a://bucket/my repo/"],
+    "s3://bucket/100%25%2520": ["s3://bucket/100%25%2520/", "s3://bucket/100%%20/"],
     "gs://bucket/repo": ["gs://bucket/repo/", "gcs://bucket/repo/"],
     "local://repo": ["local://repo/"],
     "https://account.blob.core.windows.net/container/repo": [
@@ -93,6 +103,8 @@ OTHER_PLACES = {
         "s3://bucket2/repo/",
         "s3://bucke/repo/",
         "s3://bucket.repo/",
+        "s3://reader-s3alias/repo2/",
+        "gs://reader-s3alias/repo/",
         "gs://bucket/repo/",
         "https://bucket/repo/",
         "local://bucket/repo/",
@@ -107,6 +119,7 @@ OTHER_PLACES = {
         "abfs://account@container.dfs.core.windows.net/repo/",
         "s3://account/container/repo/",
     ],
+    "s3://bucket/my%20repo": ["s3://bucket/my%20repo2/", "s3://bucket/my+repo/", "s3://bucket/myrepo/"],
     "local://repo": ["local://repo2/", "local://rep/", "local:///repo/", "s3://repo/"],
 }
 
@@ -168,6 +181,49 @@ def test_where_a_namespace_lies() -> None:
     assert location("local://repo") == Location("local", "repo", "")
     assert location("https://a.blob.core.windows.net/c/repo") == location("abfs://c@a.dfs.core.windows.net/repo/")
     assert Namespace.parse("s3://bucket/repo//").uri == "s3://bucket/repo/"
+
+
+@pytest.mark.parametrize(
+    ("uri", "key"),
+    [
+        ("s3://bucket/my%20repo", "my repo/"),
+        ("s3://bucket/my+repo", "my+repo/"),
+        ("s3://bucket/%C3%A9/x", "é/x/"),
+        ("s3://bucket/100%25", "100%/"),
+        ("s3://bucket/my%2520repo", "my%20repo/"),
+        ("s3://bucket/repo?version=1", "repo/"),
+        ("gs://bucket/my%20repo/", "my repo/"),
+        ("https://account.blob.core.windows.net/container/my%20repo", "my repo/"),
+        ("local://repo/my%20folder", "my folder/"),
+    ],
+)
+def test_keys_lie_where_lakefs_decodes_them_to(uri: str, key: str) -> None:
+    namespace = Namespace.parse(uri)
+    assert namespace.location.key == key
+    assert namespace.uri == uri.rstrip("/") + "/"
+    assert Namespace.parse(namespace.uri) == namespace
+    assert namespace.is_escaped == (key not in namespace.uri)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/%zz", "s3://bucket/100%", "s3://bucket/%ff", "s3://buck%65t/repo"])
+def test_a_namespace_that_cannot_be_decoded_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"storage namespace .* cannot be decoded"):
+        Namespace.parse(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "address", "doubtful"),
+    [
+        ("s3://bucket/repo", "s3://bucket/repo/data/x", False),
+        ("s3://bucket/repo", "data/x", False),
+        ("s3://bucket/repo", "s3://reader-s3alias/repo/data/x", True),
+        ("s3://reader-s3alias/repo", "s3://bucket/repo/data/x", True),
+        ("s3://reader-s3alias/repo", "s3://reader-s3alias/repo/data/x", False),
+        ("s3://bucket/repo", "s3://other/repo/data/x", False),
+    ],
+)
+def test_whether_an_access_point_leads_to_the_bucket_is_not_known(uri: str, address: str, doubtful: bool) -> None:
+    assert Namespace.parse(uri).may_lie_elsewhere(address) == doubtful
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,6 @@ class Run:
     this: Step[ArrowRows] | None = None
     plan: Plan = field(init=False)
     started_at: datetime = field(init=False)
-    listed_now: frozenset[str] = frozenset()
     _kept: bool = False
     _opened: bool = False
 

@@ -49,6 +49,7 @@ class Exactness:
 
     Attributes:
         settled_since: by run id and slice, true time; slices are settled for all runs that build on the run.
+        listed_now: by run id, the addresses that the run listed itself.
         compared: how many optimized marks were compared with objects that nothing references.
         late: how many objects only a clean run marks.
     """
@@ -58,6 +59,7 @@ class Exactness:
     settled_since: dict[str, dict[str, float]] = field(default_factory=dict)
     elsewhere: dict[str, list[Row]] = field(default_factory=dict)
     committed: dict[str, set[str]] = field(default_factory=dict)
+    listed_now: dict[str, frozenset[str]] = field(default_factory=dict)
     compared: int = 0
     late: int = 0
 

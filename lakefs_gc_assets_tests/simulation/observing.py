@@ -74,7 +74,7 @@ def _lists(list_objects: Callable[..., Any]) -> Callable[..., Any]:
             watch.exactness.listing(step.plan, parts)
         written = list_objects(step, parts)
         rows = rows_of_files(watch.exactness.store, FRAMES[STEPS[0]], written)
-        _run_of(step).listed_now = frozenset(row["address"] for row in rows)
+        watch.exactness.listed_now[step.plan.run_id] = frozenset(row["address"] for row in rows)
         return written
 
     return watched
@@ -162,7 +162,8 @@ def _subtracts(subtract_live: Callable[..., Any]) -> Callable[..., Any]:
 
 def _compare_mark(own: Run, reasons: dict[str, Kept | None], sighted: set[str]) -> None:
     exactness, run_id = own.watch.exactness, own.run_id
-    listed = [row for row in stored_rows(exactness.store, run_id, STEPS[0]) if row["address"] in own.listed_now]
+    now = exactness.listed_now[run_id]
+    listed = [row for row in stored_rows(exactness.store, run_id, STEPS[0]) if row["address"] in now]
     exactness.marked(own.plan, listed, addresses(exactness.store, run_id, STEPS[1]), sighted, reasons)
 
 
