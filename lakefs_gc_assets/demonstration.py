@@ -95,7 +95,7 @@ def _run(
 
     succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
     if not succeeded:
-        raise CollectionError(error or f"run {run_id} failed")
+        raise error or CollectionError(f"run {run_id} failed")
     return run_id
 
 

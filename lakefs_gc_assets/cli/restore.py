@@ -11,6 +11,7 @@ import click
 import pyarrow as pa
 
 from lakefs_gc_assets import restoring
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
 from lakefs_gc_assets.collection.restoring import Fate
@@ -37,7 +38,7 @@ def restore(file: Path | None, repository: str | None, run_id: str, addresses: t
     delete markers go that the run's receipts name, where they are still the newest version, and nothing else. May be
     repeated. The next run is a clean one.
 
-    Exit status 0 if every object is there again, 1 otherwise.
+    Exit status 0 if every object is there again, 6 if not.
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
     if dry_run:
@@ -51,7 +52,7 @@ def restore(file: Path | None, repository: str | None, run_id: str, addresses: t
         click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
     click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))
     if not all(fate.is_well for fate in counts):
-        sys.exit(1)
+        sys.exit(Status.INCOMPLETE)
 
 
 def _describe(planned: pa.Table) -> Iterator[str]:

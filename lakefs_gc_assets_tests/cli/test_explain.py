@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.explain import verdict
 from lakefs_gc_assets.collection import receipts, run_folder
 from lakefs_gc_assets.collection.explanation import Decision, Explanation
@@ -146,7 +147,7 @@ def test_addresses_in_full(made: RetainedRepository, explain: Invoke) -> None:
     assert lines(explain(f"local://repo/{relative}")) == lines(explain(relative))
     for outside in ("local://other/data/x", "s3://bucket/repo/data/x"):
         result = explain(outside)
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
         assert f"{outside} lies outside of local://repo/" in result.stderr
 
 
