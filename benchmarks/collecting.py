@@ -60,7 +60,7 @@ def main() -> None:
     loaded = _counting(load(asked.configuration))
     spark_session.start(loaded.configuration.spark)
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
-    from lakefs_gc_assets import running
+    from lakefs_gc_assets.cli.run import collect
     from lakefs_gc_assets.collection.plan import Flow
 
     counting.install()
@@ -73,7 +73,7 @@ def main() -> None:
         print(json.dumps({"at": time.time(), "line": line, **vars(counts)}), flush=True)
 
     try:
-        succeeded, told = running.collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
+        succeeded, told = collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
     except CollectionError as error:
         sys.exit(f"benchmarks: {error}")
     progress("the end")

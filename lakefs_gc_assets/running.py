@@ -1,54 +1,27 @@
-"""Running a collection in this process, and telling a person what runs did: what the command line is made of."""
+"""Running a collection in this process: for the command line, for EMR Serverless, and for demonstrations."""
 
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import takewhile
 
 import dagster as dg
 
-from lakefs_gc_assets import automation, emptying
-from lakefs_gc_assets.collection import lock, report, run_folder
-from lakefs_gc_assets.collection.clock import Clock, SystemClock
+from lakefs_gc_assets import automation
+from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.definitions import build
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import FLOW_TAG
 from lakefs_gc_assets.resources import Collector, collector
-from lakefs_gc_assets.sizes import size
 
 Progress = Callable[[str], None]
 _STACK = ("\tat ", "  File ", "Traceback ")
 _LINE = 1000
-
-
-def collect(
-    loaded: Loaded, sweep: bool | None, progress: Progress, clock: Clock | None = None, flow: Flow = Flow.CLEAN
-) -> tuple[bool, list[str]]:
-    """Opens a run and makes it in this process.
-
-    Args:
-        sweep: whether to delete; None for what the settings say.
-        progress: is told each line as it happens.
-    Returns:
-        Whether the run succeeded, and what to tell of it.
-    Raises:
-        CollectionError: where the run could not be opened, or a step ended it.
-    """
-    clock = clock or SystemClock()
-    with instance() as home:
-        succeeded, run_id, error = execute(loaded, sweep, progress, clock, home, flow)
-    if error is not None:
-        raise CollectionError(f"run {run_id} failed: {error}")
-    found = report.read(opened(loaded, clock).open().store, run_id)
-    if found is None:
-        raise CollectionError(f"run {run_id} left no report")
-    return succeeded and found.success, described(found)
 
 
 def execute(
@@ -132,59 +105,3 @@ def one_line(text: str) -> str:
     """The beginning of a message, without the stack that may follow."""
     lines = takewhile(lambda line: not line.startswith(_STACK), text.strip().splitlines())
     return " ".join(line.strip() for line in lines)[:_LINE]
-
-
-def described(found: Report) -> list[str]:
-    """What a person wants to know of a run that came to its end, in lines."""
-    counts, sizes = found.counts, found.object_bytes
-    lines = [
-        f"run {found.run_id} of {found.repository}, {found.flow}: {found.ending.value}",
-        *([f"  a clean run, because {found.why_clean}"] if found.why_clean else []),
-        f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "
-        f"{counts['slices_listed']:,} slices, cutoff {found.cutoff:%F %T}Z",
-        f"  uncommitted {counts['uncommitted']:>12,} addresses",
-        f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, "
-        f"by the {found.commit_source}, {counts['ranges_read']:,} ranges read",
-        f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
-        *(f"  kept        {count:>12,} objects: {reason}" for reason, count in sorted(found.kept.items())),
-    ]
-    if found.moved:
-        lines.append(
-            f"  quarantined {counts['quarantined']:>12,} objects, {size(sizes['quarantined'])}: moved, not freed"
-        )
-    if not found.dry_run and (counts["deleted"] or not found.moved):
-        lines.append(f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}")
-    if not found.dry_run:
-        lines.append(
-            f"  not gone    {counts['failed']:>12,} failed, {counts['kept_live']:,} kept as live at the recheck"
-        )
-    lines += [f"  warning: {warning}" for warning in found.warnings]
-    if found.dry_run and counts["candidates"]:
-        lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
-    return lines
-
-
-def summary(loaded: Loaded, runs: int) -> Iterator[str]:
-    """The last runs, newest first, and the lock."""
-    repository = opened(loaded, SystemClock()).open()
-    yield f"{repository.facts.id} at {repository.namespace.uri}"
-    holder = lock.holder(repository.store)
-    yield f"lock: {holder}" if holder else "lock: free"
-    quarantine = emptying.to_purge(repository, None)
-    for moved in (*quarantine.due, *quarantine.waiting):
-        there = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
-        yield f"quarantine: {there} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
-    run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
-    for run_id in run_ids:
-        found = report.read(repository.store, run_id)
-        yield f"{run_id}  {_line(found)}" if found else f"{run_id}  not ended"
-    if not run_ids:
-        yield "no runs yet"
-
-
-def _line(found: Report) -> str:
-    kind = "dry run" if found.dry_run else "sweep"
-    start = f"{found.started_at:%F %T}Z  {found.flow}, {kind}: {found.ending.value}"
-    if not found.counts:
-        return f"{start}: {one_line(found.error or '')}"
-    return f"{start}; {found.counts['candidates']:,} candidates, {found.did}"

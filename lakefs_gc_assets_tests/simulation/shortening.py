@@ -15,7 +15,7 @@ def failure(history: History, bug: Bug) -> Violation | None:
     """How a history fails, None where it does not."""
     try:
         with bug.patches():
-            play(history, make_run=bug.run)
+            play(history)
     except Violation as violation:
         return violation
     return None

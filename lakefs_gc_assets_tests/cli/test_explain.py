@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.explain import verdict
 from lakefs_gc_assets.collection import receipts, run_folder
 from lakefs_gc_assets.collection.explanation import Decision, Explanation
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.explaining import verdict
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.local import LocalStore
 from lakefs_gc_assets_tests.embedded import clients

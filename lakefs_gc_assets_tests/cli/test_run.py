@@ -1,33 +1,37 @@
+"""`lakefs-gc run` and `lakefs-gc status` on recorded repositories, and how a run ends that goes wrong."""
+
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import checks, running
+from lakefs_gc_assets import checks
 from lakefs_gc_assets.checks import Violation
-from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli import opening, run
 from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
+from lakefs_gc_assets_tests.cli.invoked import (
+    LAKEFS_SECRET,
+    SECRET,
+    STORE_SECRET,
+    Invoke,
+    assert_one_line,
+    content_of,
+    invoke,
+    write,
+)
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, refused, replaying, truth_classes
 from lakefs_gc_assets_tests.lakefs.scripted_server import said, scripted
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-__all__ = ["replaying"]
-
-Invoke = Callable[..., Result]
-SECRET = "s3cr3t-that-nobody-may-see"
-LAKEFS_SECRET, STORE_SECRET = "TEST_LAKEFS_SECRET", "TEST_STORE_SECRET"
+__all__ = ["invoke", "replaying"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,113 +40,14 @@ def session(spark: SparkSession) -> None:
 
 
 @pytest.fixture
-def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """The command line in an empty folder, secrets in the environment."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    monkeypatch.setenv(LAKEFS_SECRET, SECRET)
-    monkeypatch.setenv(STORE_SECRET, SECRET)
-    return lambda *arguments: CliRunner().invoke(main, arguments)
-
-
-def assert_one_line(result: Result, *parts: str) -> None:
-    """One line on standard error that says what is wrong, and nothing else anywhere."""
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("lakefs-gc: ")
-    for part in parts:
-        assert part in lines[0]
-    assert SECRET not in result.output
-    assert ReplayServer.secret_access_key not in result.output
-
-
-def write(content: object, name: str = "lakefs-gc.yaml") -> Path:
-    file = Path(name)
-    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
-    return file
-
-
-def content_of(server: ReplayServer, collection: dict[str, object] | None = None, **lakefs: object) -> dict[str, Any]:
-    """A configuration file's content that reaches a replay; its secrets are in the environment."""
-    waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
-    return {
-        "repository": server.repository,
-        "lakefs": {
-            "endpoint": server.url,
-            "access_key_id": server.access_key_id,
-            "secret_access_key": {"env": LAKEFS_SECRET},
-            "retries": 0,
-            **lakefs,
-        },
-        "store": {
-            "endpoint_url": server.s3_url,
-            "region": "us-east-1",
-            "path_style": True,
-            "access_key_id": server.access_key_id,
-            "secret_access_key": {"env": STORE_SECRET},
-        },
-        "collection": {**waits, **(collection or {})},
-    }
-
-
-@pytest.fixture
 def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> GraphRuns:
     """A replayed repository that the configuration file in the working folder names, on its own clock."""
     runs = replaying("chain/1", deletes="overlay")
-    monkeypatch.setattr(running, "SystemClock", lambda: runs.clock)
+    for module in (opening, run):
+        monkeypatch.setattr(module, "SystemClock", lambda: runs.clock)
     monkeypatch.setenv(LAKEFS_SECRET, runs.server.secret_access_key)
     write(content_of(runs.server, {"max_candidate_share": 1}))
     return runs
-
-
-@pytest.mark.parametrize("command", ["", "run", "status"])
-def test_each_command_says_what_it_does(invoke: Invoke, command: str) -> None:
-    result = invoke(*command.split(), "--help")
-
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Usage: ")
-    if command:
-        assert "--config" in result.stdout
-        assert "--repository" in result.stdout
-    else:
-        assert {"run", "status"} <= set(re.findall(r"^  (\w+) ", result.stdout, re.MULTILINE))
-
-
-@pytest.mark.parametrize("command", ["run", "status"])
-def test_without_a_configuration(invoke: Invoke, command: str) -> None:
-    assert_one_line(invoke(command), "no configuration: give --config, set LAKEFS_GC_CONFIG")
-
-
-@pytest.mark.parametrize("command", ["run", "status"])
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        ("repository: [", ["x.yaml", "not YAML"]),
-        ("- a", ["x.yaml", "must hold sections"]),
-        ("lakefs: {}", ["no repository is named", "x.yaml"]),
-        ("repositry: a", ["x.yaml", "repositry"]),
-        ("{repository: a, lakefs: {endpint: b}}", ["x.yaml", "lakefs.endpint"]),
-        ("{repository: a, collection: {min_age_hours: -1}}", ["x.yaml", "collection.min_age_hours"]),
-        (f"{{repository: a, lakefs: {{secret_access_key: {SECRET}}}}}", ["lakefs.secret_access_key is a secret"]),
-        (f"{{repository: a, store: {{session_token: {SECRET}}}}}", ["store.session_token is a secret"]),
-        ("{repository: a, lakefs: {secret_access_key: {env: NOT_SET_X}}}", ["lakefs.secret_access_key", "NOT_SET_X"]),
-        ("{repository: a, lakefs: {endpoint: {env: NOT_SET_X}}}", ["lakefs.endpoint", "NOT_SET_X"]),
-    ],
-)
-def test_a_configuration_that_is_wrong(invoke: Invoke, command: str, content: str, parts: list[str]) -> None:
-    write(content, "x.yaml")
-
-    assert_one_line(invoke(command, "--config", "x.yaml"), *parts)
-
-
-def test_a_configuration_file_that_is_missing(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_one_line(invoke("run", "--config", "nowhere.yaml"), "nowhere.yaml", "No such file")
-
-    monkeypatch.setenv(CONFIGURATION_VARIABLE, "elsewhere.yaml")
-    assert_one_line(invoke("status"), "elsewhere.yaml", "No such file")
 
 
 def test_a_server_that_is_down(invoke: Invoke) -> None:
