@@ -46,27 +46,6 @@ def test_a_run_of_some_windows_collects_these_and_subtracts_all(replaying: Repla
     assert cells == {f"{opened.run_id}|2026-09"}
 
 
-def test_an_object_uploaded_in_parts_goes_an_hour_after_an_earlier_run_listed_it(replaying: Replaying) -> None:
-    runs = replaying("empty", max_candidate_share=1)
-    (parts,) = place_old(runs, days=3, etag="0123456789abcdef0123456789abcdef-3")
-    (whole,) = place_old(runs, days=3)
-
-    def marked() -> tuple[list[str], dict[str, int]]:
-        opened = runs.open()
-        result = runs.make(opened)
-        assert result.success, failures(result)
-        sightings = runs.table(opened.run_id, "sightings").to_pylist()
-        assert [(row["address"], row["first_listed_at"]) for row in sightings] == [(parts, first_listed_at)]
-        return runs.addresses(opened.run_id, "candidates"), runs.report(opened.run_id).kept
-
-    first_listed_at = runs.clock.now()
-    assert marked() == ([whole], {Kept.MULTIPART.value: 1})
-    runs.clock.sleep(3599)
-    assert marked() == ([whole], {Kept.MULTIPART.value: 1})
-    runs.clock.sleep(1)
-    assert marked() == (sorted([parts, whole]), {})
-
-
 def test_what_is_too_young_by_its_name_or_its_writing_stays(replaying: Replaying) -> None:
     runs = replaying("empty", max_candidate_share=1)
     now = runs.clock.now()

@@ -5,14 +5,14 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from lakefs_gc_assets.frames.manifest import Manifest
+from lakefs_gc_assets.frames.spark import StoredFrame
 from pyspark.sql import SparkSession
 
 from benchmarks.repositories import make_files
 from lakefs_gc_assets.collection import universe
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.frames import listing
-from lakefs_gc_assets.frames.manifest import Manifest
-from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collection.test_plan import PLAN

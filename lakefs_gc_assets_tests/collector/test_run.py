@@ -3,17 +3,17 @@
 from datetime import timedelta
 
 import pytest
-from pyspark.sql import DataFrame
 
-from lakefs_gc_assets.assets import deleted_report
-from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import approval
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets.frames.spark import StoredFrame
-from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.collector import sweeping
+from lakefs_gc_assets.collector.frames import DeletedFigures
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 
@@ -99,17 +99,17 @@ def test_a_listing_that_lacks_what_branches_hold_is_not_swept(runs: GraphRuns) -
 def test_a_long_sweep_rechecks_until_nothing_is_left(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = sorted(truth_classes("chain/1")[GARBAGE])
     left: list[int] = []
-    ask, one_pass = deleted_report.live_again, deleted_report._one_pass
+    ask, sweep_once = sweeping.find_live_again, sweeping.sweep_once
 
-    def counted(run: Step) -> list[tasks.Rows]:
+    def counted(step: Step[Rows]) -> Rows:
         left.append(len(garbage) - len(runs.server.deleted))
-        return ask(run)
+        return ask(step)
 
-    def four_at_a_time(run: Step, remaining: DataFrame, count: int) -> StoredFrame:
-        return one_pass(run, remaining.orderBy("address").limit(4).persist(), count)
+    def four_at_a_time(step: Step[Rows], remaining: Rows, count: int) -> StoredFrame[DeletedFigures]:
+        return sweep_once(step, dataframe_of(remaining).orderBy("address").limit(4).persist(), count)
 
-    monkeypatch.setattr(deleted_report, "live_again", counted)
-    monkeypatch.setattr(deleted_report, "_one_pass", four_at_a_time)
+    monkeypatch.setattr(sweeping, "find_live_again", counted)
+    monkeypatch.setattr(sweeping, "sweep_once", four_at_a_time)
     opened = runs.open()
     assert runs.make(opened, sweep=True).success
     assert left == list(range(len(garbage), 0, -4))
@@ -120,5 +120,24 @@ def test_a_long_sweep_rechecks_until_nothing_is_left(runs: GraphRuns, monkeypatc
 def test_a_recheck_that_is_never_valid_ends_the_run(runs: GraphRuns) -> None:
     runs.settings["recheck_valid_minutes"] = 1e-9
     swept = runs.make(runs.open(), sweep=True)
+    assert "raise collection.recheck_valid_minutes" in failures(swept)["deleted_report"]
+    assert runs.server.deleted == set()
+
+
+def test_a_recheck_is_valid_from_its_beginning(runs: GraphRuns) -> None:
+    """What became live while it asked was not asked for: a recheck that takes too long lets nothing be deleted."""
+    runs.settings["recheck_valid_minutes"] = 10
+    dumps: list[str] = []
+
+    def fault(method: str, target: str) -> None:
+        # The second dump is that of the recheck.
+        if method == "POST" and target.endswith("/dump"):
+            dumps.append(target)
+            if len(dumps) == 2:
+                runs.clock.sleep(601)
+
+    runs.server.fault = fault
+    swept = runs.make(runs.open(), sweep=True)
+    assert len(dumps) == 2
     assert "raise collection.recheck_valid_minutes" in failures(swept)["deleted_report"]
     assert runs.server.deleted == set()

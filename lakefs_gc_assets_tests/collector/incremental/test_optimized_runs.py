@@ -13,9 +13,11 @@ from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending, Report
-from lakefs_gc_assets.frames import manifest as manifests
+from lakefs_gc_assets.collector import manifest as manifests
+from lakefs_gc_assets.collector import stored_frame
+from lakefs_gc_assets.collector.frames import OPEN_DF
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.sources import tasks
+from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, replays, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
@@ -65,6 +67,13 @@ def carried(found: Report) -> Carry:
     return found.carry
 
 
+def change_open(store: ObjectStore, run_id: str) -> None:
+    """Replaces the manifest of the objects that wait by one that says something else."""
+    found = manifests.read(store, run_id, OPEN_DF)
+    later = dataclasses.replace(found.span, ended_at=found.span.ended_at + timedelta(seconds=1))
+    manifests.write(store, dataclasses.replace(found, span=later))
+
+
 def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) -> None:
     clean = collected(runs, Flow.CLEAN)
     assert (clean.flow, clean.ending) == ("clean", Ending.DELETED)
@@ -88,6 +97,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) ->
 
 def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     """As frames of many rows are; the driver keeps those of these recordings."""
+    monkeypatch.setattr(stored_frame, "LOCAL_ROWS", -1)
     monkeypatch.setattr(tasks, "LOCAL_ROWS", -1)
     stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])
     runs.server.undeletable = {stubborn}
@@ -166,7 +176,7 @@ def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
 def test_a_changed_frame_is_not_built_on(swept: GraphRuns) -> None:
     clean = last_report(swept)
     store = swept.repository.store
-    manifests.write(store, dataclasses.replace(manifests.read(store, clean.run_id, "open"), figures={"other": 1}))
+    change_open(store, clean.run_id)
     again = collected(swept)
     assert again.flow == "clean" and "open/manifest.json: digest" in (again.why_clean or "")
 
@@ -176,7 +186,7 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
 ) -> None:
     clean = last_report(swept)
     store = swept.repository.store
-    manifests.write(store, dataclasses.replace(manifests.read(store, clean.run_id, "open"), figures={"other": 1}))
+    change_open(store, clean.run_id)
     with monkeypatch.context() as unchecked:
         unchecked.setattr(carries, "require_frames", lambda *given: None)
         swept.clock.moment += DAY

@@ -6,14 +6,14 @@ from urllib.parse import parse_qs, urlparse
 
 import pyarrow as pa
 import pytest
+from lakefs_gc_assets.sources.hidden_staged import Cleared, clear, known_contents
+from lakefs_gc_assets.sources.references import References
 from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collection import commits, digests
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.lakefs import ranges, xids
-from lakefs_gc_assets.sources.hidden_staged import Cleared, clear, known_contents
-from lakefs_gc_assets.sources.references import References
 from lakefs_gc_assets_tests.frames.frame_rows import listed
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings

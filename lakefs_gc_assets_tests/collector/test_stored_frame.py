@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lakefs_gc_assets.frames.manifest import Manifest
+from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.frames import spark as frames
-from lakefs_gc_assets.frames.manifest import Manifest
-from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
 from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.sources.failures import from_worker
 from lakefs_gc_assets.storage.opening import StoreOpener

@@ -8,19 +8,20 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.assets import step as step_module
-from lakefs_gc_assets.assets.step import renewed
 from lakefs_gc_assets.collection import commits, run_folder
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector import manifest as manifests
+from lakefs_gc_assets.collector import step as steps
+from lakefs_gc_assets.collector.frames import FRAMES, STEPS, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.step import renewed
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.errors import LockLost, StorageError
-from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.io_manager import FrameIOManager
-from lakefs_gc_assets.frames.spark import StoredFrame
-from lakefs_gc_assets.partitions import RANGE_END_TAG, RANGE_START_TAG
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, refused, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
+from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 
 __all__ = ["replaying"]
 
@@ -34,7 +35,7 @@ def runs(replaying: Replaying) -> GraphRuns:
 
 def change_manifest(runs: GraphRuns, run_id: str, frame: str, **span: object) -> None:
     store = runs.repository.store
-    found = manifests.read(store, run_id, frame)
+    found = manifests.read(store, run_id, FRAMES[frame])
     manifests.write(store, replace(found, span=replace(found.span, **cast(Any, span))))
 
 
@@ -43,7 +44,7 @@ def test_a_run_keeps_its_lock_until_its_end_and_gives_it_back(runs: GraphRuns, m
     held: list[str | None] = []
     handle_output = FrameIOManager.handle_output
 
-    def noting(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame) -> None:
+    def noting(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         held.append(runs.lock_holder())
         handle_output(self, context, obj)
 
@@ -102,7 +103,7 @@ def test_frames_of_two_attempts_are_refused(runs: GraphRuns) -> None:
 def test_frames_in_an_unsafe_order_are_refused(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=FIRST_THREE).success
-    found = manifests.read(runs.repository.store, opened.run_id, "uncommitted_df")
+    found = manifests.read(runs.repository.store, opened.run_id, UNCOMMITTED_DF)
     change_manifest(runs, opened.run_id, "committed_df", started_at=found.span.ended_at - timedelta(microseconds=1))
 
     result = runs.make(opened, assets=["candidates"])
@@ -122,17 +123,6 @@ def test_an_ended_run_is_not_begun_again(runs: GraphRuns) -> None:
     assert made(result) == []
     assert runs.report(opened.run_id) == before
     assert runs.lock_holder() is None
-
-
-@needs_recordings
-def test_one_run_id_belongs_to_one_dagster_run(runs: GraphRuns) -> None:
-    opened = runs.open()
-    first = runs.make(opened, assets=["store_df"])
-
-    second = runs.make(opened)
-
-    assert f"already collected by Dagster run {first.run_id}" in failures(second)["store_df"]
-    assert made(second) == []
 
 
 @needs_recordings
@@ -199,15 +189,15 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step before kept the lock for it: others need not wait until it expires."""
-    acquired, asked = step_module.acquired, []
+    acquire, asked = steps.acquire, []
 
     def failing(repository: OpenRepository, run_id: str, owner: str) -> Lock:
         asked.append(run_id)
         if len(asked) == 2:
             raise StorageError("the store is away")
-        return acquired(repository, run_id, owner)
+        return acquire(repository, run_id, owner)
 
-    monkeypatch.setattr(step_module, "acquired", failing)
+    monkeypatch.setattr(steps, "acquire", failing)
     opened = runs.open()
 
     result = runs.make(opened)
@@ -215,6 +205,57 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
     assert failures(result) == {"uncommitted_df": "StorageError: the store is away"}
     assert runs.report(opened.run_id).error == "StorageError: the store is away"
     assert runs.lock_holder() is None
+
+
+@needs_recordings
+@pytest.mark.parametrize(
+    ("begins", "ended_in"),
+    [("prepare_uncommited", "uncommitted_df"), ("/dump", "committed_df"), ("between steps", "committed_df")],
+)
+def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, begins: str, ended_in: str
+) -> None:
+    """It answers nothing any more, also to whoever ends the run."""
+    opened = runs.open()
+    gone: list[str] = []
+
+    def fault(method: str, target: str) -> ApiAnswer | None:
+        if begins in target:
+            gone.append(target)
+        return refused(503, "away for maintenance") if gone else None
+
+    handle_output = FrameIOManager.handle_output
+
+    def going(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
+        handle_output(self, context, obj)
+        if begins == "between steps" and obj.name == "uncommitted_df":
+            gone.append(obj.name)
+
+    monkeypatch.setattr(FrameIOManager, "handle_output", going)
+    runs.server.fault = fault
+
+    result = runs.make(opened)
+
+    assert gone
+    assert list(failures(result)) == [ended_in]
+    assert "away for maintenance" in failures(result)[ended_in]
+    runs.server.fault = lambda method, target: None
+    report = runs.report(opened.run_id)
+    assert (report.success, report.ending.value) == (False, "failed")
+    assert "away for maintenance" in str(report.error)
+    assert runs.lock_holder() is None
+    assert runs.server.deleted == set()
+
+
+@needs_recordings
+def test_each_step_tells_how_many_rows_it_stored_and_how_long_it_took(runs: GraphRuns) -> None:
+    opened = runs.open()
+
+    assert runs.make(opened, sweep=False).success
+
+    for name in STEPS:
+        rows = runs.frame(opened.run_id, name).count
+        assert any(f"{name}: {rows:,} rows in 0.0 s" in line for line in runs.lines), runs.lines
 
 
 @needs_recordings
@@ -241,36 +282,6 @@ def test_a_lock_of_another_run_ends_the_step(runs: GraphRuns) -> None:
 
     assert "somebody collects this repository" in failures(result)["store_df"]
     assert "somebody" in str(runs.lock_holder())
-
-
-@needs_recordings
-def test_a_range_without_partitions_is_refused(runs: GraphRuns) -> None:
-    opened = runs.open()
-    turned = {RANGE_START_TAG: opened.tags[RANGE_END_TAG], RANGE_END_TAG: opened.tags[RANGE_START_TAG]}
-
-    result = runs.make(opened, tags=turned)
-
-    assert "the selection covers no partition" in failures(result)["store_df"]
-
-
-@needs_recordings
-def test_two_run_ids_at_once_are_refused(runs: GraphRuns) -> None:
-    first, second = runs.open(), runs.open()
-
-    result = runs.make(first, tags={RANGE_END_TAG: second.tags[RANGE_END_TAG]})
-
-    assert "covers 2 run ids" in failures(result)["store_df"]
-
-
-@needs_recordings
-def test_later_steps_are_asked_for_the_same_windows(runs: GraphRuns) -> None:
-    opened = runs.open()
-    assert len(opened.windows) > 1
-    assert runs.make(opened, assets=["store_df"]).success
-
-    result = runs.make(opened, assets=["uncommitted_df"], tags={RANGE_END_TAG: opened.tags[RANGE_START_TAG]})
-
-    assert "select the same windows" in failures(result)["uncommitted_df"]
 
 
 class FailingLock:

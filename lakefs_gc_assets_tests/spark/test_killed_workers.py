@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.collection.report import Ending
+from lakefs_gc_assets.collector.frames import STEPS
 from lakefs_gc_assets_tests import process_tree
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
@@ -51,7 +51,7 @@ def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_sa
     put, delete = overlay.put, overlay.delete
 
     def putting(key: str, *arguments: Any) -> Any:
-        for phase in ORDER[:-1]:
+        for phase in STEPS[:-1]:
             if f"/{phase}/slice_window=" in key:
                 killer.strike(phase)
         return put(key, *arguments)
@@ -59,15 +59,15 @@ def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_sa
     def deleting(key: str, *arguments: Any) -> None:
         delete(key, *arguments)
         if key.startswith("data/"):
-            killer.strike(ORDER[-1])
+            killer.strike(STEPS[-1])
 
     monkeypatch.setattr(overlay, "put", putting)
     monkeypatch.setattr(overlay, "delete", deleting)
     opened = runs.open()
 
     result: dg.ExecuteInProcessResult | dg.JobExecutionResult = runs.make(opened)
-    for number, phase in enumerate(ORDER, 1):
-        assert killer.killed == list(ORDER[:number])
+    for number, phase in enumerate(STEPS, 1):
+        assert killer.killed == list(STEPS[:number])
         assert list(failures(result)) == [phase], failures(result)
         assert phase not in made(result)
         shown = runs.instance.get_run_by_id(result.run_id)

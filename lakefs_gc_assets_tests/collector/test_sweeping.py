@@ -1,18 +1,15 @@
 import io
-from dataclasses import replace
 from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.assets.reporting import ending, figures
 from lakefs_gc_assets.collection import lock, receipts
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets_tests.collection.test_report import REPORT
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 
@@ -108,8 +105,8 @@ def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Rep
 
 def stage(runs: GraphRuns, run_id: str, address: str) -> None:
     """Makes the server's next preparation tell of one more staged address."""
-    figures = runs.frame(run_id, "uncommitted_df").manifest.figures
-    folder = f"_lakefs/retention/gc/uncommitted/{figures['server_run_ids'][0]}/uncommitted/"
+    (server_run_id,) = runs.frame(run_id, "uncommitted_df").figures.server_run_ids
+    folder = f"_lakefs/retention/gc/uncommitted/{server_run_id}/uncommitted/"
     buffer = io.BytesIO()
     pq.write_table(pa.table({"physical_address": [address], "creation_date": [0]}), buffer)
     runs.repository.store.put(folder + "late", buffer.getvalue())
@@ -217,34 +214,3 @@ def test_a_sweep_waits_before_its_dump_and_its_recheck(replaying: Replaying) -> 
     assert (min(deleted) - listed.ended_at).total_seconds() >= 600 + 30
     assert (runs.clock.now() - began).total_seconds() == 600 + 30
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
-
-
-@pytest.mark.parametrize(
-    ("sweep", "candidates", "failed", "moved", "expected"),
-    [
-        (False, 0, 0, False, Ending.NOTHING_TO_DELETE),
-        (True, 0, 0, True, Ending.NOTHING_TO_DELETE),
-        (False, 3, 0, True, Ending.MARKED),
-        (True, 3, 0, False, Ending.DELETED),
-        (True, 3, 1, False, Ending.PARTLY_DELETED),
-        (True, 3, 0, True, Ending.QUARANTINED),
-        (True, 3, 1, True, Ending.PARTLY_QUARANTINED),
-    ],
-)
-def test_how_a_run_ends(sweep: bool, candidates: int, failed: int, moved: bool, expected: Ending) -> None:
-    assert ending(sweep, candidates, failed, moved) is expected
-
-
-@pytest.mark.parametrize("moved", [False, True])
-def test_bytes_that_moved_to_quarantine_are_not_shown_as_deleted(moved: bool) -> None:
-    done, other = ("quarantined", "deleted") if moved else ("deleted", "quarantined")
-    report = replace(
-        REPORT,
-        ending=Ending.QUARANTINED if moved else Ending.DELETED,
-        counts={done: 3, other: 0, "failed": 1, "kept_live": 2},
-        object_bytes={done: 30, other: 0},
-    )
-    shown = figures(report)
-    assert (shown["ending"], shown[done], shown[f"{done}_bytes"]) == (report.ending.value, 3, 30)
-    assert shown["deleted_bytes"] == (0 if moved else 30)
-    assert (shown["failed"], shown["kept_live"]) == (1, 2)
