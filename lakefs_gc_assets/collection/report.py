@@ -44,7 +44,8 @@ class Report:
     Attributes:
         started_at: run start time.
         last_read_slice: the newest slice that was listed; empty where none was.
-        success: every step ended, and every deletion was accepted or none was asked for.
+        success: every step ended, and every deletion was accepted or none was asked for; failures that earlier runs had
+            noted as undeletable do not count.
         why_clean: why a run that was asked to be optimized was a clean one.
         predecessor: the run that an optimized run built on.
         carry: what a later run can build on; None where it cannot.
@@ -85,6 +86,12 @@ class Report:
     def moved(self) -> bool:
         """Whether candidates went to quarantine, or were to."""
         return self.ending in _MOVED or bool(self.counts.get("quarantined"))
+
+    @property
+    def only_undeletable(self) -> bool:
+        """Whether the run came to its end, and all that failed is noted as undeletable: another would do no better."""
+        failures = self.counts.get("failed", 0)
+        return self.ending is not Ending.FAILED and 0 < failures == self.counts.get("undeletable")
 
     @property
     def did(self) -> str:

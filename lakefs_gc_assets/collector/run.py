@@ -237,8 +237,11 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     written = [*sweep_candidates(step, candidates)] if swept else [*sweeping.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
     sweeping.require_all_decided(outcomes, candidates)
-    with step.engine.in_background(partial(count_amounts, step, outcomes)) as amounts:
-        ended = make_report(step, outcomes, leave(step, outcomes), amounts())
+    with step.engine.in_background(partial(count_amounts, step, outcomes)) as counted:
+        left, amounts = leave(step, outcomes), counted()
+    ended = make_report(
+        step, outcomes, left, amounts, sweeping.judge_failures(step, outcomes, amounts) if swept else None
+    )
     report.write(step.repository.store, ended)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
     return outcomes, ended

@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import approval, receipts
+from lakefs_gc_assets.collection import approval, receipts, undeletable
 from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.lock import LockToken
@@ -15,12 +15,13 @@ from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.collection.tables import RECEIPTS
+from lakefs_gc_assets.collection.undeletable import Failures, Verdict
 from lakefs_gc_assets.collection.validity import Validity
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frames import DELETED_REPORT, CandidateFigures, DeletedFigures
 from lakefs_gc_assets.collector.manifest import FrameFile
 from lakefs_gc_assets.collector.recheck import find_live_again
-from lakefs_gc_assets.collector.reporting import quarantines
+from lakefs_gc_assets.collector.reporting import Amounts, quarantines
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.errors import CollectionError
@@ -113,6 +114,27 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
             "nothing could be deleted in the time for which a recheck is valid: raise collection.recheck_valid_minutes"
         )
     return outcomes
+
+
+def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Amounts) -> Verdict:
+    """Says what failed deletions mean, and keeps the list of objects that cannot be deleted."""
+    engine, store = step.engine, step.repository.store
+    known = undeletable.read(store)
+    failed, rows = amounts.objects[Outcome.FAILED], outcomes.rows(engine, "address", "outcome", "error")
+    failures: list[tuple[str, str | None]] = []
+    if failed:
+        found = engine.collect(engine.where_among(rows, "outcome", (Outcome.FAILED.value,)), undeletable.LIMIT + 1)
+        failures = [(row["address"], row["error"]) for row in found.to_pylist()]
+    settled: set[str] = set()
+    if known:
+        listed = engine.table(pa.table({"address": pa.array([each.address for each in known], pa.string())}))
+        decided = engine.collect(engine.among_exactly(rows, listed, len(known))).to_pylist()
+        settled = {row["address"] for row in decided if row["outcome"] != Outcome.FAILED}
+    gone = amounts.objects[Outcome.ACCEPTED] + amounts.objects[Outcome.QUARANTINED]
+    verdict = undeletable.judge(known, Failures(failures, failed, gone), settled, step.repository.clock.now())
+    if verdict.undeletable != known:
+        undeletable.write(store, verdict.undeletable)
+    return verdict
 
 
 def leave_out(step: Step[R], remaining: R, outcomes: StoredFrame[DeletedFigures]) -> R:

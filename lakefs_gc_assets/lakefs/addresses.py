@@ -8,6 +8,9 @@ It reads a storage namespace in the same way: of `s3://bucket/my%20repo` the key
 
 Access points of S3 have aliases that look like buckets, and nobody but AWS knows to which bucket one leads: an address
 by an alias may lie in the namespace where its path does.
+
+On the blockstore `local` a server spells addresses with the folder of the blockstore in front: of `local://repo` they
+begin with `local:///var/lakefs/repo/`. That folder is the server's, and may be mounted elsewhere here: any is believed.
 """
 
 import re
@@ -17,6 +20,7 @@ from enum import IntEnum
 from urllib.parse import unquote
 
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _GS_SCHEMES = frozenset({"gs", "gcs"})
@@ -115,13 +119,9 @@ class Namespace:
         return bool(_ESCAPED.search(self.uri))
 
     def may_lie_elsewhere(self, address: str) -> bool:
-        """Whether an address counts as inside only because it cannot be known where an access point leads."""
+        """Whether an address counts as inside only because an access point or a folder is not known."""
         location = parse_location(address)
-        return (
-            location is not None
-            and location.bucket != self.location.bucket
-            and self.location.may_share_bucket(location)
-        )
+        return location is not None and location.bucket != self.location.bucket and any(self._readings(address))
 
     def relative(self, full_address: str) -> str | None:
         """The key below this namespace that a full address names, spelled as given; None where it lies outside."""
@@ -133,11 +133,28 @@ class Namespace:
             yield full_address[len(self.uri) :]
             return
         location = parse_location(full_address)
-        if location is None or not self.location.may_share_bucket(location):
+        if location is None:
+            return
+        if location.kind == "local":
+            yield from self._below_folders(location)
+        if not self.location.may_share_bucket(location):
             return
         for key in _spellings(location.key):
             if key.startswith(self.location.key):
                 yield key[len(self.location.key) :]
+
+    def _below_folders(self, location: Location) -> Iterator[str]:
+        """Every key that an absolute path may name, wherever the blockstore's folder lies; lakeFS's own names first."""
+        if self.location.kind != "local" or location.bucket:
+            return
+        own = "/" + f"{self.location.bucket}/{self.location.key}".lstrip("/")
+        found: list[str] = []
+        for path in _spellings(location.key):
+            start = path.find(own, 1)
+            while start > 0:
+                found.append(path[start + len(own) :])
+                start = path.find(own, start + 1)
+        yield from sorted(found, key=lambda key: not key.startswith((METADATA_PREFIX, DATA_PREFIX)))
 
     def live_keys(self, address: str, address_type: int) -> tuple[str, ...]:
         """Every key that a reference may mean; empty where it lies outside the namespace.

@@ -108,6 +108,10 @@ class TestRanges:
     def test_odd_spellings_are_not_taken_for_usual_ones(self, store: LocalStore, address: str) -> None:
         assert of_range(store, {"a": Staged(address)}) == set(NAMESPACE.live_keys(address, AddressType.RELATIVE))
 
+    def test_what_was_linked_on_a_servers_local_blockstore_is_live(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged(f"local:///var/lakefs/data/locns/{KEY},signature", AddressType.FULL)})
+        assert f"{KEY},signature" in read(files(store, Namespace.parse("local://locns")).range(record))
+
     def test_a_full_address_without_a_scheme_is_live(self, store: LocalStore) -> None:
         assert KEY in of_range(store, {"a": Staged(KEY, AddressType.FULL)})
 

@@ -29,7 +29,10 @@ SPELLINGS_OF_A_NAMESPACE = {
     "s3://bucket/my%20repo": ["s3://bucket/my%20repo/", "s3://bucket/my repo/", "s3a://bucket/my repo/"],
     "s3://bucket/100%25%2520": ["s3://bucket/100%25%2520/", "s3://bucket/100%%20/"],
     "gs://bucket/repo": ["gs://bucket/repo/", "gcs://bucket/repo/"],
-    "local://repo": ["local://repo/"],
+    # A real server puts the folder of its blockstore in front.
+    "local://repo": ["local://repo/", "local:///var/lakefs/repo/", "local:///repo/repo/", "local:///srv//data//repo/"],
+    "local://data/repo": ["local://data/repo/", "local:///var/lakefs/data/repo/", "local:///data/data/data/repo/"],
+    "local://repo/my%20folder": ["local:///var/lakefs/repo/my folder/"],
     "https://account.blob.core.windows.net/container/repo": [
         "https://account.blob.core.windows.net/container/repo/",
         "https://account.dfs.core.windows.net/container/repo/",
@@ -120,7 +123,7 @@ OTHER_PLACES = {
         "s3://account/container/repo/",
     ],
     "s3://bucket/my%20repo": ["s3://bucket/my%20repo2/", "s3://bucket/my+repo/", "s3://bucket/myrepo/"],
-    "local://repo": ["local://repo2/", "local://rep/", "local:///repo/", "s3://repo/"],
+    "local://repo": ["local://repo2/", "local://rep/", "local:///repo/", "s3://repo/", "local:///var/repo2/"],
 }
 
 
@@ -220,9 +223,11 @@ def test_a_namespace_that_cannot_be_decoded_is_refused(uri: str) -> None:
         ("s3://reader-s3alias/repo", "s3://bucket/repo/data/x", True),
         ("s3://reader-s3alias/repo", "s3://reader-s3alias/repo/data/x", False),
         ("s3://bucket/repo", "s3://other/repo/data/x", False),
+        ("local://repo", "local://repo/data/x", False),
+        ("local://repo", "local:///var/lakefs/repo/data/x", True),
     ],
 )
-def test_whether_an_access_point_leads_to_the_bucket_is_not_known(uri: str, address: str, doubtful: bool) -> None:
+def test_where_an_address_lies_may_be_unknown(uri: str, address: str, doubtful: bool) -> None:
     assert Namespace.parse(uri).may_lie_elsewhere(address) == doubtful
 
 
@@ -238,6 +243,20 @@ def test_a_namespace_without_a_bucket_is_refused() -> None:
     for wrong in ("s3:///repo", "gs:///repo", "https:///container/repo"):
         with pytest.raises(ConfigurationError, match="storage namespace"):
             Namespace.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("uri", "address", "key"),
+    [
+        ("local://locns", "local:///var/lakefs/locns/_lakefs/x", "_lakefs/x"),
+        ("local://locns", "local:///locns/locns/_lakefs/x", "_lakefs/x"),
+        ("local://gc", "local:///var/gc/_lakefs/retention/gc/uncommitted/x", "_lakefs/retention/gc/uncommitted/x"),
+        ("local://locns/inner", f"local:///var/locns/inner/{KEY}", KEY),
+        ("local://data", f"local:///data/data/{KEY}", KEY),
+    ],
+)
+def test_a_place_below_the_folder_of_a_blockstore(uri: str, address: str, key: str) -> None:
+    assert Namespace.parse(uri).relative(address) == key
 
 
 @needs_recordings
