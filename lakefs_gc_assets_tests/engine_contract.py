@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collection.address_hashes import SEED
@@ -145,6 +145,10 @@ def _sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"rows": [len(addresses)], "characters": [sum(map(len, addresses))]}, _OUT_OF)
 
 
+def _unchanged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
 def _read_and_tell(folder: Path) -> Callable[[int], Iterator[pa.RecordBatch]]:
     """Reads a number as one row, and leaves a file that says so, wherever it is read."""
 
@@ -175,21 +179,28 @@ class EngineContract(Generic[R]):
         examples: how often each test is tried.
         least: rows of a frame, at the least: where each try is slow, one has many rows.
         most: rows of a frame, at the most.
+        shrinks: whether a case that fails is made smaller, which tries it often.
         hashes: whether `without` compares by a hash.
     """
 
     examples: ClassVar[int]
     least: ClassVar[int]
     most: ClassVar[int]
+    shrinks: ClassVar[bool]
     hashes: ClassVar[bool]
 
     def frames(self, rows: st.SearchStrategy[Draw]) -> st.SearchStrategy[list[Draw]]:
-        """Rows of a frame."""
-        return st.lists(rows, min_size=self.least, max_size=self.most)
+        """Rows of a frame; those of a frame that must be large are not all the same."""
+        return st.lists(rows, min_size=self.least, max_size=self.most).filter(
+            lambda drawn: 3 * len(set(map(repr, drawn))) >= self.least
+        )
 
     def check(self, test: Callable[..., None], *strategies: st.SearchStrategy[Any]) -> None:
         """Tries a test with what strategies draw."""
-        tried = settings(max_examples=self.examples, suppress_health_check=list(HealthCheck), deadline=None)
+        phases = (Phase.generate, Phase.shrink) if self.shrinks else (Phase.generate,)
+        tried = settings(
+            max_examples=self.examples, phases=phases, suppress_health_check=list(HealthCheck), deadline=None
+        )
         tried(given(*strategies)(test))()
 
     def rows(self, engine: Engine[R], table: pa.Table, chance: random.Random) -> R:
@@ -206,7 +217,7 @@ class EngineContract(Generic[R]):
             case 2:
                 return engine.read([pieces[:1], [], pieces[1:]], pa.Table.to_batches, table.schema)
             case 3:
-                return engine.map_batches(engine.table(table), iter, table.schema)
+                return engine.map_batches(engine.table(table), _unchanged, table.schema)
             case _:
                 rest = engine.read([[piece] for piece in pieces[1:]], pa.Table.to_batches, table.schema)
                 return engine.union(engine.table(pieces[0]), rest)
@@ -296,7 +307,7 @@ class EngineContract(Generic[R]):
     def test_one_row_of_each_address(self, engine: Engine[R]) -> None:
         def test(one: list[Row], two: list[Row], count: int, chance: random.Random) -> None:
             frames = [self.rows(engine, _table(rows, LISTED), chance) for rows in (one, two)]
-            found = engine.collect(engine.map_distinct(frames, iter, LISTED, count)).to_pylist()
+            found = engine.collect(engine.map_distinct(frames, _unchanged, LISTED, count)).to_pylist()
             assert sorted(row["address"] for row in found) == sorted({row["address"] for row in one + two})
             assert _bag(found) <= _bag(one + two)
 
@@ -362,7 +373,7 @@ class EngineContract(Generic[R]):
         with pytest.raises(Exception, match="null"):
             engine.count(engine.without(nameless, live, count=3))
         with pytest.raises(Exception, match="null"):
-            engine.count(engine.map_distinct([nameless], iter, _NAMELESS, 3))
+            engine.count(engine.map_distinct([nameless], _unchanged, _NAMELESS, 3))
 
     def test_addresses_are_compared_as_strings(self, engine: Engine[R]) -> None:
         def test(rows: list[Row], some: list[Row], count: int | None, chance: random.Random) -> None:
@@ -387,7 +398,10 @@ class EngineContract(Generic[R]):
         assert engine.collect(engine.among_exactly(rows, some)).to_pylist() == [{"size": 2, "address": "b"}]
         assert engine.collect(engine.without_exactly(rows, some)).to_pylist() == [{"size": 1, "address": "a"}]
         assert engine.collect(engine.without(rows, some, count=3)).to_pylist() == [{"size": 1, "address": "a"}]
-        assert engine.collect(engine.map_distinct([some], iter, table.schema, 3)).column_names == ["size", "address"]
+        assert engine.collect(engine.map_distinct([some], _unchanged, table.schema, 3)).column_names == [
+            "size",
+            "address",
+        ]
         assert engine.count_by_sets(rows, some, count=3) == {1: 1, 3: 1}
 
     def test_rows_without_an_equal_in_some_columns(self, engine: Engine[R]) -> None:

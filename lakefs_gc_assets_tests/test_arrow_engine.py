@@ -15,6 +15,7 @@ class TestArrowEngine(EngineContract[ArrowRows]):
     examples = 60
     least = 0
     most = 30
+    shrinks = True
     hashes = False
 
     @pytest.fixture

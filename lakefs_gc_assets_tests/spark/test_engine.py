@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.spark.engine import FEW_ADDRESSES, SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
-from lakefs_gc_assets_tests.engine_contract import COLLISIONS, CUTOFF, ODD_ADDRESSES, EngineContract
+from lakefs_gc_assets_tests.engine_contract import COLLISIONS, CUTOFF, ODD_ADDRESSES, SAME_HASH, EngineContract
 from lakefs_gc_assets_tests.frames.frame_rows import listed, live
 
 
@@ -23,6 +23,7 @@ class TestSparkEngine(EngineContract[Rows]):
     examples = 2
     least = 70
     most = 120
+    shrinks = False
     hashes = True
 
     @pytest.fixture
@@ -94,9 +95,9 @@ def test_what_is_done_to_rows_that_tasks_read_is_done_while_they_read(engine: Sp
 
 
 def marked(engine: Engine[R], seed: int) -> list[Counter[tuple[object, ...]]]:
-    """What a mark and a recheck come to, with everything that lies between them."""
+    """What a mark and a recheck come to, with everything that lies between them; of no two addresses with one hash."""
     chance = random.Random(seed)
-    names = [f"{address}{number}" for address in ODD_ADDRESSES for number in ("", "0")]
+    names = sorted({f"{address}{number}" for address in ODD_ADDRESSES for number in ("", "0")} - SAME_HASH.keys())
 
     def some(share: float) -> list[str]:
         return [name for name in names if chance.random() < share]
