@@ -8,7 +8,7 @@ from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.guards import Mark
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.collection.report import Report, ending
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frames import (
     CANDIDATES_DF,
@@ -99,7 +99,7 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
         previous_run=plan.previous_run,
         dry_run=not swept,
         success=not failed,
-        ending=ending(swept, mark.candidates, failed, quarantines(step) and not objects[Outcome.ACCEPTED]),
+        ending=ending(swept, quarantines(step), objects),
         started_at=plan.started_at,
         ended_at=step.repository.clock.now(),
         cutoff=plan.cutoff,
@@ -114,6 +114,7 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
             "commits": committed.figures.commits,
             "branches": mark.branches,
             "missing": mark.missing,
+            "lost": candidates.figures.lost,
             "ranges_read": committed.figures.ranges_read,
             **committed.figures.retention,
             "candidates": mark.candidates,
@@ -136,33 +137,39 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
         predecessor=plan.predecessor,
         carry=left if isinstance(left, Carry) else None,
         no_carry=left if isinstance(left, str) else None,
-        warnings=list_warnings(mark, committed, step.repository.settings, swept),
+        warnings=list_warnings(mark, candidates, committed, step.repository.settings, swept),
     )
 
 
 def list_warnings(
-    mark: Mark, committed: StoredFrame[CommittedFigures], settings: CollectionSettings, swept: bool
+    mark: Mark,
+    candidates: StoredFrame[CandidateFigures],
+    committed: StoredFrame[CommittedFigures],
+    settings: CollectionSettings,
+    swept: bool,
 ) -> tuple[str, ...]:
     """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
+    lost = describe_losses(candidates)
     tripped = () if swept else guards.tripped(mark, settings)
-    return committed.figures.retention_warnings + tuple(f"a sweep would be refused: {guard}" for guard in tripped)
+    return (
+        *([lost] if lost else []),
+        *committed.figures.retention_warnings,
+        *(f"a sweep would be refused: {guard}" for guard in tripped),
+    )
+
+
+def describe_losses(candidates: StoredFrame[CandidateFigures]) -> str | None:
+    """What is referenced although earlier runs deleted it: the most important figure of all. None where nothing is."""
+    lost, examples = candidates.figures.lost, candidates.figures.lost_examples
+    if not lost:
+        return None
+    return (
+        f"{lost:,} objects that earlier runs deleted are held by a branch head or by staging, such as "
+        f"{', '.join(examples)}. `lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address "
+        "ADDRESS` brings it back where the bucket keeps versions or the run moved it to quarantine"
+    )
 
 
 def quarantines(step: Step[R]) -> bool:
     """Whether a sweep of the run moves candidates to quarantine."""
     return step.repository.settings.sweep_mode == "quarantine"
-
-
-def ending(swept: bool, candidates: int, failed: int, moved: bool = False) -> Ending:
-    """How a run that came to its end ended.
-
-    Args:
-        moved: whether the sweep moved candidates to quarantine, all of them.
-    """
-    if not candidates:
-        return Ending.NOTHING_TO_DELETE
-    if not swept:
-        return Ending.MARKED
-    if moved:
-        return Ending.PARTLY_QUARANTINED if failed else Ending.QUARANTINED
-    return Ending.PARTLY_DELETED if failed else Ending.DELETED

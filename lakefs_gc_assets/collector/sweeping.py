@@ -15,6 +15,7 @@ from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.collection.tables import RECEIPTS
+from lakefs_gc_assets.collection.validity import Validity
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frames import DELETED_REPORT, CandidateFigures, DeletedFigures
 from lakefs_gc_assets.collector.manifest import FrameFile
@@ -96,14 +97,15 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
     Raises:
         CollectionError: nothing could be deleted in the time for which a recheck is valid.
     """
-    engine, clock = step.engine, step.repository.clock
+    engine, repository = step.engine, step.repository
     # Whatever becomes live while the recheck asks was not asked for.
-    valid_until = clock.now() + timedelta(minutes=step.repository.settings.recheck_valid_minutes)
+    span = timedelta(minutes=repository.settings.recheck_valid_minutes)
+    valid = Validity.begin(repository.store, step.plan.run_id, span)
     again = engine.among_exactly(find_live_again(step), remaining, left)
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
         kept = _decide(step, engine.among_exactly(remaining, live, left), Outcome.KEPT_LIVE)
         gone = engine.select(engine.without_exactly(remaining, live, left), *_NAMED)
-        deleted = engine.map_batches(gone, _deleter(step, valid_until), RECEIPTS)
+        deleted = engine.map_batches(gone, _deleter(step, valid), RECEIPTS)
         written = step.write(DELETED_REPORT, engine.union(deleted, kept))
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     if not outcomes.count:
@@ -132,11 +134,11 @@ def _receipts(
         yield from receipts.table(rows, [outcome] * count, [None] * count, now, attempt).to_batches()
 
 
-def _deleter(step: Step[R], valid_until: datetime) -> partial[Iterator[pa.RecordBatch]]:
+def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]]:
     kind = Quarantine if quarantines(step) else Sweep
     repository, plan = step.repository, step.plan
     return partial(
-        _delete, kind, repository.opener, plan.run_id, step.lock.token, repository.clock, valid_until, plan.attempt
+        _delete, kind, repository.opener, plan.run_id, step.lock.token, repository.clock, valid, plan.attempt
     )
 
 
@@ -146,12 +148,16 @@ def _delete(
     run_id: str,
     lock: LockToken,
     clock: Clock,
-    valid_until: datetime,
+    valid: Validity,
     attempt: str,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Deletes the rows of a task; yields their receipts."""
-    sweep = kind(opener.open(), run_id, lock, clock, valid_until, attempt)
+    store = opener.open()
+    sweep: Sweep | None = None
     for batch in batches:
+        # Right before the first batch, however late this task begins.
+        if sweep is None:
+            sweep = kind(store, run_id, lock, clock, attempt=attempt, countdown=valid.countdown(store, run_id, clock))
         for rows in sweep.delete(pa.Table.from_batches([batch])):
             yield from rows.to_batches()

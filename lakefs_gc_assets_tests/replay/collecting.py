@@ -94,7 +94,7 @@ def _collected(
     repository = running.opened(loaded, clock).open()
     ended = report.read(repository.store, run_id)
     if not succeeded or ended is None:
-        raise CollectionError(error or f"run {run_id} left no report")
+        raise error or CollectionError(f"run {run_id} left no report")
     return {
         "flow": ended.flow,
         "run_id": run_id,

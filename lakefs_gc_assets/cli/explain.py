@@ -1,14 +1,17 @@
-"""Saying why one object stays or goes."""
+"""`lakefs-gc explain`: why one object stays or goes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
+import click
+
+from lakefs_gc_assets.cli.opening import open_to_look
+from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
 from lakefs_gc_assets.collection import explanation
 from lakefs_gc_assets.collection.explanation import Explanation, Holder
 from lakefs_gc_assets.collection.receipts import GONE, Outcome
-from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.policies import open_at_once
 
 _SHOWN = 5
 _DECIDED = {
@@ -23,13 +26,22 @@ _DECIDED = {
 }
 
 
-def explained(loaded: Loaded, address: str, progress: Callable[[str], None]) -> Iterator[str]:
-    """Why the object at an address stays or goes, as lines. Raises CollectionError."""
-    repository = open_at_once(loaded, {})
-    return described(explanation.explain(repository, address, repository.clock.now(), progress))
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.argument("address")
+def explain(file: Path | None, repository: str | None, address: str) -> None:
+    """Says why the object at ADDRESS stays or goes.
+
+    ADDRESS is relative to the storage namespace (data/…), or a physical address in full. Every range of the repository
+    is read.
+    """
+    opened = open_to_look(loaded_configuration(file, repository))
+    for line in describe(explanation.explain(opened, address, opened.clock.now(), show_progress)):
+        click.echo(line)
 
 
-def described(found: Explanation) -> Iterator[str]:
+def describe(found: Explanation) -> Iterator[str]:
     """An explanation as lines, the verdict first."""
     yield f"{found.address}: {verdict(found)}"
     name = layout.parse(found.address)

@@ -1,12 +1,9 @@
-"""What every command shares: how it finds its configuration, and how it says what went wrong."""
+"""What commands share: options, and how they find their configuration."""
 
-import logging
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -17,8 +14,13 @@ from lakefs_gc_assets.configuration import (
     Loaded,
     default_file,
 )
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.repositories import load_all, named
+
+Progress = Callable[[str], None]
+"""Is told each line as it happens."""
+
+RuleSet = Literal["oss", "seed"]
 
 CONFIG = click.option(
     "--config",
@@ -28,6 +30,27 @@ CONFIG = click.option(
 )
 REPOSITORY = click.option(
     "--repository", help="Name of the lakeFS repository: in place of the file's, or out of its list."
+)
+RULES = click.option(
+    "--rules",
+    type=click.Choice(["oss", "seed"]),
+    default="oss",
+    show_default=True,
+    help="How the embedded server treats copies and issued addresses.",
+)
+OBJECTS = click.option("--objects", default=500, show_default=True, help="Size of the sample repository.")
+FOLDER = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".playground"),
+    show_default=True,
+    help="Where the embedded server keeps its files.",
+)
+STORE_URL = click.option(
+    "--store-url",
+    default="",
+    help="Bucket and prefix for the objects, such as s3://bucket/prefix, instead of a local folder. Credentials and "
+    "endpoint come from the environment, as for the AWS command line.",
 )
 
 
@@ -52,13 +75,6 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
     return loaded
 
 
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turns what went wrong into one line on standard error and exit status 1."""
-    if "DAGSTER_HOME" not in os.environ:
-        logging.getLogger("dagster").setLevel(logging.ERROR)
-    try:
-        yield
-    except CollectionError as error:
-        click.echo(f"lakefs-gc: {error}", err=True)
-        sys.exit(1)
+def show_progress(line: str) -> None:
+    """Says a line on standard error, apart from what the command answers."""
+    click.echo(line, err=True)

@@ -1,4 +1,4 @@
-"""Emptying the quarantine: what the command line and the job of the UI do."""
+"""Purging the quarantine: what the command line and the job of the UI do."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ToPurge:
+class PurgePlan:
     """What is in quarantine.
 
     Attributes:
@@ -40,8 +40,8 @@ class ToPurge:
         return moved.since + self.after
 
 
-def to_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> ToPurge:
-    """What `purged` would look at.
+def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> PurgePlan:
+    """What `purge` would look at.
 
     Args:
         run_id: a run whose quarantine alone is meant; None for all.
@@ -58,16 +58,16 @@ def to_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None =
     due, waiting = purging.due(purging.in_quarantine(repository.store, [run_id] if run_id else []), now, after)
     if run_id and not due and not waiting:
         raise CollectionError(f"run {run_id} has nothing in quarantine")
-    return ToPurge(tuple(due), tuple(waiting), after)
+    return PurgePlan(tuple(due), tuple(waiting), after)
 
 
-def purged(collector: Collector, run_id: str | None, owner: str, note: Note, warn: Note) -> Iterator[Purged]:
-    """Empties the quarantine of what has been there for long enough, under the lock; tells of each copy as it happens.
+def purge(collector: Collector, run_id: str | None, owner: str, note: Note, warn: Note) -> Iterator[Purged]:
+    """Purges what has been in quarantine for long enough, under the lock, as somebody iterates; tells of each copy.
 
     What is live by then is brought back. Nothing goes where it cannot be found out what is live.
 
     Args:
-        run_id: as for `to_purge`.
+        run_id: as for `plan_purge`.
         owner: who holds the lock.
     Raises:
         CollectionError.
@@ -78,19 +78,19 @@ def purged(collector: Collector, run_id: str | None, owner: str, note: Note, war
         step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
         return LiveCheck(step, from_worker)
 
-    yield from emptied(repository, run_id, owner, check, warn)
+    yield from purge_by(repository, run_id, owner, check, warn)
 
 
-def emptied(
+def purge_by(
     repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: Note
 ) -> Iterator[Purged]:
-    """The same by any check of what is live.
+    """Purges what has been in quarantine for long enough, by any check of what is live, as somebody iterates.
 
     Args:
         check: makes one for what counts as live in a run of this plan.
     """
     with locked(repository, "purge", owner, warn) as lock:
-        found = to_purge(repository, run_id, lock)
+        found = plan_purge(repository, run_id, lock)
         if run_id and not found.due:
             (waiting,) = found.waiting
             raise CollectionError(

@@ -9,6 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collection import lock, planning
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.predecessor import NoPredecessor
@@ -126,7 +127,7 @@ def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) ->
 
     result = restore("--run-id", deleted.run_id)
 
-    assert result.exit_code == 1
+    assert result.exit_code == Status.INCOMPLETE
     lines = result.stdout.splitlines()
     assert f"{deleted.addresses[0]}: still gone: the delete marker of the run is not the newest version" in lines
     assert lines[-1] == "1 restored, 1 still gone"
@@ -134,17 +135,19 @@ def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "said", "status"),
     [
-        (("--run-id", "c" * 20), "has no plan in this repository"),
-        (("--run-id", "{run}", "--address", "data/x/y"), "did not delete 'data/x/y'"),
-        (("--run-id", "{run}", "--address", "s3://elsewhere/data/x/y"), "lies outside of"),
+        (("--run-id", "c" * 20), "has no plan in this repository", Status.FAILED),
+        (("--run-id", "{run}", "--address", "data/x/y"), "did not delete 'data/x/y'", Status.FAILED),
+        (("--run-id", "{run}", "--address", "s3://elsewhere/data/x/y"), "lies outside of", Status.CONFIGURATION),
     ],
 )
-def test_what_cannot_be_meant_changes_nothing(deleted: Deleted, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_changes_nothing(
+    deleted: Deleted, arguments: tuple[str, ...], said: str, status: Status
+) -> None:
     result = restore(*(argument.replace("{run}", deleted.run_id) for argument in arguments))
 
-    assert result.exit_code == 1
+    assert result.exit_code == status
     assert said in result.stderr and result.stderr.count("\n") == 1
     assert deleted.statuses() == [410, 410]
     assert lock.holder(deleted.repository.store) is None
@@ -158,7 +161,7 @@ def test_a_collection_under_way_is_not_disturbed(deleted: Deleted) -> None:
 
     result = restore("--run-id", deleted.run_id)
 
-    assert result.exit_code == 1
+    assert result.exit_code == Status.LOCKED
     assert "another collects this repository" in result.stderr
     assert deleted.statuses() == [410, 410]
     held.check()

@@ -1,4 +1,4 @@
-"""Bringing back what a run deleted: what the command line and the job of the UI do."""
+"""Restoring what a run deleted: what the command line and the job of the UI do."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,8 +10,8 @@ from lakefs_gc_assets.collection.restoring import Restored
 from lakefs_gc_assets.collector.step import locked
 
 
-def to_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:
-    """Address and bytes of what `brought_back` would bring back.
+def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:
+    """Address and bytes of what `restore` would restore.
 
     Args:
         addresses: relative to the storage namespace or in full; empty for all that the run deleted.
@@ -23,13 +23,13 @@ def to_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]
     return found.sort_by("address")
 
 
-def brought_back(
+def restore(
     repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: Callable[[str], None]
 ) -> Iterator[Restored]:
-    """Brings back what a run deleted, under the lock; tells of each address as it happens.
+    """Restores what a run deleted, under the lock, as somebody iterates; tells of each address as it happens.
 
     Args:
-        addresses: as for `to_restore`.
+        addresses: as for `plan_restore`.
         owner: who holds the lock.
     Raises:
         CollectionError.
