@@ -4,7 +4,7 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from lakefs_gc_assets.configuration import StoreSettings
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
 from lakefs_gc_assets.sources import tasks
-from lakefs_gc_assets.sources.failures import from_worker
+from lakefs_gc_assets.spark.errors import from_worker
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
 COUNT = pa.schema([pa.field("number", pa.int64())])
