@@ -21,12 +21,12 @@ from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention_rules import effective
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.embedded import entries
 from lakefs_gc_assets.embedded.committed import record_value
 from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
 

@@ -4,16 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from lakefs_gc_assets.defs import checks
-from lakefs_gc_assets.defs import expiring, sensors, jobs, schedules, quarantine
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
-from lakefs_gc_assets.settings import Configuration, Loaded, default_file
-from lakefs_gc_assets.defs import assets
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.defs import assets, checks, expiring, jobs, quarantine, schedules, sensors
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.repositories import load_all
 from lakefs_gc_assets.defs.resources import resources
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import Configuration, Loaded, default_file
 
 
 def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.embedded import bucket
+from lakefs_gc_assets.embedded import bucket, demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests import clusters
 
 pytestmark = pytest.mark.timeout(900)

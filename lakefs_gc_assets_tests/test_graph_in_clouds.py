@@ -12,19 +12,18 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collector import lock, report
-from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.embedded import bucket
+from lakefs_gc_assets.collector.quarantine import move
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.embedded import bucket, demo
 from lakefs_gc_assets.embedded.sample import LiveObject, Sample, link_pending, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.session import session
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY

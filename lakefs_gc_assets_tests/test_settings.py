@@ -8,8 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, DEFAULT_FILE, CollectionSettings, Configuration, LakeFSSettings, Loaded, SparkSettings, StoreSettings, default_file, load
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import (
+    CONFIGURATION_VARIABLE,
+    DEFAULT_FILE,
+    CollectionSettings,
+    Configuration,
+    LakeFSSettings,
+    Loaded,
+    SparkSettings,
+    StoreSettings,
+    default_file,
+    load,
+)
 
 SECRET = "s3cr3t/never+shown"
 

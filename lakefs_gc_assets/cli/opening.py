@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.settings import Loaded
 
 
 def open_collector(loaded: Loaded) -> Collector:

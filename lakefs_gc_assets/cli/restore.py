@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.sizes import size
 

@@ -13,9 +13,9 @@ from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.settings import Loaded
-from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.defs.running import execute, instance, opened
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 

@@ -5,8 +5,8 @@ anybody agreeing to it. Only a sweep that succeeded passed the guard, or was let
 """
 
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.stored import run_folder, records
 from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.live import commits, uncommitted
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.retention import retention
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.live.commits import Dump
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord

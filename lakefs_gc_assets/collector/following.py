@@ -9,8 +9,8 @@ and the next run knows them.
 
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.storage.interface import ObjectStore
 

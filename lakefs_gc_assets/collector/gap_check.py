@@ -12,13 +12,13 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.kinds import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.inherited import open_inherited
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 

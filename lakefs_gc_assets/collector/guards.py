@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
 
 _FEW_CANDIDATES = 10
 """So many objects may go whatever their share: in a repository of twenty, one table written anew is half of it."""

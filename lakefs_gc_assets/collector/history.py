@@ -6,13 +6,13 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.collector.work import spread
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from lakefs_gc_assets.collector.stored import run_folder, records
+from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, ObjectNotFound, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 from lakefs_gc_assets.collector import cutoff, plan, report
-from lakefs_gc_assets.collector.universe import inventoried, parts
-from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.incremental import base_run
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor, Predecessor
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
-from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor, Predecessor
+from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.universe import inventoried, parts
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.stored import run_folder, records
+from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from lakefs_gc_assets.collector.stored import run_folder, records
 from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore

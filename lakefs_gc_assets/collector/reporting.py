@@ -4,19 +4,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
-from lakefs_gc_assets.collector.guards import Mark
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
-from lakefs_gc_assets.collector.report import Report, ending
-from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, STORE_DF, UNCOMMITTED_DF, CandidateFigures, CommittedFigures, DeletedFigures, StoredFigures, UncommittedFigures
-from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
-from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    StoredFigures,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.collector.guards import Mark
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report, ending
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
 
 
 @dataclass(frozen=True)

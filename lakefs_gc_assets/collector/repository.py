@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import ReadOnlyRepository
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 

@@ -15,32 +15,45 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
-from lakefs_gc_assets.collector import guards, order, report
-from lakefs_gc_assets.collector.live import other_repositories, ownership
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector import gap_check, guards, order, report, sightings
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.live.other_repositories import Neighbours
-from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.collector import gap_check, sightings
-from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, DELETED_REPORT, STORE_DF, UNCOMMITTED_DF, UNRECOGNISED_DF, CandidateFigures, CommittedFigures, DeletedFigures, Frame, NoFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    DELETED_REPORT,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    UNRECOGNISED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    Frame,
+    NoFigures,
+    StoredFigures,
+    UncommittedFigures,
+)
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
 from lakefs_gc_assets.collector.incremental.leaving import leave
+from lakefs_gc_assets.collector.live import other_repositories, ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.live.other_repositories import Neighbours
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.reporting import count_amounts, describe_losses, make_report, mark_of, stored_mark
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
+from lakefs_gc_assets.collector.universe import listing
+from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.errors import OrderViolation
 
 Stored = StoredFrame[StoredFigures]

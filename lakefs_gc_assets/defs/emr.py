@@ -13,17 +13,17 @@ from pydantic import Field
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName, Loaded
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.io_manager import metadata
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName, Loaded
 
 _OP = "run_on_emr_serverless"
 _ENVIRONMENT = "spark.emr-serverless.driverEnv."

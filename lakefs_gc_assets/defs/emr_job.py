@@ -7,11 +7,11 @@ Spark session is the one that EMR made.
 import boto3
 from dagster_pipes import PipesContext, PipesS3MessageWriter, open_dagster_pipes
 
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import Configuration, Loaded
 
 
 def main() -> None:

@@ -10,12 +10,12 @@ from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import locked
-from lakefs_gc_assets.settings import AutomationSettings
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.settings import AutomationSettings
 
 _OP = "remove_old_frames"
 _LOCK_NAME = "expire_runs"

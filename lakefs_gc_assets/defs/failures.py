@@ -8,8 +8,8 @@ from dagster._core.execution.plan.objects import UserFailureData
 
 from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector import failing
-from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.spark.errors import from_worker
 
 KIND = "error"

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.defs.failures import between_steps
 from lakefs_gc_assets.defs.columns import column_lineage
+from lakefs_gc_assets.defs.failures import between_steps
 from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.defs.partitions import asset_of, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector

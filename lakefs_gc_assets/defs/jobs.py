@@ -8,14 +8,14 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
-from lakefs_gc_assets.defs.opening import open_run
-from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.settings import FlowName
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.opening import open_run
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, REPOSITORY_TAG
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.settings import FlowName
 
 _OPENING_OP = "open_new_run"
 _OPENED_TAG_PREFIX = "lakefs/opened-"

@@ -7,8 +7,8 @@ from typing import Any
 
 import dagster as dg
 
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.settings import Loaded
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import dagster as dg
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.lakefs import xids
 
 _TAG_LENGTH = 500
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from lakefs_gc_assets.collector import cutoff
-from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.cutoff import Clocks
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, Moved, Purged
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.step import Step, locked
-from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.step import Step, locked
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.spark.errors import from_worker
 
 Note = Callable[[str], None]
@@ -56,7 +56,9 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
         cutoff.require_agreement(clocks, repository.skew)
         now = clocks.earliest
     after = timedelta(days=repository.settings.quarantine_days)
-    due, waiting = quarantine_purge.due(quarantine_purge.in_quarantine(repository.store, [run_id] if run_id else []), now, after)
+    due, waiting = quarantine_purge.due(
+        quarantine_purge.in_quarantine(repository.store, [run_id] if run_id else []), now, after
+    )
     if run_id and not due and not waiting:
         raise CollectionError(f"run {run_id} has nothing in quarantine")
     return PurgePlan(tuple(due), tuple(waiting), after)

@@ -8,9 +8,9 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from lakefs_gc_assets.defs import purging
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.defs import purging
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG

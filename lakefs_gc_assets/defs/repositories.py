@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lakefs_gc_assets.settings import REPOSITORIES, Loaded, loaded_from, read
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import REPOSITORIES, Loaded, loaded_from, read
 
 _OF_ONE = ("repository", "name")
 

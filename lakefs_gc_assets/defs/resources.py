@@ -12,12 +12,20 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import create_model
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.repository import OpenRepository, require_writable
-from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, Loaded, Settings, SparkSettings, StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import (
+    CollectionSettings,
+    Configuration,
+    LakeFSSettings,
+    Loaded,
+    Settings,
+    SparkSettings,
+    StoreSettings,
+)
+from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener

@@ -10,16 +10,16 @@ from itertools import takewhile
 import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
-from lakefs_gc_assets.defs import opening
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.definitions import build
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, RunFailed
+from lakefs_gc_assets.defs import opening
 from lakefs_gc_assets.defs.failures import kind_of
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, asset_of
 from lakefs_gc_assets.defs.resources import Collector, collector
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, RunFailed
+from lakefs_gc_assets.settings import Loaded
 
 Progress = Callable[[str], None]
 _STACK = ("\tat ", "  File ", "Traceback ")

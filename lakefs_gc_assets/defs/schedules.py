@@ -3,9 +3,9 @@
 import dagster as dg
 
 from lakefs_gc_assets.defs import expiring, jobs, quarantine
+from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.opening import run_config
 from lakefs_gc_assets.settings import AutomationSettings
-from lakefs_gc_assets.defs.naming import Names
 
 
 def define(

@@ -6,13 +6,13 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
-from lakefs_gc_assets.defs.opening import open_run
 from lakefs_gc_assets.collector.following import report_to_follow
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.settings import AutomationSettings
 from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.opening import open_run
 from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, REPOSITORY_TAG
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.settings import AutomationSettings
 
 
 def follow_deleted_report(

@@ -13,10 +13,9 @@ from rich.console import Console
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, Loaded, StoreSettings
-from lakefs_gc_assets.embedded.demonstration import demonstrate
 from lakefs_gc_assets.embedded import bucket
 from lakefs_gc_assets.embedded.core import RuleSet
+from lakefs_gc_assets.embedded.demonstration import demonstrate
 from lakefs_gc_assets.embedded.sample import (
     GarbageObject,
     Sample,
@@ -27,6 +26,7 @@ from lakefs_gc_assets.embedded.sample import (
     unreadable,
 )
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, Loaded, StoreSettings
 
 _STAGED_IS_KNOWN = re.compile(r" uncommitted_df: [\d,]+ rows in ")
 

@@ -7,18 +7,18 @@ import dagster as dg
 from rich.console import Console
 from rich.table import Table
 
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.cli.described_report import describe
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.frame.kinds import FRAMES
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.settings import Loaded
-from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import Loaded
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from types import FrameType
 import click
 import yaml
 
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded import bucket
 from lakefs_gc_assets.embedded.core import RuleSet
+from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.session import session
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 REPOSITORY = "sample"
 ACCESS_KEY_ID = "AKIAEMBEDDEDPLAYGROUND"

@@ -18,11 +18,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakefs_gc_assets.spark import address_hashes
-from lakefs_gc_assets.spark.address_hashes import Hashes
 from lakefs_gc_assets.collector import work
 from lakefs_gc_assets.collector.engine import ChangeBatches
-from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark import address_hashes, tasks
+from lakefs_gc_assets.spark.address_hashes import Hashes
 from lakefs_gc_assets.spark.tasks import Rows
 
 BLOCKS = pa.schema(

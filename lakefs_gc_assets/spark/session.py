@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakefs_gc_assets.spark.start import class_archive
 from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark.start import class_archive
 from lakefs_gc_assets.spark.start.java import ensure_java, use_this_python
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collector import lock, planning
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
+from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.settings import load
+from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.settings import load
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock

@@ -13,11 +13,11 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.defs import checks
-from lakefs_gc_assets.defs.checks import Violation
 from lakefs_gc_assets.cli import opening, run
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.defs import checks
+from lakefs_gc_assets.defs.checks import Violation
 from lakefs_gc_assets_tests.cli.invoked import (
     LAKEFS_SECRET,
     SECRET,

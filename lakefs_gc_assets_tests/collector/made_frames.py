@@ -2,10 +2,22 @@
 
 from typing import Any, cast
 
-from lakefs_gc_assets.collector.order import Span
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, STORE_DF, UNCOMMITTED_DF, CandidateFigures, CommittedFigures, DeletedFigures, F, Frame, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    F,
+    Frame,
+    StoredFigures,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 
 LISTED_FIGURES = StoredFigures(

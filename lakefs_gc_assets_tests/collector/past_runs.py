@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi

@@ -7,7 +7,20 @@ from threading import Lock
 from typing import Generic, TypeVar
 
 from lakefs_gc_assets.errors import NotFound
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats, PrepareCommitsTask, PreparedCommits, RefsDump, Repository, RetentionRules, ServerClocks, StorageConfiguration, UncommittedPage
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    Commit,
+    DiffEntry,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    Repository,
+    RetentionRules,
+    ServerClocks,
+    StorageConfiguration,
+    UncommittedPage,
+)
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 Answer = TypeVar("Answer")

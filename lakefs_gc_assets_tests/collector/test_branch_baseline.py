@@ -4,13 +4,13 @@ from datetime import timedelta
 import pytest
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.stored import run_folder, records
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
 
 __all__ = ["opened"]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.guards import Mark
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
 
 MARK = Mark(
     listed=1000,

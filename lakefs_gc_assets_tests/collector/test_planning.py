@@ -6,16 +6,16 @@ import pytest
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import planning, report
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi

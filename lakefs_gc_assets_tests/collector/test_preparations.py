@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector import expiring, preparations
-from lakefs_gc_assets.collector.stored import run_folder, records
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, began, ended, opened
 
 __all__ = ["opened"]

@@ -4,15 +4,14 @@ from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.frame.kinds import DeletedFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.frame.kinds import DeletedFigures
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.sweep import approval, passes
+from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings

@@ -4,11 +4,11 @@ from typing import get_args
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.settings import FlowName
 from lakefs_gc_assets.definitions import build
+from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.settings import FlowName
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 

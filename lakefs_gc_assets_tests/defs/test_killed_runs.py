@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.defs import running
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests import planted, process_tree
-from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
+from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
 
 _HALTING_WORKERS = """
 import sys, time, uuid

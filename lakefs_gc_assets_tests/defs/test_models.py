@@ -2,8 +2,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.defs.models import MODELS, description
 from lakefs_gc_assets.lakefs.layout import Layout
 

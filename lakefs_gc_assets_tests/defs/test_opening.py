@@ -3,9 +3,9 @@ from datetime import timedelta
 import pytest
 
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, refused, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions, chosen, selected
+from lakefs_gc_assets.errors import OrderViolation
 
 PARTITIONS = RunPartitions("repo")
 NAMES = ("store_df", "candidates", "deleted_report")

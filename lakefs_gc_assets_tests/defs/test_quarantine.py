@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
-from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
-from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.quarantine.test_move import ALL, KEYS
+from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
 __all__ = ["automated", "server"]
 

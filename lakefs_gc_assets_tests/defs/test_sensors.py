@@ -6,10 +6,10 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from lakefs_gc_assets.errors import ServerUnavailable
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG
-from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+from lakefs_gc_assets.errors import ServerUnavailable
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
 __all__ = ["automated", "server"]
 

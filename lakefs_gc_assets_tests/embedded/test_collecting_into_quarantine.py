@@ -5,18 +5,18 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.cli.described_report import describe
 from lakefs_gc_assets.cli.status import summarize
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
-from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, status_of
 

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded import bucket as bucket_objects
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets_tests.s3_server import S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 

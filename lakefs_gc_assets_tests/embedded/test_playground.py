@@ -6,12 +6,12 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, load
+from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.playground import REPOSITORY, playground
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 

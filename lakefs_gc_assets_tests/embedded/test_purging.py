@@ -17,30 +17,29 @@ from lakefs_gc_assets.assets.live import Uncommitted
 from lakefs_gc_assets.assets.step import Step
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.defs.quarantine import purging_config
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collector import guards, lock
-from lakefs_gc_assets.collector.live import ownership
-from lakefs_gc_assets.collector.quarantine import move, restore_record
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.definitions import build
-from lakefs_gc_assets.embedded import entries, refs_dump
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.quarantine import purging_config
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.embedded import demo, entries, refs_dump
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.embedded import clients

@@ -15,28 +15,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.live import commits
-from lakefs_gc_assets.collector import failing, report
-from lakefs_gc_assets.collector.incremental import base_run, ranges_read
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.universe import parts
+from lakefs_gc_assets.collector import failing, recheck, report, run
 from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
-from lakefs_gc_assets.collector.live.commits import CommitSource, Dump, complete_dump
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
-from lakefs_gc_assets.collector.frame.schemas import LIVE, TIME
-from lakefs_gc_assets.collector import recheck, run
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
-from lakefs_gc_assets.collector.incremental import leaving
+from lakefs_gc_assets.collector.frame.schemas import LIVE, TIME
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
 from lakefs_gc_assets.collector.incremental.leaving import CarriedCounts, leave, reason_for_none, select_open
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, find_unread
+from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import passes, receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows

@@ -10,31 +10,29 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.live import commits, uncommitted
-from lakefs_gc_assets.collector import cutoff, guards, lock, order
-from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.sweep import receipts, batches
+from lakefs_gc_assets.collector import cutoff, guards, lock, order, run, sightings
 from lakefs_gc_assets.collector.cutoff import Clocks
-from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.lock import LockToken
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
-from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, TIME
-from lakefs_gc_assets.collector import run, sightings
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, TIME
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live import commits, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.lock import LockToken
+from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.references import References
 from lakefs_gc_assets.collector.reporting import make_report
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import batches, passes, receipts
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import addresses
-from lakefs_gc_assets.lakefs.formats import refs
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
+from lakefs_gc_assets.lakefs.formats import refs
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced

@@ -4,19 +4,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from lakefs_gc_assets.defs import purging
-from lakefs_gc_assets.collector.quarantine import restore_run
-from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.quarantine import move, restore_run
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs.purging import Totals
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
-from lakefs_gc_assets.defs.purging import Totals
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE, CollectorClock, MachineClock

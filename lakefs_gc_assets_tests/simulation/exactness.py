@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.parts import Listing
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -9,26 +9,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import failing, lock, report
-from lakefs_gc_assets.collector.quarantine import purge, move, restore_record, restore
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector import failing, lock, report, run
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
+from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.quarantine.purge import Purged
-from lakefs_gc_assets.collector.quarantine.move import Quarantine
-from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
-from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
+from lakefs_gc_assets.collector.quarantine import move, purge, restore, restore_record
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.quarantine.purge import Purged
+from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.sweep import passes, receipts
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows

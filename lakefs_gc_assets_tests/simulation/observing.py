@@ -10,20 +10,20 @@ from unittest import mock
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector import run, sightings
 from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import leaving
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.collector import run, sightings
-from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
-from lakefs_gc_assets.collector.incremental import leaving
-from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.retention import expired
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets_tests.simulation.collecting import Run
 from lakefs_gc_assets_tests.simulation.stored import addresses, rows_of_files, stored_rows

@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from unittest import mock
 
-from lakefs_gc_assets.collector.live import hidden, uncommitted
-from lakefs_gc_assets.collector.quarantine import move, restore
-from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector import step as steps
+from lakefs_gc_assets.collector.live import hidden, uncommitted
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets_tests.simulation import ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings

@@ -2,8 +2,8 @@
 
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository

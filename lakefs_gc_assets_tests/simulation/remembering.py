@@ -15,17 +15,17 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector.live import live_files, uncommitted
-from lakefs_gc_assets.collector.stored import records, tables
-from lakefs_gc_assets.collector.live.commits import fetch
-from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.frame.schemas import TIME
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.schemas import TIME
+from lakefs_gc_assets.collector.live import live_files, uncommitted
+from lakefs_gc_assets.collector.live.commits import fetch
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.stored import records, tables
 from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets.lakefs import names
+from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -5,8 +5,8 @@ from enum import StrEnum
 from typing import cast
 
 from lakefs_gc_assets.collector import report
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked

@@ -13,7 +13,19 @@ from datetime import timedelta
 
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats, PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules, ServerClocks, StorageConfiguration, UncommittedPage
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    Commit,
+    DiffEntry,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    RetentionRules,
+    ServerClocks,
+    StorageConfiguration,
+    UncommittedPage,
+)
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, MachineClock, moment

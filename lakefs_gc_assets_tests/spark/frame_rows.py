@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 RUN_ID = "ft5dgg5c83vpm1manb80"

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lakefs_gc_assets.sources import subtraction
 from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.sources import subtraction
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 # Each example is a Spark job: few of them, with many rows each.

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.spark.engine import FEW_ADDRESSES, SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine

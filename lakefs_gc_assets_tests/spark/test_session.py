@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark import session as spark_session
 
 
 @pytest.mark.parametrize(("master", "partitions"), [("local", "4"), ("local[1]", "4"), ("local[3]", "12")])

@@ -6,14 +6,14 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import F, Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 

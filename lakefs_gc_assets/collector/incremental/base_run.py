@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 
-from lakefs_gc_assets.collector.sweep import approval
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 

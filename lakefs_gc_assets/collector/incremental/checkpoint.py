@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.stored import run_folder, ids
+from lakefs_gc_assets.collector.stored import ids, run_folder
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS

@@ -1,7 +1,7 @@
 """What an earlier run left, for a run that builds on it."""
 
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.errors import CorruptFile

@@ -7,19 +7,28 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector import planning
-from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
-from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frame.kinds import CARRIED_COMMITTED_DF, COMMITTED_DF, OPEN_DF, STORE_DF, CandidateFigures, DeletedFigures, Frame, NoFigures
-from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
-from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.frame.kinds import (
+    CARRIED_COMMITTED_DF,
+    COMMITTED_DF,
+    OPEN_DF,
+    STORE_DF,
+    CandidateFigures,
+    DeletedFigures,
+    Frame,
+    NoFigures,
+)
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 
 _NO_SLICE = ""

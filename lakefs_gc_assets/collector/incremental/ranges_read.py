@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from lakefs_gc_assets.collector.stored import run_folder, ids as stored_ids
+from lakefs_gc_assets.collector.stored import ids as stored_ids
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, ObjectNotFound
+from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, RefsDump
 from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
-from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, RefsDump
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Entity
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 Rows_co = TypeVar("Rows_co", covariant=True)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic
 
-from lakefs_gc_assets.collector.live import cross_repository, commits, uncommitted
-from lakefs_gc_assets.collector.retention import retention
-from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
-from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.retention.retention import LiveDefinition
-from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.uncommitted import Prepared
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 

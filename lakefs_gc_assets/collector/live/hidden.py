@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.live.commits import fetch
-from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectStore
 

@@ -9,16 +9,16 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES, TIME
+from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.lakefs import names
-from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
+from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Entity
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"

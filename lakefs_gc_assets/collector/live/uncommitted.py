@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live.commits import fetch
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _EMPTY_PAGE_TRIES = 20

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.quarantine import move, restore
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
 from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
-from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
+from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import CollectionError, StorageError
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import Layout

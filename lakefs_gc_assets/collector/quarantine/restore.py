@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import digests
-from lakefs_gc_assets.collector.quarantine import move, restore_record
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.lock import LockToken, verify
-from lakefs_gc_assets.collector.quarantine.move import require_copies
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.lock import LockToken, verify
+from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine.move import require_copies
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, ObjectNotFound, StorageError
 from lakefs_gc_assets.storage.interface import NULL_VERSION, CopiesObjects, KeepsVersions, ObjectFacts, ObjectStore
 

@@ -8,7 +8,7 @@ are, no clock does; the record of a later restoration takes the place of an earl
 from dataclasses import dataclass
 from datetime import datetime
 
-from lakefs_gc_assets.collector.stored import run_folder, records
+from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import ObjectNotFound, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 

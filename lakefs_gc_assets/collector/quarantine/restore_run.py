@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import explain
 from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
-from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import locked
 
 

@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
 from lakefs_gc_assets.collector.retention import policy_file, retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import Active, Flags, Graph, active_commits, date
-from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RetentionRules
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _LINES = 20

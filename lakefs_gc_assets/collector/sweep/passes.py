@@ -7,23 +7,23 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.sweep import approval, receipts, undeletable
-from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.lock import LockToken
-from lakefs_gc_assets.collector.quarantine.move import Quarantine
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
-from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
-from lakefs_gc_assets.collector.sweep.undeletable import Failures, Verdict
-from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CandidateFigures, DeletedFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.lock import LockToken
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.reporting import Amounts, quarantines
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.sweep import approval, receipts, undeletable
+from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.undeletable import Failures, Verdict
+from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.storage.opening import StoreOpener
 

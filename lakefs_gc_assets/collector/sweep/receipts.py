@@ -10,8 +10,8 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from lakefs_gc_assets.collector.stored import run_folder, records
+from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 

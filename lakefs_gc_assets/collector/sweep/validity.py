@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.clock import Clock, monotonic
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 

@@ -11,21 +11,22 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.universe import inventoried, pieces, parts as universe_parts
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frame.kinds import STORE_DF
-from lakefs_gc_assets.collector.history import deleted_before
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.work import gather, spread
 from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
+from lakefs_gc_assets.collector.frame.kinds import STORE_DF
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.universe import inventoried, pieces
+from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
+from lakefs_gc_assets.collector.work import gather, spread
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile
 from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile
 
 _ROWS = 65_536
 """Rows that are written together: stores list fewer at a time."""

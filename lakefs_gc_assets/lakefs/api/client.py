@@ -6,12 +6,25 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from lakefs_gc_assets.settings import LakeFSSettings
 from lakefs_gc_assets.errors import ConfigurationError, LakeFSError
 from lakefs_gc_assets.lakefs.api import parsing
-from lakefs_gc_assets.lakefs.api.parsing import Fields
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats, PrepareCommitsTask, PreparedCommits, RefsDump, Repository, RetentionRules, ServerClocks, StorageConfiguration, UncommittedPage
 from lakefs_gc_assets.lakefs.api.errors import Answer, Call
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    Commit,
+    DiffEntry,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    Repository,
+    RetentionRules,
+    ServerClocks,
+    StorageConfiguration,
+    UncommittedPage,
+)
+from lakefs_gc_assets.lakefs.api.parsing import Fields
+from lakefs_gc_assets.settings import LakeFSSettings
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.lakefs.api.transport import Now

@@ -5,7 +5,19 @@ from datetime import timedelta
 from typing import Any
 
 from lakefs_gc_assets.errors import LakeFSError
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats, PrepareCommitsTask, PreparedCommits, RefsDump, Repository, RetentionRules, StorageConfiguration, UncommittedPage
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    Commit,
+    DiffEntry,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    Repository,
+    RetentionRules,
+    StorageConfiguration,
+    UncommittedPage,
+)
 
 _LONGEST_GRACE_SECONDS = 100 * 365 * 86400
 _CHANGES = frozenset({"added", "changed", "removed", "conflict"})

@@ -27,10 +27,10 @@ from tenacity import (
 )
 from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
 
-from lakefs_gc_assets.settings import LakeFSSettings
 from lakefs_gc_assets.errors import ConfigurationError, LakeFSError, ServerUnavailable
-from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.lakefs.api.errors import Answer, Call, is_transient, refusal
+from lakefs_gc_assets.lakefs.api.models import ServerClocks
+from lakefs_gc_assets.settings import LakeFSSettings
 
 _API_PATH = "/api/v1"
 _BACKOFF = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 0.5)

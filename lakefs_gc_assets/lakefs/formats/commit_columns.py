@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats import records
 from lakefs_gc_assets.lakefs.formats.columns import strings
-from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked
 from lakefs_gc_assets.lakefs.formats.sstables import raise_fault
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs.formats.blocks import varint
 from lakefs_gc_assets.lakefs.api.models import Branch
+from lakefs_gc_assets.lakefs.formats.blocks import varint
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START
 

@@ -15,7 +15,15 @@ import numpy.typing as npt
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats import records
-from lakefs_gc_assets.lakefs.formats.blocks import TRAILER_BYTES, Blocks, Handle, handle, named_values, open_blocks, varint
+from lakefs_gc_assets.lakefs.formats.blocks import (
+    TRAILER_BYTES,
+    Blocks,
+    Handle,
+    handle,
+    named_values,
+    open_blocks,
+    varint,
+)
 
 FOOTER_BYTES = 53
 MAX_KEY_BYTES = 1 << 30

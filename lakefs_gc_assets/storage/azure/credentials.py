@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.http_service import Answer, HttpService, Unreachable
 
 if TYPE_CHECKING:

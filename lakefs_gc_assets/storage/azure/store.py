@@ -16,9 +16,9 @@ import pyarrow as pa
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore as Files
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import http_service, multipart, obstore_listing
 from lakefs_gc_assets.storage.azure.credentials import VERSION, authorization
 from lakefs_gc_assets.storage.cloud_deletes import delete_in_batches, outcome_of

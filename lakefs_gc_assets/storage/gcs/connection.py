@@ -19,8 +19,8 @@ from google.oauth2.service_account import Credentials as ServiceAccount
 from obstore.exceptions import BaseError
 from obstore.store import GCSStore as Files
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import http_service
 from lakefs_gc_assets.storage.cloud_errors import CloudErrors
 from lakefs_gc_assets.storage.http_service import HttpService

@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 import pyarrow as pa
 from obstore.exceptions import BaseError
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import multipart, obstore_listing
 from lakefs_gc_assets.storage.cloud_deletes import delete_in_batches, outcome_of
 from lakefs_gc_assets.storage.gcs.connection import connect

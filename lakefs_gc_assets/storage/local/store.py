@@ -20,7 +20,6 @@ from typing import TypeVar
 import pyarrow as pa
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage.local import listing
 from lakefs_gc_assets.storage.interface import (
     DeleteOutcome,
     DeleteResult,
@@ -28,6 +27,7 @@ from lakefs_gc_assets.storage.interface import (
     ObjectFacts,
     checked_prefix,
 )
+from lakefs_gc_assets.storage.local import listing
 from lakefs_gc_assets.storage.local.listing import failed, version
 
 HIDDEN = "_lakefs/retention/gc/.local-store/"

@@ -27,8 +27,8 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Files
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import obstore_clients
 from lakefs_gc_assets.storage.obstore_clients import client_options, retry_config
 from lakefs_gc_assets.storage.s3.errors import S3Errors

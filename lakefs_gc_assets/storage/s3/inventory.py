@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 from lakefs_gc_assets.storage.opening import StoreOpener
 

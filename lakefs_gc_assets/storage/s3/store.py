@@ -11,11 +11,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from obstore.exceptions import BaseError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import obstore_listing
-from lakefs_gc_assets.storage.s3 import copies, listing
 from lakefs_gc_assets.storage.busy_keys import insisting
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
@@ -26,6 +25,7 @@ from lakefs_gc_assets.storage.interface import (
     checked_key,
     checked_prefix,
 )
+from lakefs_gc_assets.storage.s3 import copies, listing
 from lakefs_gc_assets.storage.s3.connection import connect
 from lakefs_gc_assets.storage.s3.errors import BUSY, CONFLICT, FAILURES, code_of
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, listed, live, put_table

@@ -8,12 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.order import Span
-from lakefs_gc_assets.collector.stored.records import sealed
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, DELETED_REPORT, FRAMES, STORE_DF, UNCOMMITTED_DF, CandidateFigures, CommittedFigures, DeletedFigures, NoFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    DELETED_REPORT,
+    FRAMES,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    NoFigures,
+    StoredFigures,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.records import sealed
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES

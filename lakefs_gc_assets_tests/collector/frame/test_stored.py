@@ -8,17 +8,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lakefs_gc_assets.frames import spark as frames
 from lakefs_gc_assets.frames.manifest import Manifest
 from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
+from lakefs_gc_assets.sources import tasks
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.frames import spark as frames
-from lakefs_gc_assets.sources import tasks
 from lakefs_gc_assets.spark.errors import from_worker
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.spark.frame_rows import NOW, RUN_ID, listed, span
 from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.spark.frame_rows import NOW, RUN_ID, listed, span
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]

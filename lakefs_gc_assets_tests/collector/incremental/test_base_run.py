@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import planning
-from lakefs_gc_assets.collector.incremental import base_run, ranges_read
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.incremental import base_run, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import ALL_COMMITS, Flow, Plan
-from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.universe.parts import Part
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SETTLED, began, ended, opened
 

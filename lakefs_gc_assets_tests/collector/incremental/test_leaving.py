@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lakefs_gc_assets.sources import carrying, tasks
 from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.sources import carrying, tasks
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 # Each example is a few Spark jobs: few of them, with many rows each.

@@ -7,15 +7,15 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame import stored
 from lakefs_gc_assets.collector.frame.kinds import OPEN_DF
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CorruptFile,
@@ -22,6 +21,7 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RefsDump
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store

@@ -6,12 +6,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import cross_repository, uncommitted
+from lakefs_gc_assets.collector.live.current import prepare_uncommitted
+from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.live.uncommitted import Prepared
-from lakefs_gc_assets.collector.live.current import prepare_uncommitted
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets_tests.collector.past_runs import NOW, opened
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LIVE, RANGES
+from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
@@ -17,7 +17,15 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_dump, put_metarange, put_range, put_table, put_uncommitted
+from lakefs_gc_assets_tests.collector.written import (
+    METADATA,
+    Staged,
+    put_dump,
+    put_metarange,
+    put_range,
+    put_table,
+    put_uncommitted,
+)
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import TableBytes
 from lakefs_gc_assets_tests.lakefs.test_names import SHARDED, USUAL
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings

@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.commits import live_commits
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, ServerUnavailable
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import ObjectStats
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi

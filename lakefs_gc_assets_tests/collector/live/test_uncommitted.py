@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, DiffEntry, ObjectStats, UncommittedPage
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store

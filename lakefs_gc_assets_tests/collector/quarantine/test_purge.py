@@ -8,18 +8,19 @@ import pyarrow.compute as pc
 import pytest
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge, move, restore_record
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Verdict
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, opened
-from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.quarantine.test_move import ALL, KEYS, SLICE, Moving
+from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
@@ -65,7 +66,9 @@ class Purging:
     def purge_by(self, store: ObjectStore, check: quarantine_purge.Check) -> dict[str, Fate]:
         token = self.moving.lock().token
         moved = [*quarantine_purge.in_quarantine(store)]
-        return {each.address: each.fate for each in quarantine_purge.purge(store, moved, check, token, self.clock, VALID)}
+        return {
+            each.address: each.fate for each in quarantine_purge.purge(store, moved, check, token, self.clock, VALID)
+        }
 
     def receipts(self, outcome: Outcome) -> list[str]:
         rows = receipts.read(self.store, self.moving.run)

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.quarantine import restore_record, restore
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.quarantine import restore, restore_record
 from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import KeepsVersions, ObjectStore
@@ -78,9 +78,7 @@ class Versioned:
     def restore_by(self, store: ObjectStore, *addresses: str) -> dict[str, Fate]:
         lock = self.lock()
         deleted = restore.deleted_by(store, self.run, addresses)
-        found = {
-            each.address: each.fate for each in restore.restore(store, self.run, deleted, lock.token, HandClock())
-        }
+        found = {each.address: each.fate for each in restore.restore(store, self.run, deleted, lock.token, HandClock())}
         lock.release()
         return found
 
@@ -207,8 +205,7 @@ def test_a_marker_that_no_receipt_names_is_told_of_and_left(versioned: Versioned
     lock = versioned.lock()
     deleted = restore.deleted_by(versioned.store, versioned.run)
     told = {
-        each.address: each
-        for each in restore.restore(versioned.store, versioned.run, deleted, lock.token, HandClock())
+        each.address: each for each in restore.restore(versioned.store, versioned.run, deleted, lock.token, HandClock())
     }
     assert told[KEYS[1]].fate is Fate.RESTORED
     assert told[KEYS[0]].fate is Fate.HIDDEN

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector import planning
-from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened

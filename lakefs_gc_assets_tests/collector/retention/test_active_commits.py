@@ -16,8 +16,8 @@ from lakefs_gc_assets.collector.retention.active_commits import Graph, active_co
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules, Rule, effective
 from lakefs_gc_assets.errors import LakeFSError
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, read_commits
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, read_commits
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.lakefs.formats.refs import read_branches
 from lakefs_gc_assets_tests import retention_cases

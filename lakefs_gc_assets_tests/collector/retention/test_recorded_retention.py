@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.live.commits import CommitSource
+from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import (
     AccessDenied,
     ConfigurationError,
@@ -23,6 +22,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, PrepareCommitsTask, PreparedCommits, RetentionRules
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import put_commit_objects, put_dump

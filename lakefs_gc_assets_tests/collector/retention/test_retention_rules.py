@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.retention.policy import BranchRule, Policy
-from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules, Rule, digest, effective, headless, require_sane, unknown_branches
+from lakefs_gc_assets.collector.retention.retention_rules import (
+    EffectiveRules,
+    Rule,
+    digest,
+    effective,
+    headless,
+    require_sane,
+    unknown_branches,
+)
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, read, server_commits
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, ServerUnavailable
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.local.store import LocalStore

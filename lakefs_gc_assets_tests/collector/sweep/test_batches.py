@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost, ObjectNotFound, StorageError

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.stored import run_folder, records
-from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates

@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 

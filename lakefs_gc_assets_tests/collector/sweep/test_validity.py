@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.clock import SystemClock, monotonic
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import validity
-from lakefs_gc_assets.collector.clock import SystemClock, monotonic
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore

@@ -5,19 +5,19 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from lakefs_gc_assets.frames import listing
 from lakefs_gc_assets.frames.manifest import Manifest
 from lakefs_gc_assets.frames.spark import StoredFrame
 from pyspark.sql import SparkSession
 
 from benchmarks.repositories import make_files
 from lakefs_gc_assets.collector.universe import parts as universe_parts
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.frames import listing
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.test_plan import PLAN
-from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, span
 from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, span
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]

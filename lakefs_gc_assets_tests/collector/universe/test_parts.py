@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.universe.parts import Listing, Part
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
-from lakefs_gc_assets.storage.s3.inventory import open_inventory
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.s3.inventory import open_inventory
 from lakefs_gc_assets_tests.lakefs.test_names import SIZES
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
@@ -87,9 +87,7 @@ class TestWhatIsListed:
         inventory = open_inventory(settings, f"s3://{bucket}/{key}", namespace)
         listing = parts.listing(store, CUTOFF)
         batches = [
-            batch
-            for file in inventory.files
-            for batch in parts.list_inventory_file(inventory, file, listing, "month")
+            batch for file in inventory.files for batch in parts.list_inventory_file(inventory, file, listing, "month")
         ]
         found = pa.Table.from_batches(batches, LISTED).sort_by("address").to_pylist()
         assert found == sorted(listed(store, listing), key=lambda row: str(row["address"]))

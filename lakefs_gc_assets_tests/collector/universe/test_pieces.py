@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.universe import pieces, parts as universe_parts
+from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector.universe import pieces
 from lakefs_gc_assets.collector.universe.parts import Part, Rest
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from lakefs_gc_assets.settings import LakeFSSettings
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.settings import LakeFSSettings
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, ScriptedServer, scripted
 
 KEY_ID = "AKIA-never-to-be-shown"

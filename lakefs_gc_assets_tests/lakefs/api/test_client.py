@@ -13,7 +13,15 @@ from lakefs_gc_assets.errors import (
     ServerUnavailable,
 )
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
-from lakefs_gc_assets.lakefs.api.models import Branch, LakeFSApi, ObjectStats, PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    LakeFSApi,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    RetentionRules,
+)
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD, ask
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said
 from lakefs_gc_assets_tests.lakefs.api.talking import NOW, FixedClock, settings, talking

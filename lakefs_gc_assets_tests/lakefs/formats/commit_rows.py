@@ -1,8 +1,8 @@
 """Columns of commits as rows, for comparisons; their generation is not among the columns."""
 
+from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats import commit_columns
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
-from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 
 

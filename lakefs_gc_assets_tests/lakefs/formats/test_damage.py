@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
-from lakefs_gc_assets_tests.lakefs.formats.table_bytes import FOOTER_BYTES, Entry, TableBytes, framed, integer, read_records, sealed, text, varint
+from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
+    FOOTER_BYTES,
+    Entry,
+    TableBytes,
+    framed,
+    integer,
+    read_records,
+    sealed,
+    text,
+    varint,
+)
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 
 _REFS: dict[str, Any] = {"commit": commit_columns.read_commits, "branch": refs.read_branches, "tag": refs.read_tags}

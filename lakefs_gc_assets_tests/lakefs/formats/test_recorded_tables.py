@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import read_commits, rows
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets.lakefs.api.models import Branch
+from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import TableBytes, framed, integer, text, varint
 
 _IDS = st.text("0123456789abcdef", min_size=64, max_size=64)

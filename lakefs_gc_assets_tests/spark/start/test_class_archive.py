@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.spark.start import class_archive
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.spark.start import class_archive
 from lakefs_gc_assets.spark.start.java import ensure_java
 
 

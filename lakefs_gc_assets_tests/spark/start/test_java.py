@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.spark.start import java
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.spark.start import java
 
 # A job whose rows go through a Python worker and back.
 JOB = """

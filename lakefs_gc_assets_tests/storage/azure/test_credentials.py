@@ -12,9 +12,9 @@ from uuid import uuid4
 
 import pytest
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import http_service
 from lakefs_gc_assets.storage.azure.store import AzureStore
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore

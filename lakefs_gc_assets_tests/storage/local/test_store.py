@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError, UnlistableKey
-from lakefs_gc_assets.storage.local import listing
 from lakefs_gc_assets.storage.interface import DeleteResult
+from lakefs_gc_assets.storage.local import listing
 from lakefs_gc_assets.storage.local.store import HIDDEN, LocalStore
 
 spawn = multiprocessing.get_context("spawn")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.s3 import connection
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.s3 import connection
 from lakefs_gc_assets.storage.s3.connection import address, connect
 from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, S3Server

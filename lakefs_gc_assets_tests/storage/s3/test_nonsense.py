@@ -5,8 +5,8 @@ from unittest import mock
 import pytest
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage.s3 import listing
 from lakefs_gc_assets.storage.interface import DeleteResult
+from lakefs_gc_assets.storage.s3 import listing
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 
 OBJECT = "<Contents><Key>repo/data/x</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"

@@ -16,13 +16,13 @@ import moto
 import pytest
 from moto.core.authorization import ActionAuthenticatorMixin
 
-from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import busy_keys, obstore_clients, obstore_listing
-from lakefs_gc_assets.storage.s3 import connection
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.s3 import connection
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
