@@ -1,11 +1,11 @@
 """Blocking checks of the stored frames: their shape by pandera, and what no run may get wrong.
 
 A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
+Frames are annotated as `Any` where Dagster reads the annotation: it takes no generic types.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,22 +17,24 @@ from pandera.config import ValidationDepth, config_context
 from pandera.pyspark import DataFrameSchema
 from pyspark.sql import DataFrame
 
-from lakefs_gc_assets.assets.candidates import mark_of
-from lakefs_gc_assets.assets.graph import ORDER
-from lakefs_gc_assets.collection import failing, guards
 from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.errors import GuardTripped
-from lakefs_gc_assets.failures import between_steps
+from lakefs_gc_assets.collector.checking import (
+    Violation,
+    find_empty_live_set,
+    find_live_candidates,
+    find_losses,
+    find_young_candidates,
+)
+from lakefs_gc_assets.collector.frames import STEPS
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.failures import between_steps, end_run
 from lakefs_gc_assets.frames.models import MODELS, Frame
-from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.resources import Collector
-from lakefs_gc_assets.sources import subtraction, tasks
-from lakefs_gc_assets.sources.tasks import Rows
+from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark.tasks import Rows
 
 _Check = Callable[..., dg.AssetCheckResult]
-_SHOWN = 20
 _BROKEN = pa.schema([pa.field("rule", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
 _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
     "isin": lambda column, allowed_values: pc.invert(pc.is_in(column.drop_null(), pa.array(allowed_values))),
@@ -41,18 +43,9 @@ _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
 """Which values break a rule of pandera's, by the rule's name; null breaks none."""
 
 
-@dataclass(frozen=True)
-class Violation:
-    """One thing that a frame gets wrong; `rows` where they were counted."""
-
-    rule: str
-    detail: str
-    rows: int | None = None
-
-
 def define(names: Names) -> list[dg.AssetChecksDefinition]:
     """The checks of one repository's assets."""
-    return [*(_shape(name, names) for name in ORDER), *_rules(names)]
+    return [*(_shape(name, names) for name in STEPS), *_rules(names)]
 
 
 def shape_violations(rows: Rows, model: type[Frame]) -> list[Violation]:
@@ -90,7 +83,7 @@ def broken_rules(rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
             counts = [pc.sum(breaks(batch.column(name))).as_py() or 0 for name, breaks in rules.values()]
             yield pa.record_batch({"rule": [*rules], "rows": counts}, _BROKEN)
 
-    summed = tasks.changed(rows, count, _BROKEN).groupBy("rule").agg(F.sum("rows").alias("rows")).collect()
+    summed = tasks.map_batches(rows, count, _BROKEN).groupBy("rule").agg(F.sum("rows").alias("rows")).collect()
     counts = {row["rule"]: row["rows"] for row in summed}
     return {rule: counts[rule] for rule in rules if counts.get(rule)}
 
@@ -114,28 +107,6 @@ def _errors(schema: DataFrameSchema, frame: DataFrame) -> list[Violation]:
     ]
 
 
-def not_disjoint(candidates: DataFrame, live: DataFrame, name: str, rows: int | None = None) -> list[Violation]:
-    """Candidates that are live after all, compared as strings.
-
-    Args:
-        rows: how many candidates there are, where that is known.
-    """
-    both = subtraction.among_exactly(live, candidates, rows).select("address").distinct()
-    count = both.count()
-    if not count:
-        return []
-    shown = ", ".join(row.address for row in both.limit(_SHOWN).collect())
-    return [Violation(f"disjoint from {name}", shown, count)]
-
-
-def too_young(candidates: DataFrame, plan: Plan) -> list[Violation]:
-    """Candidates that were written or named at or after the cutoff."""
-    moment = F.timestamp_micros(F.lit(int(plan.cutoff.timestamp() * 1_000_000)))
-    young = candidates.where((F.col("last_modified") >= moment) | (F.col("issued_at") >= moment))
-    count = young.count()
-    return [Violation("older than the cutoff", f"the cutoff is {plan.cutoff:%F %T}Z", count)] if count else []
-
-
 def _shape(name: str, names: Names) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=names.asset(name),
@@ -146,11 +117,11 @@ def _shape(name: str, names: Names) -> dg.AssetChecksDefinition:
         required_resource_keys={names.of("collector")},
         pool=names.pool,
     )
-    def shape(context: dg.AssetCheckExecutionContext, frame: StoredFrame) -> dg.AssetCheckResult:
+    def shape(context: dg.AssetCheckExecutionContext, frame: Any) -> dg.AssetCheckResult:
         collector: Collector = names.resource(context.resources, "collector")
 
         def violations() -> list[Violation]:
-            return shape_violations(frame.rows(collector.spark.session()), MODELS[name])
+            return shape_violations(frame.rows(collector.engine()), MODELS[name])
 
         return _result(collector, frame, violations)
 
@@ -176,35 +147,26 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
     @check("No candidate is committed or uncommitted.", "uncommitted_df", "committed_df")
     def disjoint(
         context: dg.AssetCheckExecutionContext,
-        candidates: StoredFrame,
-        uncommitted_df: StoredFrame,
-        committed_df: StoredFrame,
+        candidates: Any,
+        uncommitted_df: Any,
+        committed_df: Any,
     ) -> dg.AssetCheckResult:
         collector = collector_of(context)
 
-        def violations() -> list[Violation]:
-            spark = collector.spark.session()
-            rows, count = candidates.dataframe(spark, "address"), candidates.manifest.rows
-            return [
-                violation
-                for live in (uncommitted_df, committed_df)
-                if count and live.manifest.rows
-                for violation in not_disjoint(rows, live.dataframe(spark, "address"), live.name, count)
-            ]
+        def find() -> list[Violation]:
+            return find_live_candidates(collector.engine(), candidates, uncommitted_df, committed_df)
 
-        return _result(collector, candidates, violations)
+        return _result(collector, candidates, find)
 
     @check("Every candidate was written and named before the cutoff.")
-    def older_than_cutoff(context: dg.AssetCheckExecutionContext, candidates: StoredFrame) -> dg.AssetCheckResult:
+    def older_than_cutoff(context: dg.AssetCheckExecutionContext, candidates: Any) -> dg.AssetCheckResult:
         collector = collector_of(context)
 
-        def violations() -> list[Violation]:
-            if not candidates.manifest.rows:
-                return []
+        def find() -> list[Violation]:
             plan = plans.read(collector.open().store, candidates.manifest.span.run_id)
-            return too_young(candidates.dataframe(collector.spark.session()), plan)
+            return find_young_candidates(collector.engine(), candidates, plan.cutoff)
 
-        return _result(collector, candidates, violations)
+        return _result(collector, candidates, find)
 
     @check(
         "Something is committed where live commits count entries and there are candidates.",
@@ -214,34 +176,44 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
     )
     def live_set(
         context: dg.AssetCheckExecutionContext,
-        candidates: StoredFrame,
-        store_df: StoredFrame,
-        uncommitted_df: StoredFrame,
-        committed_df: StoredFrame,
+        candidates: Any,
+        store_df: Any,
+        uncommitted_df: Any,
+        committed_df: Any,
     ) -> dg.AssetCheckResult:
-        def violations() -> list[Violation]:
-            try:
-                guards.require_live_set(mark_of(store_df, uncommitted_df, committed_df, candidates))
-            except GuardTripped as tripped:
-                return [Violation(tripped.guard, str(tripped))]
-            return []
+        find = partial(find_empty_live_set, store_df, uncommitted_df, committed_df, candidates)
+        return _result(collector_of(context), candidates, find)
 
-        return _result(collector_of(context), candidates, violations)
+    @dg.asset_check(
+        asset=names.asset("candidates"),
+        description="No branch head and nothing staged holds an object that an earlier run deleted. It ends no run.",
+        partitions_def=names.partitions.definition,
+        pool=names.pool,
+    )
+    def nothing_deleted_is_live(candidates: Any) -> dg.AssetCheckResult:
+        return _told(candidates, find_losses(candidates))
 
-    return [disjoint, older_than_cutoff, live_set]
+    return [disjoint, older_than_cutoff, live_set, nothing_deleted_is_live]
 
 
-def _result(collector: Collector, frame: StoredFrame, find: Callable[[], list[Violation]]) -> dg.AssetCheckResult:
+def _result(collector: Collector, frame: StoredFrame[Any], find: Callable[[], list[Violation]]) -> dg.AssetCheckResult:
     """The result of a check; one that fails, or cannot be made, also ends the collection in the store."""
     run_id = frame.manifest.span.run_id
     with between_steps(collector, run_id):
         violations = find()
-    told = f"check of {frame.name}: " + "; ".join(f"{found.rule}: {found.detail}" for found in violations)
     if violations:
-        failing.end_between_steps(collector.open().store, run_id, collector.clock.now(), told)
+        end_run(collector, run_id, _in_words(frame, violations))
+    return _told(frame, violations)
+
+
+def _in_words(frame: StoredFrame[Any], violations: Sequence[Violation]) -> str:
+    return f"check of {frame.name}: " + "; ".join(f"{found.rule}: {found.detail}" for found in violations)
+
+
+def _told(frame: StoredFrame[Any], violations: Sequence[Violation]) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=not violations,
-        description=told if violations else None,
+        description=_in_words(frame, violations) if violations else None,
         metadata={
             "rows": frame.manifest.rows,
             "violations": dg.MetadataValue.table(

@@ -224,7 +224,8 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when the candidates are a larger share of all listed objects than this.",
+        description="A sweep is refused when the candidates are a larger share of all listed objects than this, and "
+        "more than ten; with 0, when there are any.",
     )
     max_candidates: int = Field(
         default=100_000_000, ge=0, description="A sweep is refused when there are more candidates than this."
@@ -241,20 +242,21 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when a larger share of the branches of the run before is gone.",
+        description="A sweep is refused when a larger share is gone of the branches that the newest successful sweep "
+        "found, or a dry run since; up to five may go as long as one is left, none with 0.",
     )
     max_uncommitted_loss_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
         description="A sweep is refused when the recheck lacks a larger share of the uncommitted addresses of the "
-        "mark, and nobody committed them meanwhile.",
+        "mark, and more than ten, and nobody committed them meanwhile; with 0, when it lacks any.",
     )
     max_mark_age_hours: float = Field(
         default=168, gt=0, description="A sweep is refused when its listing is older than this: open a new run."
     )
     recheck_valid_minutes: float = Field(
-        default=15, gt=0, description="How long a sweep goes on until it checks again what is live."
+        default=15, gt=0, description="For how long after it began to ask what is live a sweep deletes."
     )
     also_live: list[str] = Field(
         default_factory=list,

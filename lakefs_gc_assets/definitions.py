@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from lakefs_gc_assets import checks
-from lakefs_gc_assets.assets import candidates, committed_df, deleted_report, store_df, uncommitted_df
-from lakefs_gc_assets.assets.graph import Graph
 from lakefs_gc_assets.automation import expiring, following, jobs, schedules, undoing
 from lakefs_gc_assets.collection.clock import Clock, SystemClock
 from lakefs_gc_assets.configuration import Configuration, Loaded, default_file
+from lakefs_gc_assets.defs import assets
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.frames.io_manager import FrameIOManager
 from lakefs_gc_assets.naming import Names
@@ -40,7 +39,7 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 
 
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
-    graph, settings = Graph(names), loaded.configuration.automation
+    settings = loaded.configuration.automation
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
     expire, purge = expiring.expire_runs_job(names, settings), undoing.purge_job(names)
     given = resources(loaded, clock)
@@ -51,9 +50,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
 
         elsewhere.append(emr_serverless.collect_job(names, loaded))
     return dg.Definitions(
-        assets=[
-            module.define(graph) for module in (store_df, uncommitted_df, committed_df, candidates, deleted_report)
-        ],
+        assets=assets.define(names),
         asset_checks=checks.define(names),
         jobs=[collecting, opening, expire, undoing.restore_job(names), purge, *elsewhere],
         schedules=schedules.define(names, settings, opening, expire, purge),

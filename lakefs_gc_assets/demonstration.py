@@ -14,10 +14,10 @@ from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector.frames import FRAMES
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.configuration import Loaded
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.frames import manifest
-from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.sizes import size
 
 
@@ -75,7 +75,7 @@ def demonstrate(
 
 def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int]:
     """Size of each address of a frame."""
-    table = StoredFrame(manifest.read(repository.store, run_id, frame), repository.opener, 1).table()
+    table = StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame]).table()
     return dict(zip(table.column("address").to_pylist(), table.column("size").to_pylist(), strict=True))
 
 

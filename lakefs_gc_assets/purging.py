@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.assets.quarantine_check import LiveCheck
-from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import cutoff, purging
 from lakefs_gc_assets.collection.cutoff import Clocks
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.collection.purging import Check, Fate, Moved, Purged
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.step import Step, locked
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.locking import locked
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sizes import size
+from lakefs_gc_assets.sources.failures import from_worker
 
 Note = Callable[[str], None]
 
@@ -75,7 +75,8 @@ def purge(collector: Collector, run_id: str | None, owner: str, note: Note, warn
     repository = collector.open()
 
     def check(plan: Plan, lock: Lock) -> Check:
-        return LiveCheck(_step(collector, repository, plan, lock, note))
+        step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
+        return LiveCheck(step, from_worker)
 
     yield from purge_by(repository, run_id, owner, check, warn)
 
@@ -104,13 +105,6 @@ def purge_by(
             live = check(group[0].plan, lock)
             valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
             yield from purging.purge(repository.store, group, live, lock.token, repository.clock, valid)
-
-
-def _step(collector: Collector, repository: OpenRepository, plan: Plan, lock: Lock, note: Note) -> Step:
-    spark = collector.spark.session()
-    if repository.settings.address_partitions:
-        spark.conf.set("spark.sql.shuffle.partitions", repository.settings.address_partitions)
-    return Step(note, repository, spark, plan, lock, collector.tasks(), lambda manifest: None)
 
 
 @dataclass(slots=True)

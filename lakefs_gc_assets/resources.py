@@ -26,9 +26,13 @@ from lakefs_gc_assets.configuration import (
 )
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _REMOTE_CORES = 8
+_opened: dict[tuple[str, str], StoreOpener] = {}
+"""The stores that this process opened last, by name and repository: of use where the server is gone."""
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -119,11 +123,25 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
         require_writable(facts)
         namespace = Namespace.parse(facts.storage_namespace)
         opener = StoreOpener(self.store.settings(), namespace.uri)
+        _opened[self.name, repository] = opener
         return OpenRepository(facts, namespace, api, opener.open(), opener, settings, self.clock)
 
-    def tasks(self) -> int:
-        """How many tasks read or write frames where no setting says otherwise: four per core."""
-        return spark_session.TASKS_PER_CORE * parallelism(self.spark.session())
+    def last_opened(self) -> ObjectStore | None:
+        """The store as this process opened it last, without asking the server; None where it never did."""
+        opener = _opened.get((self.name, self.repository))
+        return opener.open() if opener else None
+
+    def engine(self, settings: CollectionSettings | None = None) -> SparkEngine:
+        """What runs work with: four tasks per core where no setting says otherwise.
+
+        Args:
+            settings: of the run; by default as configured.
+        """
+        spark = self.spark.session()
+        partitions = (settings or self.collection.settings()).address_partitions
+        if partitions:
+            spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        return SparkEngine(spark, spark_session.TASKS_PER_CORE * parallelism(spark))
 
 
 def collector(configuration: Configuration, clock: Clock) -> Collector:

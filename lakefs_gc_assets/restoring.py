@@ -7,7 +7,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collection import explanation, restoring
 from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collection.restoring import Restored
-from lakefs_gc_assets.locking import locked
+from lakefs_gc_assets.collector.step import locked
 
 
 def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:

@@ -11,17 +11,16 @@ import dagster as dg
 from dagster_aws.pipes import PipesEMRServerlessClient, PipesS3MessageReader
 from pydantic import Field
 
-from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.configuration import EMRServerlessSettings, FlowName, Loaded
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets.failures import readable
-from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.io_manager import metadata
-from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.resources import Collector
@@ -121,9 +120,9 @@ def _shown(context: dg.OpExecutionContext, names: Names, repository: OpenReposit
     """Adds the run's partitions, and materializes each frame that it left; returns its report."""
     plan = plans.read(repository.store, run_id)
     names.partitions.add(context.instance, run_id, plan.windows)
-    for name in ORDER:
+    for name in STEPS:
         try:
-            frame = StoredFrame(manifests.read(repository.store, run_id, name), repository.opener, 1)
+            frame = StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[name])
         except OrderViolation:
             break
         key = names.asset(name)

@@ -9,10 +9,10 @@ from lakefs_gc_assets.collection import expiring
 from lakefs_gc_assets.collection.expiring import Expiry
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector.step import locked
 from lakefs_gc_assets.configuration import AutomationSettings
 from lakefs_gc_assets.failures import readable
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.locking import locked
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.resources import Collector

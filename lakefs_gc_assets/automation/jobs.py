@@ -8,9 +8,9 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
-from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.automation.opening import open_run
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collector.frames import STEPS
 from lakefs_gc_assets.configuration import FlowName
 from lakefs_gc_assets.failures import readable
 from lakefs_gc_assets.naming import Names
@@ -44,7 +44,7 @@ def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
     """All five assets and their checks, in one process and one Spark session."""
     return dg.define_asset_job(
         names.of("collect"),
-        selection=dg.AssetSelection.assets(*map(names.asset, ORDER)),
+        selection=dg.AssetSelection.assets(*map(names.asset, STEPS)),
         description=f"Collects one run id of repository {names.repository} over its windows. The job "
         f"{names.of('open_run')}, the schedules and the sensor launch it; so does materializing a range of cells.",
         executor_def=dg.in_process_executor,

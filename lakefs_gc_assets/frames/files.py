@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakefs_gc_assets.collector.manifest import FrameFile
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
-from lakefs_gc_assets.frames.manifest import FrameFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
 

@@ -1,16 +1,17 @@
 """How frames pass between assets: as what is stored, with what the UI shows of it."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.frames import FRAMES
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.failures import between_steps
-from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.columns import column_lineage
 from lakefs_gc_assets.frames.models import MODELS
-from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets.partitions import asset_of, chosen, selected
 from lakefs_gc_assets.resources import Collector
 
@@ -22,12 +23,12 @@ class FrameIOManager(dg.ConfigurableIOManager):
 
     collector: dg.ResourceDependency[Collector]
 
-    def handle_output(self, context: dg.OutputContext, obj: StoredFrame) -> None:
+    def handle_output(self, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         """Tells the UI about a frame: rows, bytes, windows, path, and a preview."""
         with between_steps(self.collector, obj.manifest.span.run_id):
             context.add_output_metadata(metadata(obj, context.asset_key.path[:-1]))
 
-    def load_input(self, context: dg.InputContext) -> StoredFrame:
+    def load_input(self, context: dg.InputContext) -> StoredFrame[Any]:
         """The frame of the one run that the partitions name; always whole, whichever windows are asked for.
 
         Raises dagster.Failure where it was not made or its manifest cannot be read.
@@ -38,11 +39,10 @@ class FrameIOManager(dg.ConfigurableIOManager):
         first = next(chosen(step.dagster_run, MODELS))
         with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
             repository = self.collector.open()
-            manifest = manifests.read(repository.store, run_id, frame)
-            return StoredFrame(manifest, repository.opener, self.collector.tasks())
+            return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame])
 
 
-def metadata(frame: StoredFrame, prefix: Sequence[str] = ()) -> dict[str, Any]:
+def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
     """What the UI shows of a frame; small, because Dagster copies it to every cell.
 
     Args:
@@ -86,8 +86,9 @@ def _cell(value: object) -> str:
 
 def _figures(figures: Any) -> dict[str, Any]:
     """Counts that a step made, also those by reason; lists and maps of names stay in the manifest."""
-    found: dict[str, Any] = {name: value for name, value in figures.items() if isinstance(value, int | float | str)}
-    for name, value in figures.items():
+    values = {field.name: getattr(figures, field.name) for field in fields(figures)}
+    found: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+    for name, value in values.items():
         if isinstance(value, dict) and value and all(isinstance(count, int) for count in value.values()):
             found[name] = dg.MetadataValue.md(_counts(name, value))
     return found

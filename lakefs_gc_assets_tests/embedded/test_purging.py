@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from lakefs_gc_assets.assets.live import Uncommitted
+from lakefs_gc_assets.assets.step import Step
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import demo
-from lakefs_gc_assets.assets.live import Uncommitted
-from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.automation.undoing import purging_config
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status

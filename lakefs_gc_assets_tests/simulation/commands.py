@@ -1,29 +1,29 @@
 """The commands `restore` and `purge` in a world in which one of their calls goes wrong."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import replace
+from typing import cast
 
 from lakefs_gc_assets import purging, restoring
 from lakefs_gc_assets.collection import quarantining, run_folder
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.facts import LakeFSApi
 from lakefs_gc_assets.purging import Totals
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE, CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.collecting import TASKS, Killed, Run, Watch, WatchedRepository, open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import FailingApi, FailingStore, Faults
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
-from lakefs_gc_assets_tests.simulation.marking import Marking
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
-from lakefs_gc_assets_tests.simulation.quarantine_check import QuarantineCheck
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
-from lakefs_gc_assets_tests.simulation.stepping import Killed
 
 _CALL_SECONDS = 0.05
 _LOOK_SECONDS = 20 * MINUTE
@@ -39,7 +39,7 @@ def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
         if not _is_there(scene, key):
             raise Violation(f"{key} is removed although its object is not back")
 
-    def work(repository: OpenRepository) -> bool:
+    def work(repository: WatchedRepository) -> bool:
         told = list(restoring.restore(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
         return all(each.fate.is_well for each in told)
 
@@ -60,9 +60,11 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
             stage_moved(scene, "between")
         world.pass_time(_LOOK_SECONDS)
 
-    def work(repository: OpenRepository) -> bool:
-        def check(plan: Plan, lock: Lock) -> QuarantineCheck:
-            return QuarantineCheck(command.run(repository, plan), looks)
+    def work(repository: WatchedRepository) -> bool:
+        def check(plan: Plan, lock: Lock) -> "_PausedCheck":
+            watched = replace(repository, run=command.run(plan, options))
+            step = Step(world.log.append, world.log.append, watched, ArrowEngine(TASKS), plan, lock)
+            return _PausedCheck(step, looks)
 
         totals = Totals()
         each = purging.purge_by(repository, None, f"purge-{world.time.now}", check, world.log.append)
@@ -110,6 +112,20 @@ def _is_there(scene: Scene, key: str) -> bool:
     return there is not None and there.data == objects[key].data
 
 
+class _PausedCheck(LiveCheck[ArrowRows]):
+    """The product's check, with something that happens between its first look and the second."""
+
+    def __init__(self, step: Step[ArrowRows], between: Callable[[], None]) -> None:
+        super().__init__(step, lambda error: None)
+        self._between: Callable[[], None] | None = between
+
+    def look_again(self, copies: ArrowRows) -> None:
+        if self._between is not None:
+            self._between()
+            self._between = None
+        super().look_again(copies)
+
+
 class _Command:
     """A process that holds the lock for work that is no collection."""
 
@@ -126,7 +142,7 @@ class _Command:
         self.view = BucketView(self.world.bucket, self._point, removed, self._written, page=8, delete_limit=2)
         self.api = CollectorsApi(self.world.servers, self._point, self.recheck.begins, self.machine, 1)
 
-    def ended(self, options: CollectionSettings, work: Callable[[OpenRepository], bool]) -> Ended:
+    def ended(self, options: CollectionSettings, work: Callable[[WatchedRepository], bool]) -> Ended:
         """Does the work, which tells whether all went well."""
         try:
             well = work(self._opened(options))
@@ -138,22 +154,22 @@ class _Command:
             return Ended.FAILED
         return Ended.WELL if well else Ended.FAILED
 
-    def run(self, repository: OpenRepository, plan: Plan) -> Marking:
-        """What knows what counts as live in a run of this plan."""
-        oracle, scene = self.world.oracle, self.scene
-        told = (oracle.listing, oracle.marked, self.recheck.ends)
-        made = Marking(repository, plan.run_id, plan.owner, scene.shelf, *told, exactness=scene.exactness)
-        made.plan = plan
-        return made
-
-    def _opened(self, options: CollectionSettings) -> OpenRepository:
-        api = cast(LakeFSApi, FailingApi(self.api, self.faults))
-        store = FailingStore(self.view, self.faults, self.scene.denied.add)
-        facts = api.repository()
-        clock = CollectorClock(self.machine, self.world.pass_time)
-        return OpenRepository(
-            facts, Namespace.parse(facts.storage_namespace), api, store, cast(Any, None), options, clock
+    def run(self, plan: Plan, options: CollectionSettings) -> Run:
+        """The run whose definition of what is live counts, for those who watch."""
+        oracle, clock = self.world.oracle, CollectorClock(self.machine, self.world.pass_time)
+        watch = Watch(oracle.listing, oracle.marked, self.recheck.opens, self.recheck.ends, self.scene.exactness)
+        return Run(
+            self.api_of_command(), self.view, options, clock, plan.run_id, plan.owner, watch, self.world.log.append, []
         )
+
+    def api_of_command(self) -> LakeFSApi:
+        """The server, as the command sees it."""
+        return cast(LakeFSApi, FailingApi(self.api, self.faults))
+
+    def _opened(self, options: CollectionSettings) -> WatchedRepository:
+        store = FailingStore(self.view, self.faults, self.scene.denied.add)
+        clock = CollectorClock(self.machine, self.world.pass_time)
+        return open_repository(self.api_of_command(), store, options, clock)
 
     def _point(self, call: str) -> bool:
         self.world.tick(_CALL_SECONDS)

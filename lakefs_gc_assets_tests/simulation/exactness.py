@@ -16,24 +16,29 @@ Documented differences, and no others:
 - A run limited to some windows keeps what lies in others, and no run builds on it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from lakefs_gc_assets.collection import universe
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.collection.universe import Listing
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.simulation import plain
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
-from lakefs_gc_assets_tests.simulation.plain import Row
+from lakefs_gc_assets_tests.simulation.stored import Row
 
 LATE_SECONDS = 26 * HOUR
 """A slice is not settled before it is older than minimum age, an hour of use and the skews together."""
 _NO_SLICE = ""
+_SLICE_FOLDER = re.compile(r"^data/([0-9a-v]{19}[0g])/")
 Marked = dict[str, Kept | None]
 """What becomes of each object that nothing references: why it is kept, None for a candidate."""
 
@@ -44,6 +49,7 @@ class Exactness:
 
     Attributes:
         settled_since: by run id and slice, true time; slices are settled for all runs that build on the run.
+        listed_now: by run id, the addresses that the run listed itself.
         compared: how many optimized marks were compared with objects that nothing references.
         late: how many objects only a clean run marks.
     """
@@ -53,6 +59,7 @@ class Exactness:
     settled_since: dict[str, dict[str, float]] = field(default_factory=dict)
     elsewhere: dict[str, list[Row]] = field(default_factory=dict)
     committed: dict[str, set[str]] = field(default_factory=dict)
+    listed_now: dict[str, frozenset[str]] = field(default_factory=dict)
     compared: int = 0
     late: int = 0
 
@@ -68,9 +75,9 @@ class Exactness:
         batches = (batch for part in parts for batch in universe.list_part(store, part, plan.slice_window))
         self.elsewhere[plan.run_id] = [row for batch in batches for row in batch.to_pylist()]
 
-    def commits(self, run_id: str, read: Callable[[ObjectStore], set[str]]) -> None:
-        """An optimized run knows the commits: reads all that they hold."""
-        self.committed[run_id] = read(self.store)
+    def commits(self, run_id: str, held: set[str]) -> None:
+        """An optimized run knows the commits, and this is all that they hold."""
+        self.committed[run_id] = held
 
     def marked(
         self, plan: Plan, listed: Iterable[Row], staged: frozenset[str], sighted: set[str], mine: Marked
@@ -83,10 +90,7 @@ class Exactness:
         """
         everything = [*listed, *self.elsewhere[plan.run_id]]
         windows = {row["slice_window"] for row in everything}
-        clean = {
-            row["address"]: plain.kept_because(row, plan.cutoff, windows, sighted)
-            for row in plain.without(everything, staged, self.committed[plan.run_id])
-        }
+        clean = self._mark_clean(plan, everything, windows, staged, sighted)
         there = {row["address"] for row in everything}
         self.compared += bool(clean)
         for address in sorted(clean.keys() | mine.keys()):
@@ -102,6 +106,21 @@ class Exactness:
                     f"run {plan.run_id} finds {address}: {mine[address]}, and a clean run: {clean[address]}"
                 )
 
+    def _mark_clean(
+        self, plan: Plan, rows: list[Row], windows: set[str], staged: frozenset[str], sighted: set[str]
+    ) -> Marked:
+        """What a clean run makes of objects, by the product's own subtraction."""
+        engine = ArrowEngine(1)
+
+        def named(addresses: Iterable[str]) -> ArrowRows:
+            return engine.table(pa.table({"address": pa.array(sorted(addresses), pa.string())}))
+
+        listed = engine.table(pa.Table.from_pylist(rows, LISTED))
+        live = named(staged), named(self.committed[plan.run_id])
+        unreferenced = engine.without(listed, *live, count=len(rows))
+        found = engine.collect(engine.kept_because(unreferenced, plan.cutoff, windows, named(sighted))).to_pylist()
+        return {row["address"]: None if row["kept"] is None else Kept(row["kept"]) for row in found}
+
     def _require_late(self, plan: Plan, address: str) -> None:
         assert plan.predecessor is not None
         if not self._late(plan.predecessor, address):
@@ -116,7 +135,7 @@ class Exactness:
 
     def _late(self, predecessor: str, address: str) -> bool:
         since, appeared = self.settled_since[predecessor], self.bucket.appeared[address]
-        folder = plain.slice_folder(address)
+        folder = _slice_folder(address)
         if any(address in watched.accepted for watched in self.oracle.runs.values()):
             return True
         if folder is not None and appeared < xids.created_at(folder) + LATE_SECONDS:
@@ -129,6 +148,12 @@ class Exactness:
         before: Mapping[str, float] = self.settled_since.get(plan.predecessor or "", {})
         began = self.oracle.runs[plan.run_id].listing_began
         self.settled_since[plan.run_id] = {place: before.get(place, began) for place in (_NO_SLICE, *settled)}
+
+
+def _slice_folder(address: str) -> str | None:
+    """The slice whose folder an address lies in, None for addresses in no slice."""
+    found = _SLICE_FOLDER.match(address)
+    return found[1] if found else None
 
 
 def _no_point(call: str) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collector.frames import STEPS
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.lakefs.facts import RetentionRules
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
@@ -12,7 +13,6 @@ from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.commands import copies, purge, restore, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Opened, Scene, require_well
-from lakefs_gc_assets_tests.simulation.stepping import STEPS
 from lakefs_gc_assets_tests.simulation.watching import PurgeWatch, Watch
 from lakefs_gc_assets_tests.simulation.world import Setup
 

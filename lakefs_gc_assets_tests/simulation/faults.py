@@ -15,7 +15,6 @@ from lakefs_gc_assets_tests.simulation.asked import LOCK_EXPIRY
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults, distinct
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS, Kind
-from lakefs_gc_assets_tests.simulation.filed import FiledRun
 from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene, require_well
 from lakefs_gc_assets_tests.simulation.watching import Whole
@@ -80,7 +79,7 @@ def plays(kind: str) -> Iterator[Play]:
                 yield Play(kind, fault, number, recovery)
 
 
-def play(played: Play, make_run: type[FiledRun] = FiledRun, *, follow: bool = True) -> None:
+def play(played: Play, *, follow: bool = True) -> None:
     """Makes a run in which one call goes wrong, recovers, and looks at what is there then.
 
     Args:
@@ -91,7 +90,6 @@ def play(played: Play, make_run: type[FiledRun] = FiledRun, *, follow: bool = Tr
     kind, expected = KINDS[played.kind], whole(played.kind)
     with deterministic(2):
         scene: Scene = pickle.loads(_prepared(played.kind))
-        scene.make_run = make_run
         watch = kind.watch(scene, expected, kind.flow, kind.deletes)
         faults = Faults(played.fault, played.at, scene.world.pass_time)
         ended = kind.run(scene, faults)

@@ -4,20 +4,20 @@ import os
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from unittest import mock
 
 from lakefs_gc_assets.collection import hidden, quarantining, restoring, uncommitted
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collector import step as steps
 from lakefs_gc_assets.configuration import SweepMode
 from lakefs_gc_assets_tests.simulation import ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
-from lakefs_gc_assets_tests.simulation.collector import Run
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
-from lakefs_gc_assets_tests.simulation.frames import Shelf
+from lakefs_gc_assets_tests.simulation.observing import observing
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.quiet import Kind, Quiet
 from lakefs_gc_assets_tests.simulation.remembering import remembering
@@ -80,13 +80,13 @@ class Result:
     log: list[str] = field(repr=False)
 
 
-def play(history: History, *, make_run: Callable[..., Run] = Run, quiet: bool = True) -> Result:
+def play(history: History, *, quiet: bool = True) -> Result:
     """Plays a history to its end, then, in quiet times, two more runs.
 
     Raises Violation as soon as something happens that must not.
     """
     with deterministic(history.setup.seed), remembering():
-        player = Player(history.setup, make_run)
+        player = Player(history.setup)
         try:
             for step in history.steps:
                 player.do(step)
@@ -107,6 +107,9 @@ def deterministic(seed: int) -> Iterator[None]:
         patches.enter_context(mock.patch.object(os, "urandom", chance.randbytes))
         for module in (hidden, quarantining, restoring, uncommitted):
             patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", _OneByOne))
+        # The world renews the lock of a process that does not stand still.
+        patches.enter_context(mock.patch.object(steps, "renewed", lambda *about: nullcontext()))
+        patches.enter_context(observing())
         yield
 
 
@@ -129,16 +132,14 @@ class _OneByOne:
 class Player:
     """Does one step after the other."""
 
-    def __init__(self, setup: Setup, make_run: Callable[..., Run]) -> None:
+    def __init__(self, setup: Setup) -> None:
         self.world = World.of(setup)
         self.figures = Figures()
         self.exactness = Exactness(self.world.bucket, self.world.oracle)
         oracle = self.world.oracle
         self.retention = RetentionExactness(oracle) if isinstance(oracle, RetentionOracle) else None
-        shelf: Shelf = {}
         self.collectors = {
-            name: Process(self.world, name, shelf, self.figures, self.exactness, make_run, self.retention)
-            for name in ("c0", "c1")
+            name: Process(self.world, name, self.figures, self.exactness, self.retention) for name in ("c0", "c1")
         }
 
     def do(self, step: Step) -> None:

@@ -2,33 +2,31 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lakefs_gc_assets.collection import lock, run_folder
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector.frames import STEPS
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.facts import LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, MARK_VALID, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.calls import CALLS
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
-from lakefs_gc_assets_tests.simulation.collector import Run
+from lakefs_gc_assets_tests.simulation.collecting import Killed, Run, Watch
 from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
-from lakefs_gc_assets_tests.simulation.frames import Shelf
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
 from lakefs_gc_assets_tests.simulation.putting_back import put_back
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
-from lakefs_gc_assets_tests.simulation.stepping import STEPS, Killed
+from lakefs_gc_assets_tests.simulation.stored import addresses, exists
 from lakefs_gc_assets_tests.simulation.world import World
 
 _CALL_SECONDS = 0.05
@@ -37,6 +35,11 @@ _YEAR_4000 = 64_060_588_800
 
 class Crash(Violation):
     """The collector ended with something that is none of its own errors."""
+
+
+def _is_own(key: str) -> bool:
+    """Whether a key is that of a collector's own file."""
+    return key.startswith(run_folder.ROOT)
 
 
 @dataclass
@@ -76,14 +79,13 @@ class Process:
         fail_in: after how many more calls one fails.
         fail_at: the nth call from now of a kind fails.
         frozen: whether its background thread stands still as well.
+        completed: steps that Dagster takes for done, by run.
     """
 
     world: World
     name: str
-    shelf: Shelf
     figures: Figures
     exactness: Exactness
-    make_run: Callable[..., Run] = Run
     retention: RetentionExactness | None = None
     coroutine: Coroutine | None = None
     run: Run | None = None
@@ -104,6 +106,7 @@ class Process:
     in_background: bool = False
     options: CollectionSettings | None = None
     asked: Asked = ASKED
+    completed: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.recheck = Recheck(self.world.time)
@@ -133,8 +136,7 @@ class Process:
         if self.active or self.run is None or self.options is None:
             return
         run_id = self.run.run_id
-        attempts = {name: frame.span.attempt for name in STEPS if (frame := self.shelf.get((run_id, name)))}
-        done = [name for name in STEPS if not whole and attempts.get(name) == attempts.get(STEPS[0], "")]
+        done = [] if whole else [*self.completed[run_id]]
         if len(done) == len(STEPS):
             return
         self._launch(run_id, self.run.owner, self.run.windows, done, budget)
@@ -143,7 +145,7 @@ class Process:
         """The last run was a dry one, and somebody wants its candidates to go after all."""
         if self.active or self.run is None or self.options is None or self.options.sweep:
             return
-        if (self.run.run_id, STEPS[3]) in self.shelf:
+        if exists(self.exactness.store, self.run.run_id, STEPS[3]):
             options = self.options
             asked = options.min_age_hours, options.slice_window
             self.options = settings(False, *asked, self.run.run_id, options.sweep_mode)
@@ -166,49 +168,46 @@ class Process:
         self.view = view = BucketView(
             world.bucket,
             self._store_point,
-            lambda key, gone: world.oracle.deletion(run_id, key, self.recheck),
+            lambda key, gone: None if _is_own(key) else world.oracle.deletion(run_id, key, self.recheck),
             lambda key, data: self._written(run_id, key, data),
             page=setup.listing_page,
             delete_limit=setup.delete_limit,
         )
         self.api = api = CollectorsApi(world.servers, self._api_point, self.recheck.begins, machine, setup.seen_servers)
-        clock = CollectorClock(machine, self._wait)
         options = self.options
         assert options is not None
+        self.run = run = Run(
+            api=self.reached_api(api),
+            store=self.reached_store(view),
+            settings=options,
+            clock=CollectorClock(machine, self._wait),
+            run_id=run_id,
+            owner=owner,
+            watch=Watch(
+                world.oracle.listing,
+                world.oracle.marked,
+                self.recheck.opens,
+                self.recheck.ends,
+                self.exactness,
+                self.retention,
+                lambda: api.told,
+            ),
+            note=world.log.append,
+            completed=self.completed.setdefault(run_id, []),
+            flow=self.asked.flow,
+            windows=windows,
+            only_windows=self.asked.only_windows,
+            ended=self.ended,
+        )
 
         def collect() -> None:
-            facts = api.repository()
-            namespace = Namespace.parse(facts.storage_namespace)
-            # Nothing here opens the store again in another process.
-            opener = None
-            repository = OpenRepository(
-                facts=facts,
-                namespace=namespace,
-                api=self.reached_api(api),
-                store=self.reached_store(view),
-                opener=opener,  # type: ignore[arg-type]
-                settings=options,
-                clock=clock,
-            )
-            self.run = run = self.make_run(
-                repository=repository,
-                run_id=run_id,
-                owner=owner,
-                shelf=self.shelf,
-                began_listing=world.oracle.listing,
-                marked=world.oracle.marked,
-                rechecked=self.recheck.ends,
-                exactness=self.exactness,
-                retention=self.retention,
-                told=lambda: api.told,
-                flow=self.asked.flow,
-                windows=windows,
-                only_windows=self.asked.only_windows,
-            )
             run.collect(done)
 
         self.coroutine = Coroutine(collect)
         self.go_on(budget)
+
+    def ended(self) -> None:
+        """All is done, and Dagster is about to know."""
 
     def reached_api(self, api: CollectorsApi) -> LakeFSApi:
         """The server as the collector sees it."""
@@ -276,7 +275,7 @@ class Process:
         self._suspend_if_spent()
         if self.dead:
             raise Killed
-        if call.startswith("delete "):
+        if call.startswith("delete ") and not _is_own(call.removeprefix("delete ")):
             self._require_fenced(call)
             self._require_fresh_mark()
         if self.fail_at is not None:
@@ -320,8 +319,7 @@ class Process:
         elif key.startswith(run_folder.receipts(run_id)):
             self.world.oracle.receipts(run_id, data)
         elif key == run_folder.report(run_id):
-            frame = self.shelf.get((run_id, "candidates"))
-            self.world.oracle.report(run_id, data, frame.addresses if frame else frozenset())
+            self.world.oracle.report(run_id, data, addresses(self.exactness.store, run_id, STEPS[3]))
             self._count(json.loads(data))
 
     def _count(self, report: dict[str, str | None]) -> None:
@@ -336,7 +334,8 @@ class Process:
         """One batch may be under way when the lock is lost; a second one is a violation."""
         stored = self.world.bucket.objects.get(lock.KEY)
         record = json.loads(stored.data) if stored else {}
-        held = self.run is not None and self.run.lock is not None and record.get("nonce") == self.run.lock.token.nonce
+        this = self.run.this if self.run is not None else None
+        held = this is not None and record.get("nonce") == this.lock.token.nonce
         self.unfenced = 0 if held and not record.get("released") else self.unfenced + 1
         if self.unfenced > 1:
             raise Violation(f"{self.name} goes on with deletes although the lock belongs to {record.get('owner')}")
@@ -355,13 +354,13 @@ class Process:
     def keep_lock(self) -> None:
         """What the thread in the background does: renews the lock in time, as long as it is held."""
         run = self.run
-        if self.coroutine is None or self.dead or self.frozen or run is None or run.lock is None:
+        if self.coroutine is None or self.dead or self.frozen or run is None or run.this is None:
             return
         if self.world.time.now - self.last_renewed < LOCK_EXPIRY / 4:
             return
         self.in_background = True
         try:
-            run.lock.renew(run.repository.clock.now())
+            run.this.lock.renew(run.clock.now())
         except (LockLost, StorageError):
             # Found out by the next batch.
             self.last_renewed = self.world.time.now

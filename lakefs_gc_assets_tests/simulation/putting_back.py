@@ -1,15 +1,12 @@
 """Somebody brings back what a run deleted: the product's own command, while no collector works."""
 
-from typing import Any, cast
-
 from lakefs_gc_assets import restoring
 from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.collecting import open_repository
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 
@@ -32,10 +29,7 @@ def put_back(world: World, run_id: str, options: CollectionSettings) -> None:
         world.bucket, point, lambda key, gone: None, written, page=1000, delete_limit=world.setup.delete_limit
     )
     api = CollectorsApi(world.servers, point, lambda: None, machine, 1)
-    facts = api.repository()
-    clock = CollectorClock(machine, world.pass_time)
-    namespace = Namespace.parse(facts.storage_namespace)
-    repository = OpenRepository(facts, namespace, api, view, cast(Any, None), options, clock)
+    repository = open_repository(api, view, options, CollectorClock(machine, world.pass_time))
     try:
         for each in restoring.restore(repository, run_id, (), f"restore at {world.time.now}", world.log.append):
             assert each.fate.is_well, each

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collector.frames import STEPS
 from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import Asked, settings
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
@@ -11,6 +12,7 @@ from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.repository import Branch
 from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
+from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
 
 Kind = Literal["clean", "optimized", "retention"]
@@ -72,7 +74,8 @@ class Quiet:
             return garbage
         last = self._collectors["c0"]
         assert last.run is not None
-        return [key for key in garbage if key in last.run.stored("store_df").addresses]
+        listed = addresses(last.exactness.store, last.run.run_id, STEPS[0])
+        return [key for key in garbage if key in listed]
 
     def _run_alone(self, flow: Flow) -> bool:
         """A run while nobody else does anything; whether it deleted what it was to."""

@@ -6,7 +6,7 @@ Every call to the store is still made; only what is made of the same bytes is ta
 import copy
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any
@@ -19,9 +19,10 @@ from lakefs_gc_assets.collection import live_files, stored_records, stored_table
 from lakefs_gc_assets.collection.commits import fetch
 from lakefs_gc_assets.collection.live_files import LiveFiles
 from lakefs_gc_assets.collection.tables import TIME
+from lakefs_gc_assets.collector.frames import Frame
+from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.frames import files
-from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
 from lakefs_gc_assets.lakefs import commit_columns, names, ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
@@ -71,7 +72,6 @@ def remembering() -> Iterator[None]:
         patch(stored_tables, "decode", _of_table(memory, stored_tables.decode))
         patch(stored_records, "decode", _of_record(memory, stored_records.decode))
         patch(files, "read_file", _of_frame(memory, files.read_file))
-        patch(Manifest, "digest", _of_digest(memory, vars(Manifest)["digest"]))
         patch(Manifest, "from_json", _of_manifest(memory, Manifest.from_json))
         patch(pq.ParquetFile, "read", functools.partialmethod(_read_parquet, use_threads=False))
         # Indented JSON is made in Python, the plain one in C.
@@ -127,7 +127,9 @@ def _of_record(memory: dict[Any, Any], decode: Callable[..., Any]) -> Callable[.
 
 
 def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
-    def remembered(store: ObjectStore, file: FrameFile, schema: pa.Schema) -> pa.Table:
+    def remembered(
+        store: ObjectStore, file: FrameFile, schema: pa.Schema, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         try:
             data = store.get(file.key)
         except ObjectNotFound:
@@ -135,25 +137,19 @@ def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable
         key = (read, data, file, schema)
         if key not in memory:
             memory[key] = read(_Given(data), file, schema)
-        return memory[key]
+        return memory[key] if columns is None else memory[key].select(columns)
 
     return remembered
 
 
-def _of_manifest(memory: dict[Any, Any], read: Callable[[bytes, str], Manifest]) -> Callable[[bytes, str], Manifest]:
-    def remembered(data: bytes, key: str) -> Manifest:
+def _of_manifest(memory: dict[Any, Any], read: Callable[..., Manifest[Any]]) -> Callable[..., Manifest[Any]]:
+    def remembered(data: bytes, key: str, frame: Frame[Any]) -> Manifest[Any]:
         if (Manifest, data, key) not in memory:
-            memory[Manifest, data, key] = made = read(data, key)
-            memory["digest", id(made)] = made.digest
-        found: Manifest = memory[Manifest, data, key]
+            memory[Manifest, data, key] = read(data, key, frame)
+        found: Manifest[Any] = memory[Manifest, data, key]
         return found
 
     return remembered
-
-
-def _of_digest(memory: dict[Any, Any], digest: property) -> property:
-    """Only manifests that are remembered have an id here, which no other object can have then."""
-    return property(lambda self: memory.get(("digest", id(self))) or digest.__get__(self))
 
 
 def _addresses(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[..., Any]:

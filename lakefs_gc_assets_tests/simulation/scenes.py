@@ -13,14 +13,11 @@ from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.failing_calls import FailingApi, FailingStore, Faults
-from lakefs_gc_assets_tests.simulation.filed import FiledRun
-from lakefs_gc_assets_tests.simulation.frames import Shelf
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
-from lakefs_gc_assets_tests.simulation.stepping import STEPS
 from lakefs_gc_assets_tests.simulation.world import World
 
 OPERATIONS = writers.OPERATIONS | versioning.OPERATIONS
@@ -51,19 +48,12 @@ class Opened:
 
 @dataclass
 class FailingProcess(Process):
-    """A collector process whose calls can go wrong.
-
-    Attributes:
-        completed: steps that Dagster takes for done, by run.
-    """
+    """A collector process whose calls can go wrong."""
 
     faults: Faults = field(default_factory=Faults)
-    completed: dict[str, list[str]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        make_run = self.make_run
-        self.make_run = lambda **given: make_run(**given, completed=self.completed, ended=self.faults.end)
+    def ended(self) -> None:
+        self.faults.end()
 
     def reached_api(self, api: CollectorsApi) -> LakeFSApi:
         return cast(LakeFSApi, FailingApi(api, self.faults))
@@ -79,7 +69,7 @@ class FailingProcess(Process):
     def goes_on(self, opened: Opened, options: CollectionSettings) -> None:
         """A process of the same owner makes the steps that are not done."""
         self.options = options
-        done = [name for name in STEPS if name in self.completed.get(opened.run_id, ())]
+        done = [*self.completed.get(opened.run_id, ())]
         self._launch(opened.run_id, opened.owner, opened.windows, done, None)
 
 
@@ -92,10 +82,8 @@ class Scene:
     """
 
     world: World
-    make_run: type[FiledRun] = FiledRun
     exactness: Exactness = field(init=False)
     retention: RetentionExactness | None = field(init=False)
-    shelf: Shelf = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     completed: dict[str, list[str]] = field(default_factory=dict)
     denied: set[str] = field(default_factory=set)
@@ -120,7 +108,7 @@ class Scene:
         world = self.world
         world.background.clear()
         self.figures.failed = 0
-        given = (self.shelf, self.figures, self.exactness, self.make_run, self.retention)
+        given = (self.figures, self.exactness, self.retention)
         return FailingProcess(world, "c0", *given, faults=faults, completed=self.completed)
 
     def start(self, options: CollectionSettings, faults: Faults, asked: Asked = ASKED) -> Ended:

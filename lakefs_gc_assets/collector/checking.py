@@ -1,0 +1,79 @@
+"""What no mark may get wrong, looked at once more in the stored candidates by other means than the subtraction."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collection import guards
+from lakefs_gc_assets.collection.tables import TIME
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frames import CandidateFigures, CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.reporting import describe_losses, mark_of
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.errors import GuardTripped
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing that a frame gets wrong; `rows` where they were counted."""
+
+    rule: str
+    detail: str
+    rows: int | None = None
+
+
+def find_live_candidates(
+    engine: Engine[R], candidates: StoredFrame[CandidateFigures], *live: StoredFrame[Any]
+) -> list[Violation]:
+    """Candidates that are live after all, compared as strings."""
+    found = []
+    for frame in live if candidates.count else ():
+        if not frame.count:
+            continue
+        named = candidates.rows(engine, "address")
+        both = engine.distinct(engine.among_exactly(frame.rows(engine, "address"), named, candidates.count))
+        if count := engine.count(both):
+            shown = ", ".join(sorted(engine.collect(both, limit=_SHOWN).column("address").to_pylist()))
+            found.append(Violation(f"disjoint from {frame.name}", shown, count))
+    return found
+
+
+def find_young_candidates(
+    engine: Engine[R], candidates: StoredFrame[CandidateFigures], cutoff: datetime
+) -> list[Violation]:
+    """Candidates that were written or named at or after the cutoff."""
+    if not candidates.count:
+        return []
+    moment = pa.scalar(cutoff, TIME)
+
+    def is_young(rows: pa.RecordBatch) -> pa.BooleanArray:
+        named = pc.fill_null(pc.greater_equal(rows.column("issued_at"), moment), False)
+        return pc.or_(pc.greater_equal(rows.column("last_modified"), moment), named)
+
+    count = engine.count(engine.where(candidates.rows(engine, "last_modified", "issued_at"), is_young))
+    return [Violation("older than the cutoff", f"the cutoff is {cutoff:%F %T}Z", count)] if count else []
+
+
+def find_empty_live_set(
+    listed: StoredFrame[StoredFigures],
+    uncommitted: StoredFrame[UncommittedFigures],
+    committed: StoredFrame[CommittedFigures],
+    candidates: StoredFrame[CandidateFigures],
+) -> list[Violation]:
+    """Says so where nothing is committed although live commits count entries and there are candidates."""
+    try:
+        guards.require_live_set(mark_of(listed, uncommitted, committed, candidates))
+    except GuardTripped as tripped:
+        return [Violation(tripped.guard, str(tripped))]
+    return []
+
+
+def find_losses(candidates: StoredFrame[CandidateFigures]) -> list[Violation]:
+    """Says so where a branch head or staging holds something that earlier runs deleted."""
+    told = describe_losses(candidates)
+    return [Violation("nothing deleted is live", told, candidates.figures.lost)] if told else []

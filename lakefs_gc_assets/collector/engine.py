@@ -1,0 +1,185 @@
+"""The port through which a run works with tables of addresses, wherever they are.
+
+The product's engine works on Spark. A second one works on plain Arrow tables in one process; simulations and unit tests
+run the same protocol on it. One contract suite holds both to what is said here.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+R = TypeVar("R")
+"""The rows of one engine."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+ChangeBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What becomes of all batches that one task has. It runs in a worker: it must capture nothing that cannot travel."""
+
+ReadItem = Callable[[Item], Iterable[pa.RecordBatch]]
+"""Reads one piece of work in a worker, as batches of rows."""
+
+Holds = Callable[[pa.RecordBatch], pa.BooleanArray]
+"""Says of each row of a batch whether something holds; null counts as not. It runs in a worker."""
+
+
+class Engine(Protocol[R]):
+    """Makes and compares tables of addresses.
+
+    Rows are a promise: nothing is read before an operation that gives a result (`count`, `collect`, `count_…`) asks for
+    them, and what is used by two of these is made twice unless it is `cached`. Rows have no order. An address that is
+    null equals no address.
+
+    Several operations take `count`: how many rows all operands have together, about. It decides how the work is split
+    and must not change the result.
+    """
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks read or write files where no setting says otherwise."""
+        ...
+
+    def table(self, table: pa.Table) -> R:
+        """Rows that this process holds already."""
+        ...
+
+    def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> R:
+        """Rows that tasks read, one task for each group of items; `read` yields batches of the schema."""
+        ...
+
+    def union(self, first: R, *more: R) -> R:
+        """All rows of frames that have the same columns."""
+        ...
+
+    def select(self, rows: R, *columns: str) -> R:
+        """Some columns, in this order."""
+        ...
+
+    def where(self, rows: R, holds: Holds) -> R:
+        """The rows of which something holds."""
+        ...
+
+    def where_among(self, rows: R, column: str, values: Sequence[str | None]) -> R:
+        """The rows whose text in a column is among the values; None stands for null."""
+        ...
+
+    def map_batches(self, rows: R, change: ChangeBatches, schema: pa.Schema) -> R:
+        """What a function makes of the rows of each task, in columns of the schema."""
+        ...
+
+    def map_distinct(self, frames: Sequence[R], change: ChangeBatches, schema: pa.Schema, count: int) -> R:
+        """The same of the rows of all frames, one row for each address, compared as strings."""
+        ...
+
+    def distinct(self, rows: R) -> R:
+        """Each row once."""
+        ...
+
+    def without(self, rows: R, *live: R, count: int) -> R:
+        """The rows whose address is in none of the live frames.
+
+        Addresses may be compared by a hash: a collision keeps an object and never loses one. So the right side must be
+        what is live, and this must never be used for an intersection.
+        """
+        ...
+
+    def without_exactly(self, rows: R, addresses: R, count: int | None = None) -> R:
+        """The rows whose address is not among the addresses, compared as strings.
+
+        Args:
+            count: how many addresses there are, where that is known.
+        """
+        ...
+
+    def among_exactly(self, rows: R, addresses: R, count: int | None = None) -> R:
+        """The rows whose address is among the addresses, compared as strings.
+
+        Args:
+            count: how many addresses there are, where that is known.
+        """
+        ...
+
+    def without_matching(self, rows: R, others: R, columns: Sequence[str]) -> R:
+        """The rows that have no equal in all of these columns; null equals nothing."""
+        ...
+
+    def kept_because(self, unreferenced: R, cutoff: datetime, windows: Collection[str], sighted: R) -> R:
+        """Adds the column `kept`: why an unreferenced object stays (a value of Kept), null where it may go.
+
+        Args:
+            unreferenced: rows of the listing (LISTED) that nothing references.
+            cutoff: LastModified and the time in the name must both be earlier; UTC.
+            windows: the windows that the run collects.
+            sighted: addresses of objects uploaded in parts that an earlier run listed long enough ago.
+        """
+        ...
+
+    def same_content(self, rows: R, others: R) -> R:
+        """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5.
+
+        Both have the columns `size` and `etag`. Objects of size 0 are the same whatever their ETags say.
+        """
+        ...
+
+    def youngest_of_each(self, rows: R) -> R:
+        """One row (LISTED) for each address: the one that was modified last."""
+        ...
+
+    def earliest_sightings(self, rows: R) -> R:
+        """For each address its earliest `first_listed_at`: columns `address` and `first_listed_at`."""
+        ...
+
+    def sightings_of(self, rows: R, earlier: R, listed_at: datetime) -> R:
+        """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment.
+
+        Args:
+            rows: with the columns `address` and `slice_window`.
+            earlier: as `earliest_sightings` makes them.
+            listed_at: UTC.
+        """
+        ...
+
+    def count(self, rows: R) -> int:
+        """How many rows there are."""
+        ...
+
+    def collect(self, rows: R, limit: int | None = None) -> pa.Table:
+        """The rows in this process, at most so many; nullability of columns is not promised."""
+        ...
+
+    def count_by_sets(self, *frames: R, count: int) -> dict[int, int]:
+        """How many distinct addresses are in the same frames, of at most eight: bit k of a key is frame k's.
+
+        Compared by 128 bits or more: that two of a billion addresses have the same is less likely than one in 10^20.
+        """
+        ...
+
+    def count_kept(self, rows: R) -> pa.Table:
+        """Rows with the column `kept` counted by it: columns `kept` (null: may go), `objects`, and `multipart`.
+
+        `multipart` counts those whose ETag says that they were uploaded in parts.
+        """
+        ...
+
+    def count_outcomes(self, receipts: R) -> pa.Table:
+        """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
+        ...
+
+    def cached(self, rows: R, at_most: int) -> AbstractContextManager[R]:
+        """Rows for several uses, which are made once; they are let go at the exit.
+
+        Args:
+            at_most: how many rows there can be.
+        """
+        ...
+
+    def in_background(self, work: Callable[[], Result]) -> AbstractContextManager[Callable[[], Result]]:
+        """Does a piece of work meanwhile.
+
+        What it yields waits for the result, and raises what the work raised; call it, or a failure is not noticed. The
+        exit waits as well.
+        """
+        ...

@@ -1,0 +1,217 @@
+"""Leaving what the next run can build on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collection import carry as carries
+from lakefs_gc_assets.collection import planning, ranges_read, receipts
+from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.predecessor import NoPredecessor
+from lakefs_gc_assets.collection.universe import Folders
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frames import (
+    CARRIED_COMMITTED_DF,
+    COMMITTED_DF,
+    OPEN_DF,
+    STORE_DF,
+    CandidateFigures,
+    DeletedFigures,
+    Frame,
+    NoFigures,
+)
+from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
+
+_NO_SLICE = ""
+_SLICE_FOLDER = r"^data/(?P<folder>[0-9a-v]{19}[0g])/"
+
+
+def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Carry | str:
+    """Stores what the next run can build on, or says why it must be a clean one.
+
+    The carry is complete, and exists once a report names it.
+    """
+    if reason := reason_for_none(step, outcomes):
+        return reason
+    engine, listed, committed = step.engine, step.stored(STORE_DF), step.stored(COMMITTED_DF)
+    store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
+    settled = settle(step)
+    held = committed.rows(engine, "address")
+    ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.GONE)
+    deleted = engine.select(ended, "address")
+    waiting_rows = select_open(
+        engine,
+        listed.rows(engine),
+        settled,
+        held,
+        deleted,
+        count=listed.count + committed.count,
+        deleted_count=outcomes.count,
+    )
+    kept = select_unsettled(engine, committed.rows(engine), settled)
+    with engine.in_background(partial(_store, step, CARRIED_COMMITTED_DF, kept)) as stored_committed:
+        waiting = _store(step, OPEN_DF, waiting_rows)
+        checked = count_carried(
+            engine,
+            select_settled(engine, listed.rows(engine, "address"), settled),
+            waiting.rows(engine, "address"),
+            held,
+            deleted,
+            count=listed.count + waiting.count + committed.count + outcomes.count,
+        )
+        carried = stored_committed()
+    if problem := checked.contradiction:
+        return problem
+    read_sha256 = committed.figures.read_sha256
+    return Carry(
+        attempt=attempt,
+        settled=len(settled),
+        settled_objects=listed.figures.settled_objects + checked.committed,
+        settled_sha256=carries.write_settled(store, run_id, attempt, settled),
+        read=len(ranges_read.read(store, run_id, attempt, read_sha256)),
+        read_sha256=read_sha256,
+        open=waiting.count,
+        open_digest=waiting.manifest.digest,
+        committed=carried.count,
+        committed_digest=carried.manifest.digest,
+        open_windows=tuple(sorted(waiting.manifest.rows_by_window())),
+        other_folders=listed.figures.other_folders,
+    )
+
+
+def _store(step: Step[R], frame: Frame[NoFigures], rows: R) -> StoredFrame[NoFigures]:
+    began = step.repository.clock.now()
+    return step.complete(frame, NoFigures(), step.write_everywhere(frame, rows), started_at=began)
+
+
+def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str | None:
+    """Why the next run cannot build on this one; None where it can."""
+    listed = step.stored(STORE_DF)
+    if step.plan.flow.by_retention:
+        return f"its flow was {step.plan.flow.value}, which keeps other commits"
+    if not outcomes.figures.swept:
+        return "it was a dry run"
+    if listed.manifest.rows_by_window().get(OTHER_WINDOW):
+        return f"it was limited to the windows {', '.join(step.plan.windows)}"
+    if Folders((), listed.figures.other_folders).sharded:
+        return "the repository has the sharded layout, where slices cannot be told apart by one listing"
+    return None
+
+
+def settle(step: Step[R]) -> frozenset[str]:
+    """The slices that are settled after this run."""
+    before = open_inherited(step)
+    return carries.settled(
+        before.settled if before else frozenset(),
+        carries.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt),
+        step.plan.cutoff,
+        step.plan.skew,
+    )
+
+
+def select_open(
+    engine: Engine[R],
+    universe: R,
+    settled: Iterable[str],
+    committed: R,
+    deleted: R,
+    count: int,
+    deleted_count: int | None = None,
+) -> R:
+    """Rows of the universe where nothing new is written that neither a commit holds nor this run deleted.
+
+    Args:
+        deleted: addresses whose deletion the store accepted, compared as strings.
+        count: how many rows the universe and what is committed have together, about.
+        deleted_count: how many are deleted at most, where that is known.
+    """
+    not_held = engine.without(select_settled(engine, universe, settled), committed, count=count)
+    return engine.without_exactly(not_held, deleted, deleted_count)
+
+
+def select_settled(engine: Engine[R], rows: R, settled: Iterable[str]) -> R:
+    """Rows whose address lies in a settled slice or in no slice at all.
+
+    The folder decides and not the column `slice`, which is null for odd names inside of a slice.
+    """
+    return engine.where(rows, partial(_in_folders, pa.array([_NO_SLICE, *sorted(settled)], pa.string())))
+
+
+def select_unsettled(engine: Engine[R], rows: R, settled: Iterable[str]) -> R:
+    """Rows whose address lies in a slice that is not settled."""
+    return engine.where(rows, partial(_outside_of_folders, pa.array([_NO_SLICE, *sorted(settled)], pa.string())))
+
+
+def _in_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
+    found = pc.extract_regex(rows.column("address"), _SLICE_FOLDER)
+    return pc.is_in(pc.coalesce(pc.struct_field(found, "folder"), _NO_SLICE), value_set=folders)
+
+
+def _outside_of_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
+    return pc.invert(_in_folders(folders, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedCounts:
+    """Objects of settled slices, or of no slice, by what became of them.
+
+    Attributes:
+        committed: those that commits hold.
+        both: those that would be carried as open although commits hold them.
+        lost: those that would be neither carried nor committed nor deleted.
+    """
+
+    committed: int
+    both: int
+    lost: int
+
+    @property
+    def contradiction(self) -> str | None:
+        """What would make the next run inexact."""
+        if self.both:
+            return f"{self.both:,} objects would be carried as open although commits hold them"
+        if self.lost:
+            return f"{self.lost:,} listed objects would be neither carried nor committed nor deleted"
+        return None
+
+
+def count_carried(engine: Engine[R], there: R, waiting: R, committed: R, deleted: R, count: int) -> CarriedCounts:
+    """Checks the open frame as stored, with one action."""
+    counts = engine.count_by_sets(there, waiting, committed, deleted, count=count)
+    is_there, is_open, is_committed, is_deleted = 1, 2, 4, 8
+    return CarriedCounts(
+        committed=sum(n for sets, n in counts.items() if sets & is_there and not sets & (is_open | is_deleted)),
+        both=sum(n for sets, n in counts.items() if sets & is_open and sets & is_committed),
+        lost=counts.get(is_there, 0),
+    )
+
+
+def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> int:
+    """How many candidates of a clean run came into a slice after an earlier run had settled it.
+
+    An optimized run would not have found them. Where no earlier run can be compared with there are none.
+    """
+    if step.plan.flow is not Flow.CLEAN or not candidates.count:
+        return 0
+    try:
+        found = planning.find_predecessor(step.repository, step.plan.run_id)
+    except NoPredecessor:
+        return 0
+    return step.engine.count(
+        select_late(step, candidates, found.settled, Inherited(step.repository.store, found.run_id))
+    )
+
+
+def select_late(
+    step: Step[R], candidates: StoredFrame[CandidateFigures], settled: Iterable[str], before: Inherited
+) -> R:
+    """The candidates that lie in settled slices, or in no slice, and did not wait in the run before."""
+    rows = select_settled(step.engine, candidates.rows(step.engine), settled)
+    return step.engine.without_exactly(rows, step.engine.select(before.open_objects(step), "address"))

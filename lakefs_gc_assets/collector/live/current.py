@@ -1,0 +1,221 @@
+"""What is live: asked of the repository and of those that `also_live` names, at the mark and again at the recheck."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic
+
+from lakefs_gc_assets.collection import borrowed, commits, retention, uncommitted
+from lakefs_gc_assets.collection.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collection.retention import LiveDefinition
+from lakefs_gc_assets.collection.uncommitted import Prepared
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.lakefs.ranges import RangeRecord
+
+_ROWS_OF_A_FILE = 250_000
+"""Addresses in one file of uncommitted data, about: a real server fills files up to 20 MB."""
+_ROWS_OF_A_RANGE = 50_000
+"""Entries of a range that no metarange named, about."""
+
+
+@dataclass(frozen=True)
+class Uncommitted(Generic[R]):
+    """Uncommitted data of every repository that counts.
+
+    Attributes:
+        prepared: of each repository, this one's first.
+        addresses: all addresses (LIVE), an address perhaps several times.
+        ended_at: when everything was asked for; commits are read after it.
+    """
+
+    prepared: tuple[Prepared, ...]
+    addresses: tuple[R, ...]
+    ended_at: datetime
+
+    @property
+    def started_at(self) -> datetime:
+        """When the first preparation began."""
+        return min(each.started_at for each in self.prepared)
+
+    @property
+    def files(self) -> int:
+        """How many files the server wrote."""
+        return sum(len(each.files) for each in self.prepared)
+
+    @property
+    def count(self) -> int:
+        """How many addresses there are, about."""
+        return self.files * _ROWS_OF_A_FILE
+
+
+def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda pages: None) -> Uncommitted[R]:
+    """Makes the servers write their uncommitted data now, proved complete. Raises LakeFSError."""
+    repositories = (step.repository, *step.repository.others)
+    prepared = tuple(
+        uncommitted.prepare_checked(
+            each.api,
+            each.store,
+            each.namespace,
+            each.settings,
+            each.clock,
+            step.plan.cutoff,
+            progress,
+            commits_expire=step.plan.flow.by_retention,
+        )
+        for each in repositories
+    )
+    addresses = [
+        step.references(each).uncommitted(found.files) for each, found in zip(repositories, prepared, strict=True)
+    ]
+    if step.repository.others:
+        apis = [each.api for each in step.repository.others]
+        elsewhere = borrowed.staged_elsewhere(apis, step.repository.namespace, step.plan.slice_window)
+        addresses.append(step.engine.table(elsewhere))
+    return Uncommitted(prepared, tuple(addresses), step.repository.clock.now())
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What of a repository's live commits was not read before.
+
+    Attributes:
+        metarange_ids: metaranges, where commits are known.
+        records: their ranges that were not read before.
+        files: metadata files, with the fallback.
+    """
+
+    repository: OpenRepository
+    source: CommitSource
+    metarange_ids: tuple[str, ...]
+    records: tuple[RangeRecord, ...]
+    files: tuple[str, ...]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of everything that is read."""
+        return frozenset([*self.metarange_ids, *self.files, *(record.id for record in self.records)])
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges or files are read."""
+        return len(self.records) or len(self.files)
+
+    @property
+    def promised(self) -> int | None:
+        """How many entries the metaranges count; None where none is read."""
+        if self.source is CommitSource.METADATA_FOLDER:
+            return None
+        return sum(record.count for record in self.records)
+
+    @property
+    def count(self) -> int:
+        """How many addresses there are, about."""
+        return len(self.files) * _ROWS_OF_A_RANGE if self.promised is None else self.promised
+
+    def addresses(self, step: Step[R]) -> R:
+        """The addresses (LIVE), an address perhaps several times."""
+        references = step.references(self.repository)
+        if self.source is CommitSource.METADATA_FOLDER:
+            return references.of_metadata_files(self.files)
+        return references.committed(self.records)
+
+
+def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: frozenset[str]) -> Unread:
+    """Reads the metaranges of live commits that are not among the known ids, and tells what is new there."""
+    metarange_ids = tuple(name for name in live.metarange_ids if name not in known)
+    records = step.references(repository).range_records(metarange_ids)
+    return Unread(
+        repository,
+        live.source,
+        metarange_ids,
+        tuple(record for record in records if record.id not in known),
+        tuple(name for name in live.files if name not in known),
+    )
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Commits of every repository that counts, and what of them was not read before.
+
+    Attributes:
+        own: the live commits of this repository.
+        unread: of each repository, this one's first.
+        definition: what retention rules keep, in flows that apply them.
+    """
+
+    own: LiveCommits
+    unread: tuple[Unread, ...]
+    definition: LiveDefinition | None
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of everything that is read."""
+        return frozenset[str]().union(*(each.ids for each in self.unread))
+
+    @property
+    def source(self) -> str:
+        """Where the commits were learnt from; of each repository, this one's first, where that differs."""
+        sources = [each.source.value for each in self.unread]
+        return sources[0] if len(set(sources)) == 1 else ", ".join(sources)
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges or files are read."""
+        return sum(each.ranges for each in self.unread)
+
+    @property
+    def count(self) -> int:
+        """How many addresses there are, about."""
+        return sum(each.count for each in self.unread)
+
+    def addresses(self, step: Step[R]) -> list[R]:
+        """All addresses (LIVE) that were not read before, an address perhaps several times."""
+        return [each.addresses(step) for each in self.unread]
+
+
+def ask_committed(
+    step: Step[R], prepared_until: datetime, known: frozenset[str], shown: Collection[str] = ()
+) -> Committed:
+    """Learns which commits are live, and reads the metaranges that are not among the known ids.
+
+    Args:
+        prepared_until: end of the last preparation of uncommitted data.
+        known: ids of ranges and metaranges that were read before.
+        shown: heads there were before it, see `retention.live_definition`.
+    Raises:
+        LakeFSError, CorruptFile: where the answer is not complete.
+    """
+    definition = define_live(step, prepared_until, shown) if step.plan.flow.by_retention else None
+    own = definition.live if definition else _every_commit(step, step.repository, prepared_until)
+    others = ((each, _every_commit(step, each, prepared_until)) for each in step.repository.others)
+    unread = (find_unread(step, each, live, known) for each, live in ((step.repository, own), *others))
+    return Committed(own, tuple(unread), definition)
+
+
+def _every_commit(step: Step[R], repository: OpenRepository, prepared_until: datetime) -> LiveCommits:
+    return commits.live_commits(
+        repository.api, repository.store, repository.settings, repository.clock, prepared_until, step.log
+    )
+
+
+def heads_shown(step: Step[R]) -> list[str]:
+    """Heads of the branches now, to be asked for before uncommitted data; by retention rules alone they matter."""
+    return [branch.commit_id for branch in step.repository.api.branches()] if step.plan.flow.by_retention else []
+
+
+def define_live(step: Step[R], prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
+    """What retention rules keep now: refs, rules, policy and the server's list are read anew."""
+    repository = step.repository
+    return retention.live_definition(
+        repository.api,
+        repository.store,
+        repository.namespace,
+        repository.settings,
+        repository.clock,
+        step.plan.earliest_clock,
+        prepared_until,
+        step.log,
+        shown,
+    )

@@ -1,0 +1,108 @@
+"""What of the quarantine is live again: asked as a sweep asks, the whole of it first and what is new right after."""
+
+from collections.abc import Callable, Sequence
+from typing import Generic
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collection import guards, order, ownership, report
+from lakefs_gc_assets.collection.purging import Moved, Verdict
+from lakefs_gc_assets.collection.tables import COPIES
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
+from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
+from lakefs_gc_assets.collector.recheck import require_retention_holds
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import CollectionError
+
+
+class LiveCheck(Generic[R]):
+    """Finds out which copies are referenced, by what counts as live in the run of the step.
+
+    The first call looks twice: at everything, which may take its time, and again at uncommitted data and at ranges that
+    are new since; a further call looks at these. Nothing that was live once is taken for garbage later.
+
+    Raises GuardTripped, LakeFSError or CorruptFile where it cannot be known.
+    """
+
+    def __init__(self, step: Step[R], own_error: Callable[[BaseException], CollectionError | None]) -> None:
+        """For one run.
+
+        Args:
+            own_error: finds our own error in what an engine raised; None where there is none.
+        """
+        self._step, self._own_error = step, own_error
+        self._first: Committed | None = None
+        self._known = frozenset[str]()
+        self._live = frozenset[str]()
+        self._unsure = frozenset[str]()
+        self._as_of = step.repository.clock.now()
+
+    def __call__(self, moved: Sequence[Moved]) -> Verdict:
+        """See purging.Check."""
+        try:
+            return self._decide(moved)
+        except Exception as error:
+            raise self._own_error(error) or error from error
+
+    def _decide(self, moved: Sequence[Moved]) -> Verdict:
+        copies = self._step.engine.table(pa.concat_tables([each.copies for each in moved]))
+        if self._first is None:
+            self._first, committed = self._look(copies)
+            self._require_believable(self._first, bool(committed), sum(each.copies.num_rows for each in moved))
+            self._look_for_hidden(copies, self._first)
+        self.look_again(copies)
+        return Verdict(self._live, self._unsure, self._as_of)
+
+    def look_again(self, copies: R) -> None:
+        """Looks at uncommitted data, and at ranges that were not read before."""
+        self._look(copies)
+
+    def _look(self, copies: R) -> tuple[Committed, int]:
+        """What is live now; returns the commits, and whether they hold anything."""
+        step, engine = self._step, self._step.engine
+        # Whatever becomes live while this looks was not looked at.
+        as_of = step.repository.clock.now()
+        shown = heads_shown(step)
+        prepared = prepare_uncommitted(step)
+        found = ask_committed(step, prepared.ended_at, self._known, shown)
+        require_retention_holds(found)
+        if self._first is not None:
+            order.require_same_source(found.source, self._first.source)
+            guards.require_commits_ended(self._first.own.sealed, found.own.sealed)
+        committed = engine.union(*found.addresses(step))
+        live = engine.union(committed, *prepared.addresses)
+        held = engine.collect(engine.select(engine.among_exactly(copies, live), "address"))
+        self._live |= frozenset(held.column("address").to_pylist())
+        self._known |= found.ids
+        self._as_of = as_of
+        step.log(
+            f"{prepared.files} files of uncommitted data, {found.own.commits:,} commits, {found.ranges:,} ranges: "
+            f"{held.num_rows:,} copies are live"
+        )
+        return found, engine.collect(committed, limit=1).num_rows if self._first is None else 0
+
+    def _require_believable(self, found: Committed, any_committed: bool, going: int) -> None:
+        """That the server is the one the run knew, as far as can be told, and that it knows its commits."""
+        repository = self._step.repository
+        promised = sum(each.promised or 0 for each in found.unread)
+        guards.require_committed(any_committed, promised, going)
+        ownership.require_own_addresses(repository.api, repository.store, repository.namespace, found.own.heads)
+        ended = report.read(repository.store, self._step.plan.run_id)
+        if ended is not None and "branches" in ended.counts:
+            guards.require_branches(len(found.own.heads), ended.counts["branches"], repository.settings)
+
+    def _look_for_hidden(self, copies: R, found: Committed) -> None:
+        """Copies that may be staged where the server does not list them."""
+        step, engine = self._step, self._step.engine
+        live = engine.table(pa.table({"address": pa.array(sorted(self._live), pa.string())}))
+        rest = engine.without_exactly(copies, live, len(self._live))
+        if not engine.count(rest):
+            return
+        cleared = clear_hidden(step, rest, found.own.heads, COPIES)
+        if not cleared.kept:
+            return
+        left = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))
+        kept = frozenset(engine.collect(left).column("address").to_pylist())
+        self._live |= kept & cleared.live
+        self._unsure = kept - cleared.live

@@ -1,0 +1,50 @@
+"""What became live since the mark, asked right before anything is deleted: the whole live definition again."""
+
+from lakefs_gc_assets.collection import guards, order, ranges_read
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frames import COMMITTED_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.live.current import (
+    Committed,
+    Uncommitted,
+    ask_committed,
+    heads_shown,
+    prepare_uncommitted,
+)
+from lakefs_gc_assets.collector.step import Step
+
+
+def find_live_again(step: Step[R]) -> R:
+    """Addresses (LIVE) that became live since the mark: uncommitted data prepared anew, and ranges not read before.
+
+    Raises GuardTripped or OrderViolation where what is found does not fit what the mark found.
+    """
+    marked = step.stored(COMMITTED_DF).figures
+    shown = heads_shown(step)
+    prepared = prepare_uncommitted(step)
+    known = ranges_read.read(step.repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
+    found = ask_committed(step, prepared.ended_at, known, shown)
+    order.require_same_source(found.source, marked.commit_source)
+    require_retention_holds(found)
+    guards.require_commits_ended(marked.sealed, found.own.sealed)
+    guards.require_branches(len(found.own.heads), len(marked.heads), step.repository.settings)
+    live = step.engine.union(*prepared.addresses, *found.addresses(step))
+    require_uncommitted_kept(step, live, prepared, found)
+    step.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
+    return live
+
+
+def require_retention_holds(found: Committed) -> None:
+    """Raises GuardTripped where the retention rules, read anew, trip a guard of theirs."""
+    for guard in found.definition.guards if found.definition else ():
+        raise guard
+
+
+def require_uncommitted_kept(step: Step[R], live: R, prepared: Uncommitted[R], found: Committed) -> None:
+    """Raises GuardTripped where too much of what was uncommitted at the mark is neither uncommitted nor committed."""
+    engine, marked, committed = step.engine, step.stored(UNCOMMITTED_DF), step.stored(COMMITTED_DF)
+    if not marked.count:
+        return
+    count = marked.count + prepared.count + found.count + committed.count
+    before, held = marked.rows(engine, "address"), committed.rows(engine, "address")
+    lost = engine.count(engine.without(before, live, held, count=count))
+    guards.require_uncommitted_kept(lost, marked.count, step.repository.settings)

@@ -1,0 +1,89 @@
+"""What is referenced: ranges of metaranges, addresses of ranges and of uncommitted data."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collection.live_files import LiveFiles
+from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LISTED, LIVE, RANGES
+from lakefs_gc_assets.collector.engine import Engine, Item, R
+from lakefs_gc_assets.collector.work import runs_by_weight, spread, spread_by_weight
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+_REQUEST = 20_000
+"""Reading a file of references takes as long as so many entries of it, however few it has."""
+
+
+@dataclass(frozen=True)
+class References(Generic[R]):
+    """Reads references of one repository.
+
+    Attributes:
+        opener: opens the store that has the files.
+        namespace: what addresses are relative to.
+        tasks: how many tasks read files.
+    """
+
+    engine: Engine[R]
+    opener: StoreOpener
+    namespace: Namespace
+    window_size: WindowSize
+    tasks: int
+
+    def range_records(self, metarange_ids: Sequence[str]) -> list[RangeRecord]:
+        """The distinct ranges of metaranges. Two counts for one id give two records, and the reading fails."""
+        if not metarange_ids:
+            return []
+        groups = spread(metarange_ids, self.tasks)
+        ranges = self.engine.distinct(self.engine.read(groups, self._each(LiveFiles.metarange), RANGES))
+        return [RangeRecord(**row) for row in self.engine.collect(ranges).to_pylist()]
+
+    def committed(self, ranges: Sequence[RangeRecord]) -> R:
+        """The addresses of ranges (LIVE), those of each range once.
+
+        Neighbours share a task, since ranges that follow each other hold many of the same addresses; tasks read about
+        the same number of entries.
+        """
+        ordered = sorted(ranges, key=lambda record: (record.min_key, record.id))
+        groups = runs_by_weight(ordered, self.tasks, _weight)
+        return self.engine.read(groups, self._each(LiveFiles.range), LIVE)
+
+    def entries(self, ranges: Sequence[RangeRecord]) -> R:
+        """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry."""
+        groups = spread_by_weight(ranges, self.tasks, _weight)
+        return self.engine.youngest_of_each(self.engine.read(groups, self._each(LiveFiles.entries), LISTED))
+
+    def of_metadata_files(self, names: Sequence[str]) -> R:
+        """The addresses of all ranges among the files of the metadata folder (LIVE), those of each range once."""
+        return self.engine.read(spread(names, self.tasks), self._each(LiveFiles.metadata_file), LIVE)
+
+    def uncommitted(self, files: Sequence[str]) -> R:
+        """The addresses of files of uncommitted data (LIVE), those of each file once."""
+        return self.engine.read(spread(files, self.tasks), self._each(LiveFiles.uncommitted), LIVE)
+
+    def head_entries(self, range_ids: Sequence[str], sizes: pa.Int64Array) -> R:
+        """Entries of branch heads' ranges that have one of these sizes (HEAD_ENTRIES)."""
+        read = self._each(partial(_head_entries, sizes))
+        return self.engine.read(spread(range_ids, self.tasks), read, HEAD_ENTRIES)
+
+    def _each(self, table: Callable[[LiveFiles, Item], pa.Table]) -> Callable[[Item], Iterator[pa.RecordBatch]]:
+        opener, namespace, window_size = self.opener, self.namespace, self.window_size
+
+        def read(item: Item) -> Iterator[pa.RecordBatch]:
+            yield from table(LiveFiles(opener.open(), namespace, window_size), item).to_batches()
+
+        return read
+
+
+def _weight(record: RangeRecord) -> int:
+    return _REQUEST + record.count
+
+
+def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:
+    return files.head_entries(range_id, sizes)

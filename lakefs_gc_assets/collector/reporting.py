@@ -1,0 +1,187 @@
+"""The figures of a mark, and the report of a run that came to its end, from what its frames say of themselves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakefs_gc_assets.collection import guards
+from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.guards import Mark
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collection.report import Report, ending
+from lakefs_gc_assets.collection.undeletable import Verdict
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frames import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    StoredFigures,
+    UncommittedFigures,
+)
+from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.errors import GuardTripped
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Objects and bytes by what became of them."""
+
+    objects: Mapping[Outcome, int]
+    sizes: Mapping[Outcome, int]
+
+
+def mark_of(
+    listed: StoredFrame[StoredFigures],
+    uncommitted: StoredFrame[UncommittedFigures],
+    committed: StoredFrame[CommittedFigures],
+    candidates: StoredFrame[CandidateFigures],
+) -> Mark:
+    """The figures of a mark."""
+    unlisted = committed.count if listed.figures.flow == Flow.COMMITTED else listed.figures.settled_objects
+    return Mark(
+        listed=listed.count,
+        stored=listed.count + unlisted,
+        listed_bytes=listed.manifest.object_bytes,
+        uncommitted=uncommitted.count,
+        committed=committed.count,
+        entries_promised=committed.figures.entries_promised,
+        candidates=candidates.count,
+        candidate_bytes=candidates.manifest.object_bytes,
+        kept=dict(candidates.figures.kept),
+        missing=candidates.figures.missing,
+        expected=candidates.figures.expected,
+        missing_examples=candidates.figures.missing_examples,
+        branches=len(committed.figures.heads),
+        branches_before=committed.figures.branches_before,
+        retention=tuple(GuardTripped(*guard) for guard in committed.figures.retention_guards),
+        nested=listed.figures.nested_namespaces,
+    )
+
+
+def stored_mark(step: Step[R]) -> Mark:
+    """The figures of the mark that this run has stored. Raises OrderViolation where a frame was not made."""
+    listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
+    return mark_of(listed, uncommitted, step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF))
+
+
+def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Amounts:
+    """Counts what became of the candidates."""
+    objects, sizes = dict.fromkeys(Outcome, 0), dict.fromkeys(Outcome, 0)
+    for row in step.engine.count_outcomes(outcomes.rows(step.engine)).to_pylist():
+        objects[Outcome(row["outcome"])] = row["objects"]
+        sizes[Outcome(row["outcome"])] = row["bytes"]
+    return Amounts(objects, sizes)
+
+
+def make_report(
+    step: Step[R],
+    outcomes: StoredFrame[DeletedFigures],
+    left: Carry | str,
+    amounts: Amounts,
+    failures: Verdict | None,
+) -> Report:
+    """The report; `success` only where every deletion was accepted, is known to be impossible, or none was asked for.
+
+    Args:
+        left: what the next run can build on, or why it cannot.
+        failures: what failed deletions mean; None for a dry run.
+    """
+    listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
+    committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
+    mark = mark_of(listed, uncommitted, committed, candidates)
+    objects, sizes = amounts.objects, amounts.sizes
+    plan, swept = step.plan, outcomes.figures.swept
+    return Report(
+        run_id=plan.run_id,
+        attempt=plan.attempt,
+        repository=plan.repository,
+        storage_namespace=plan.storage_namespace,
+        flow=plan.flow.value,
+        previous_run=plan.previous_run,
+        dry_run=not swept,
+        success=failures is None or failures.success,
+        ending=ending(swept, quarantines(step), objects),
+        started_at=plan.started_at,
+        ended_at=step.repository.clock.now(),
+        cutoff=plan.cutoff,
+        windows=plan.windows,
+        last_read_slice=listed.figures.last_read_slice,
+        counts={
+            "listed": mark.listed,
+            "slices_listed": listed.figures.slices_listed,
+            "slices_skipped": listed.figures.slices_skipped,
+            "uncommitted": mark.uncommitted,
+            "committed": mark.committed,
+            "commits": committed.figures.commits,
+            "branches": mark.branches,
+            "missing": mark.missing,
+            "lost": candidates.figures.lost,
+            "ranges_read": committed.figures.ranges_read,
+            **committed.figures.retention,
+            "candidates": mark.candidates,
+            "late_arrivals": count_late_arrivals(step, candidates),
+            "deleted": objects[Outcome.ACCEPTED],
+            "quarantined": objects[Outcome.QUARANTINED],
+            "failed": objects[Outcome.FAILED],
+            "undeletable": len(failures.failing) if failures else 0,
+            "kept_live": objects[Outcome.KEPT_LIVE],
+        },
+        object_bytes={
+            "listed": mark.listed_bytes,
+            "candidates": mark.candidate_bytes,
+            "deleted": sizes[Outcome.ACCEPTED],
+            "quarantined": sizes[Outcome.QUARANTINED],
+        },
+        kept=dict(mark.kept),
+        commit_source=committed.figures.commit_source,
+        server_run_ids=uncommitted.figures.server_run_ids,
+        why_clean=plan.why_clean,
+        predecessor=plan.predecessor,
+        carry=left if isinstance(left, Carry) else None,
+        no_carry=left if isinstance(left, str) else None,
+        warnings=(
+            *list_warnings(mark, candidates, committed, step.repository.settings, swept),
+            *([failures.warning] if failures and failures.warning else []),
+        ),
+    )
+
+
+def list_warnings(
+    mark: Mark,
+    candidates: StoredFrame[CandidateFigures],
+    committed: StoredFrame[CommittedFigures],
+    settings: CollectionSettings,
+    swept: bool,
+) -> tuple[str, ...]:
+    """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
+    lost = describe_losses(candidates)
+    tripped = () if swept else guards.tripped(mark, settings)
+    return (
+        *([lost] if lost else []),
+        *committed.figures.retention_warnings,
+        *(f"a sweep would be refused: {guard}" for guard in tripped),
+    )
+
+
+def describe_losses(candidates: StoredFrame[CandidateFigures]) -> str | None:
+    """What is referenced although earlier runs deleted it: the most important figure of all. None where nothing is."""
+    lost, examples = candidates.figures.lost, candidates.figures.lost_examples
+    if not lost:
+        return None
+    return (
+        f"{lost:,} objects that earlier runs deleted are held by a branch head or by staging, such as "
+        f"{', '.join(examples)}. `lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address "
+        "ADDRESS` brings it back where the bucket keeps versions or the run moved it to quarantine"
+    )
+
+
+def quarantines(step: Step[R]) -> bool:
+    """Whether a sweep of the run moves candidates to quarantine."""
+    return step.repository.settings.sweep_mode == "quarantine"

@@ -1,0 +1,287 @@
+"""A run, from the first object that is listed to its report.
+
+Every kind of run is one subtraction, `candidates = universe - live`, in five steps; kinds differ in their plan alone.
+The order of the steps is what makes them safe. The listing is stored before uncommitted data is prepared, so whatever
+appears later is never a candidate. Uncommitted data is complete before commits are read, so an entry that moves from
+staging into a commit is seen at least once. And right before anything is deleted, everything live is asked for again.
+
+    list_stored -> read_uncommitted -> read_committed -> mark -> sweep
+
+Each step stores one frame, which the next one reads: a run that is broken off goes on where it stopped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from lakefs_gc_assets.collection import (
+    carry,
+    guards,
+    neighbours,
+    order,
+    ownership,
+    ranges_read,
+    report,
+    restoration,
+    universe,
+)
+from lakefs_gc_assets.collection.branch_baseline import branch_baseline
+from lakefs_gc_assets.collection.eligibility import Kept
+from lakefs_gc_assets.collection.neighbours import Neighbours
+from lakefs_gc_assets.collection.overtaking import require_not_overtaken
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.report import Report
+from lakefs_gc_assets.collector import gap_check, listing, sightings, sweeping
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frames import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    DELETED_REPORT,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    UNRECOGNISED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    Frame,
+    NoFigures,
+    StoredFigures,
+    UncommittedFigures,
+)
+from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
+from lakefs_gc_assets.collector.incremental.leaving import leave
+from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
+from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.manifest import FrameFile
+from lakefs_gc_assets.collector.reporting import count_amounts, describe_losses, make_report, mark_of, stored_mark
+from lakefs_gc_assets.collector.retention.expired import find_expired
+from lakefs_gc_assets.collector.step import Step, latest_clock
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
+from lakefs_gc_assets.errors import OrderViolation
+
+Stored = StoredFrame[StoredFigures]
+UncommittedData = StoredFrame[UncommittedFigures]
+CommittedData = StoredFrame[CommittedFigures]
+Candidates = StoredFrame[CandidateFigures]
+Outcomes = StoredFrame[DeletedFigures]
+
+
+def list_stored(step: Step[R]) -> Stored:
+    """The first step: find the objects that may be garbage, and keep the list."""
+    plan, store = step.plan, step.repository.store
+    if plan.why_clean:
+        step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
+    before = open_inherited(step)
+    around = look_around(step)
+    parts = universe.nothing(store)
+    written: list[FrameFile] = []
+    if plan.flow is Flow.COMMITTED:
+        written += step.write(STORE_DF, find_expired(step))
+    else:
+        parts = universe.listing(store, plan.cutoff, before.settled if before else None)
+        step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(parts.slices)} slices")
+        written += listing.list_objects(step, parts)
+    if before:
+        written += step.write(STORE_DF, before.open_objects(step))
+    figures = StoredFigures(
+        flow=plan.flow.value,
+        slices_listed=len(parts.slices),
+        slices_skipped=len(parts.skipped_slices),
+        last_read_slice=min(parts.slices, default=""),
+        other_folders=parts.folders.others,
+        nested_namespaces=around.nested,
+        repositories_not_checked=around.unchecked,
+        settled_objects=before.carry.settled_objects if before else 0,
+        inventory=plan.inventory,
+        why_clean=plan.why_clean,
+        predecessor=before.run_id if before else None,
+        open_before=before.carry.open if before else None,
+    )
+    carry.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
+    return step.complete(STORE_DF, figures, written)
+
+
+def look_around(step: Step[R]) -> Neighbours:
+    """What other repositories of the server may hold of this one's objects."""
+    repository = step.repository
+    around = neighbours.neighbours(
+        repository.api, repository.facts.id, repository.namespace, repository.settings.also_live
+    )
+    if around.refusal:
+        step.log(f"other repositories are not known, and their references are not checked: {around.refusal}")
+    if around.unchecked:
+        step.log(
+            f"not checked for references into this repository: {', '.join(around.unchecked)}, on the same bucket; "
+            "name them in collection.also_live where they import from it"
+        )
+    return around
+
+
+def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
+    """The second step: make the server write its uncommitted data, prove it complete, and keep the addresses."""
+    step.require_attempt(listed)
+    found = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"))
+    own = found.prepared[0]
+    figures = UncommittedFigures(own.server_run_ids, own.pages, own.files)
+    written = step.write_distinct(UNCOMMITTED_DF, found.addresses, found.count)
+    return step.complete(UNCOMMITTED_DF, figures, written, (listed,), found.started_at)
+
+
+def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData:
+    """The third step: learn which commits are live, read each range that they hold once, and keep the addresses.
+
+    An optimized run reads only ranges that no run before it has read, and takes over what those held.
+    """
+    step.require_attempt(uncommitted)
+    before = open_inherited(step)
+    known = before.read_ids if before else frozenset()
+    found = ask_committed(step, uncommitted.manifest.span.ended_at, known)
+    require_source_of_predecessor(found, before)
+    step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
+    addresses, count = found.addresses(step), found.count
+    if before:
+        addresses.append(before.committed(step))
+        count += before.carry.committed
+    # Ids and addresses belong together: a recheck skips what these ids name.
+    ids = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, known | found.ids)
+    written = step.write_distinct(COMMITTED_DF, addresses, count)
+    figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
+    return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
+
+
+def require_source_of_predecessor(found: Committed, before: Inherited | None) -> None:
+    """Raises OrderViolation where commits are learnt of in another way than in the run that this one builds on."""
+    if before and before.report.commit_source != found.source:
+        raise OrderViolation(
+            f"commits come from the {found.source}; in run {before.run_id}, which this one builds on, they came from "
+            f"the {before.report.commit_source}: open a clean run"
+        )
+
+
+def describe_committed(found: Committed, branches_before: int | None, read_sha256: str) -> CommittedFigures:
+    """The figures of the third step."""
+    live, definition = found.own, found.definition
+    figures = CommittedFigures(
+        commit_source=found.source,
+        commits=live.commits,
+        commits_fetched=live.fetched,
+        metaranges_read=len(found.unread[0].metarange_ids),
+        ranges_read=found.ranges,
+        entries_promised=found.unread[0].promised,
+        heads=dict(live.heads),
+        sealed=dict(live.sealed),
+        branches_before=branches_before,
+        read_sha256=read_sha256,
+    )
+    if definition is None:
+        return figures
+    return replace(
+        figures,
+        retention=definition.counts,
+        retention_rules=definition.rules_digest,
+        retention_warnings=definition.warnings,
+        retention_guards=tuple((guard.guard, guard.figures, guard.lifted_by) for guard in definition.guards),
+        retention_differences="\n".join(str(difference) for difference in definition.differences),
+    )
+
+
+def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed: CommittedData) -> Candidates:
+    """The fourth step: subtract what is live from what is stored, and tell what may go from what is kept all the same.
+
+    Beside the candidates it stores what is kept for a reason that a later run or a person must know.
+    """
+    order.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
+    step.require_attempt(listed, uncommitted, committed)
+    engine = step.engine
+    earlier = sightings.read_earlier(step, listed.manifest.span.started_at)
+    rows = subtract_live(step, listed, uncommitted, committed, earlier)
+    find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
+    with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
+        reasons = count_reasons(engine, unreferenced)
+        eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
+        cleared = Cleared(eligible)
+        if reasons.eligible:
+            cleared = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
+        sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
+        strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
+        written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
+        step.complete(UNRECOGNISED_DF, NoFigures(), written)
+        gap = found_gap()
+        figures = CandidateFigures(
+            kept={**reasons.kept, **cleared.kept},
+            paths_asked=cleared.asked,
+            missing=gap.missing,
+            expected=gap.expected,
+            missing_examples=gap.examples,
+            lost=gap.lost,
+            lost_examples=gap.lost_examples,
+        )
+        written = step.write(CANDIDATES_DF, cleared.candidates)
+        stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
+    found = mark_of(listed, uncommitted, committed, stored)
+    guards.require_live_set(found)
+    for warning in guards.tripped(found, step.repository.settings):
+        step.log(f"a sweep would be refused: {warning}")
+    if lost := describe_losses(stored):
+        step.warn(lost)
+    return stored
+
+
+def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
+    """The last step: delete the candidates if the plan says so, after a recheck, and report what became of each."""
+    step.require_attempt(candidates)
+    require_inputs(step, candidates)
+    swept = step.plan.sweep or sweeping.approve(step, candidates)
+    written = [*sweep_candidates(step, candidates)] if swept else [*sweeping.decide_dry(step, candidates)]
+    outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
+    sweeping.require_all_decided(outcomes, candidates)
+    with step.engine.in_background(partial(count_amounts, step, outcomes)) as counted:
+        left, amounts = leave(step, outcomes), counted()
+    ended = make_report(
+        step, outcomes, left, amounts, sweeping.judge_failures(step, outcomes, amounts) if swept else None
+    )
+    report.write(step.repository.store, ended)
+    step.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
+    return outcomes, ended
+
+
+def require_inputs(step: Step[R], candidates: Candidates) -> None:
+    """Raises OrderViolation where the candidates were made from another content of their inputs than is stored now."""
+    inputs: tuple[Frame[Any], ...] = (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF)
+    for frame in inputs:
+        if step.stored(frame).manifest.digest != candidates.manifest.inputs[frame.name]:
+            raise OrderViolation(
+                f"{frame.name} was made again after {candidates.name} was made from it. Materialize {candidates.name} "
+                "again"
+            )
+
+
+def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFile]:
+    """Deletes the candidates, pass by pass, each after a recheck; yields the files that say what became of them.
+
+    Raises OrderViolation where objects were brought back since or a newer run has swept, GuardTripped where the amount
+    looks like a mistake, and whatever a recheck raises.
+    """
+    repository, settings = step.repository, step.repository.settings
+    listed, found = step.stored(STORE_DF), stored_mark(step)
+    restoration.require_none_since(repository.store, step.plan.run_id)
+    require_not_overtaken(repository.store, step.plan.run_id)
+    guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(repository), settings)
+    guards.require_live_set(found)
+    for guard in guards.tripped(found, settings):
+        raise guard
+    if candidates.count:
+        heads = step.stored(COMMITTED_DF).figures.heads
+        ownership.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
+        sweeping.wait_for_recheck(step, listed.manifest.span.ended_at)
+    remaining, left, done = sweeping.resume(step, candidates)
+    yield from done
+    while left:
+        outcomes = sweeping.sweep_once(step, remaining, left)
+        yield from outcomes.manifest.files
+        left -= outcomes.count
+        if left:
+            remaining = sweeping.leave_out(step, remaining, outcomes)
+            step.log(f"{left:,} candidates are left after {settings.recheck_valid_minutes:.0f} minutes")

@@ -1,0 +1,62 @@
+"""What nothing references, and why some of it stays all the same."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakefs_gc_assets.collection.eligibility import Kept
+from lakefs_gc_assets.collector import sightings
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frames import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+
+
+def subtract_live(
+    step: Step[R],
+    listed: StoredFrame[StoredFigures],
+    uncommitted: StoredFrame[UncommittedFigures],
+    committed: StoredFrame[CommittedFigures],
+    earlier: R,
+) -> R:
+    """Listed objects that nothing references (LISTED), and in the column `kept` why each stays; null where it may go.
+
+    Args:
+        earlier: first sightings of objects uploaded in parts.
+    """
+    engine = step.engine
+    unreferenced = engine.without(
+        listed.rows(engine),
+        uncommitted.rows(engine, "address"),
+        committed.rows(engine, "address"),
+        count=listed.count + uncommitted.count + committed.count,
+    )
+    sighted = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
+    return engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Unreferenced objects, counted.
+
+    Attributes:
+        eligible: those that may go, as far as listing, references, age and name say.
+        kept: those that stay, by reason.
+        multipart: those uploaded in parts, whatever becomes of them.
+    """
+
+    eligible: int
+    kept: Mapping[str, int]
+    multipart: int
+
+    @property
+    def unrecognised(self) -> int:
+        """Those whose names lakeFS never makes."""
+        return self.kept.get(Kept.UNRECOGNISED.value, 0)
+
+
+def count_reasons(engine: Engine[R], unreferenced: R) -> Reasons:
+    """Counts unreferenced objects by why they stay, with one action."""
+    rows = engine.count_kept(unreferenced).to_pylist()
+    counts = {row["kept"]: row["objects"] for row in rows}
+    eligible = counts.pop(None, 0)
+    return Reasons(eligible, counts, sum(row["multipart"] for row in rows))

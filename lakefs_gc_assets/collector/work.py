@@ -1,0 +1,49 @@
+"""Dealing work out to tasks, and gathering small batches into larger ones."""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+Item = TypeVar("Item")
+
+
+def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:
+    """Deals items out to at most so many groups, neighbours to different groups."""
+    return [list(items[start::partitions]) for start in range(min(partitions, len(items)))]
+
+
+def runs_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:
+    """Cuts a sequence into at most so many runs of neighbours of about equal weight; items stay in order."""
+    total = max(1, sum(map(weight, items)))
+    groups: list[list[Item]] = [[] for _ in range(partitions)]
+    before = 0
+    for item in items:
+        middle = before + weight(item) / 2
+        groups[min(partitions - 1, int(middle * partitions / total))].append(item)
+        before += weight(item)
+    return [group for group in groups if group]
+
+
+def spread_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:
+    """Deals items out to at most so many groups of about equal weight: the heaviest first, to the lightest group."""
+    groups: list[list[Item]] = [[] for _ in range(min(partitions, len(items)))]
+    loads = [(0, index) for index in range(len(groups))]
+    for item in sorted(items, key=weight, reverse=True):
+        load, index = heapq.heappop(loads)
+        groups[index].append(item)
+        heapq.heappush(loads, (load + weight(item), index))
+    return groups
+
+
+def gather(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at least so many, but for the last."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting += [batch] if batch.num_rows else []
+        if sum(each.num_rows for each in waiting) >= rows:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)

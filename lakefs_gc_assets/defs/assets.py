@@ -1,0 +1,190 @@
+"""The five assets of a repository: each makes one step of `collector.run` under the repository's lock."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from inspect import signature
+from typing import Any
+
+import dagster as dg
+
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.report import Report
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.frames import STEPS
+from lakefs_gc_assets.collector.manifest import Manifest
+from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
+from lakefs_gc_assets.collector.step import Step, Turn, step
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.failures import explained, summary
+from lakefs_gc_assets.frames.columns import column_lineage, column_schema
+from lakefs_gc_assets.frames.models import MODELS
+from lakefs_gc_assets.naming import Names
+from lakefs_gc_assets.partitions import asked_flow, chosen, selected
+from lakefs_gc_assets.resources import Collector
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_FRAME = dg.PythonObjectDagsterType(StoredFrame)
+"""Dagster takes no generic types out of annotations."""
+
+
+def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
+    """Lists what is stored."""
+    with making(context, collector, begins=asked_flow(context.run)) as this:
+        return run.list_stored(this)
+
+
+def uncommitted_df(context: dg.AssetExecutionContext, collector: Collector, store_df: Stored) -> UncommittedData:
+    """Reads what is staged or tracked as copied."""
+    with making(context, collector) as this:
+        return run.read_uncommitted(this, store_df)
+
+
+def committed_df(
+    context: dg.AssetExecutionContext, collector: Collector, uncommitted_df: UncommittedData
+) -> CommittedData:
+    """Reads what live commits hold."""
+    with making(context, collector) as this:
+        return run.read_committed(this, uncommitted_df)
+
+
+def candidates(
+    context: dg.AssetExecutionContext,
+    collector: Collector,
+    store_df: Stored,
+    uncommitted_df: UncommittedData,
+    committed_df: CommittedData,
+) -> Candidates:
+    """Subtracts what is live from what is stored."""
+    with making(context, collector) as this:
+        return run.mark(this, store_df, uncommitted_df, committed_df)
+
+
+def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: Candidates) -> Outcomes:
+    """Deletes the candidates where that was asked for, and reports what became of each."""
+    with making(context, collector) as this:
+        outcomes, report = run.sweep(this, candidates)
+        context.add_output_metadata(report_figures(report))
+        return outcomes
+
+
+def define(names: Names) -> list[dg.AssetsDefinition]:
+    """The assets of one repository."""
+    computes: list[Callable[..., StoredFrame[Any]]] = [
+        store_df,
+        uncommitted_df,
+        committed_df,
+        candidates,
+        deleted_report,
+    ]
+    return [_define(names, compute) for compute in computes]
+
+
+def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.AssetsDefinition:
+    """The asset that is named as a function is, which takes the context, the collector, and frames by their names."""
+    name = compute.__name__
+    metadata: dict[str, object] = {"dagster/column_schema": column_schema(MODELS[name])}
+    if lineage := column_lineage(name, names.asset(name).path[:-1]):
+        metadata["dagster/column_lineage"] = lineage
+
+    @dg.asset(
+        key=names.asset(name),
+        ins={frame: dg.AssetIn(names.asset(frame)) for frame in signature(compute).parameters if frame in STEPS},
+        description=(MODELS[name].__doc__ or "").strip(),
+        partitions_def=names.partitions.definition,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        group_name=names.of("garbage_collection"),
+        kinds={"pyspark", "parquet"},
+        required_resource_keys={names.of("collector")},
+        io_manager_key=names.of("frames"),
+        pool=names.pool,
+        metadata=metadata,
+        dagster_type=_FRAME,
+    )
+    def asset(context: dg.AssetExecutionContext, **frames: StoredFrame[Any]) -> StoredFrame[Any]:
+        stored = compute(context, collector=names.resource(context.resources, "collector"), **frames)
+        _note_cells(context, stored.manifest)
+        return stored
+
+    return asset
+
+
+@contextmanager
+def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow | None = None) -> Iterator[Step[Rows]]:
+    """Makes one step of the run that the context's partitions name.
+
+    Args:
+        begins: the flow that is asked for, for the first step.
+    Raises:
+        dagster.Failure: with the one line that says what happened; the failed run's report is stored before.
+    """
+    try:
+        run_id, windows = selected(context.partition_keys)
+        at = STEPS.index(context.asset_key.path[-1])
+        turn = Turn(
+            run_id,
+            windows,
+            owner=context.run.root_run_id or context.run.run_id,
+            begins=begins,
+            continues=any(chosen(context.run, STEPS[:at])),
+            goes_on=any(chosen(context.run, STEPS[at + 1 :])),
+        )
+        with step(turn, SparkProcess(collector, context.log.info, context.log.warning)) as this:
+            yield this
+    except BaseException as error:
+        failure = explained(error)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+@dataclass(frozen=True)
+class SparkProcess:
+    """What a step needs of this process (collector.step.Process): the repository's resource, and Spark."""
+
+    collector: Collector
+    log: Callable[[str], None]
+    warn: Callable[[str], None]
+
+    def open(self) -> OpenRepository:
+        """See Process.open."""
+        return self.collector.open()
+
+    def last_opened(self) -> ObjectStore | None:
+        """See Process.last_opened."""
+        return self.collector.last_opened()
+
+    def engine(self, repository: OpenRepository) -> SparkEngine:
+        """See Process.engine."""
+        return self.collector.engine(repository.settings)
+
+    def now(self) -> datetime:
+        """See Process.now."""
+        return self.collector.clock.now()
+
+    def explain(self, error: BaseException) -> str:
+        """See Process.explain."""
+        return summary(error)
+
+
+def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
+    """Tells the UI how many rows each cell has; everything else that it shows is about the whole frame."""
+    rows = manifest.rows_by_window()
+    for cell in context.partition_keys:
+        assert isinstance(cell, dg.MultiPartitionKey)
+        count = rows.get(cell.keys_by_dimension["slice"], 0)
+        context.add_asset_metadata({"dagster/partition_row_count": count}, context.asset_key, cell)
+
+
+def report_figures(report: Report) -> dict[str, int | str]:
+    """What the UI shows of a report beside the frame; bytes that moved to quarantine are not freed."""
+    shown: dict[str, int | str] = {"ending": report.ending.value}
+    for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
+        shown[name] = report.counts[name]
+        if name in report.object_bytes:
+            shown[f"{name}_bytes"] = report.object_bytes[name]
+    return shown

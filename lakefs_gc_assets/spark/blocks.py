@@ -1,0 +1,223 @@
+"""Frames cut up by address: rows travel in blocks, so that comparing addresses costs Spark a few rows for each task.
+
+Row by row, Spark's JVM takes more than a microsecond to turn Arrow into rows of its own and back: several times as long
+as a task needs to read an address, hash it and look it up. So the task that reads a piece of a frame hashes its
+addresses (`collection.address_hashes`) and hands on one row for each part of all hashes: a block. Blocks of one part
+meet in one task, whichever frames they come from.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from lakefs_gc_assets.collection import address_hashes
+from lakefs_gc_assets.collection.address_hashes import Hashes
+from lakefs_gc_assets.collector import work
+from lakefs_gc_assets.collector.engine import ChangeBatches
+from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark.tasks import Rows
+
+BLOCKS = pa.schema(
+    [
+        pa.field("part", pa.int32(), nullable=False),
+        pa.field("frame", pa.int32(), nullable=False),
+        pa.field("hashes", pa.binary(), nullable=False),
+        pa.field("others", pa.binary()),
+        pa.field("rows", pa.binary()),
+    ]
+)
+"""Some rows of a frame. `hashes` and `others` have 64 bits for each row; `rows` is a stream of Arrow's IPC format."""
+
+SETS = pa.schema([pa.field("sets", pa.int64(), nullable=False), pa.field("addresses", pa.int64(), nullable=False)])
+"""How many addresses are in the same frames: bit k of `sets` stands for frame k."""
+
+Indices = npt.NDArray[np.int64]
+Span = tuple[int, int, int]
+"""A part, and where its rows begin and end."""
+
+_AT_ONCE = 262_144
+"""Rows that a task cuts up together."""
+_LEAST, _MOST = 20_000, 500_000
+"""Rows of a part: fewer take more time for their blocks than for themselves; more, with all columns, over 100 MB."""
+_OTHER_SEED = 1
+
+
+def parts_of(frame: Rows, rows: int) -> int:
+    """Into how many parts a frame is cut, with all frames that it meets.
+
+    Args:
+        rows: how many rows all of them have together, about.
+    """
+    partitions = int(tasks.session_of(frame).conf.get("spark.sql.shuffle.partitions") or 1)
+    return max(1, min(rows // _LEAST, 4 * partitions), rows // _MOST)
+
+
+def cut(rows: Rows, parts: int, frame: int = 0) -> DataFrame:
+    """The rows of a frame as blocks (BLOCKS).
+
+    Args:
+        rows: with a column `address`, among others.
+        frame: what tells its blocks from those of other frames.
+    """
+    return tasks.map_batches(rows, partial(_blocks, partial(_cut_rows, parts, frame)), BLOCKS)
+
+
+def cut_once(rows: Rows, parts: int) -> DataFrame:
+    """The same for `merged`: where an address comes several times about the same time, its first row only."""
+    return tasks.map_batches(rows, partial(_blocks, partial(_cut_first, parts)), BLOCKS)
+
+
+def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> DataFrame:
+    """The hashes of a frame's addresses as blocks (BLOCKS), without the rows.
+
+    Args:
+        twice: whether addresses are hashed by 128 bits.
+    """
+    addresses = rows.select("address") if isinstance(rows, DataFrame) else rows
+    return tasks.map_batches(addresses, partial(_blocks, partial(_cut_hashes, parts, frame, twice)), BLOCKS)
+
+
+def compared(
+    blocks: Iterable[DataFrame], compare: Callable[[pa.Table], pa.Table], schema: pa.Schema | StructType
+) -> DataFrame:
+    """What `compare` makes of each part: of all its blocks, whoever cut them, which Spark's grouping promises."""
+    columns = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
+    return tasks.union(blocks).groupBy("part").applyInArrow(compare, columns)
+
+
+def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema) -> DataFrame:
+    """What `change` yields of the rows of all blocks, one row for each address, compared as strings.
+
+    Unlike with `compared`, one call of it gets the rows of many parts: all that a task has.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from change(map(_each_once, _each_part(batches)))
+
+    in_order = tasks.union(blocks).repartition("part").sortWithinPartitions("part")
+    return in_order.mapInArrow(run, from_arrow_schema(schema))
+
+
+def unmatched(part: pa.Table) -> pa.Table:
+    """Rows of frame 0 whose hash no other frame has."""
+    mine = pc.equal(part.column("frame"), 0)
+    universe, live = part.filter(mine), part.filter(pc.invert(mine))
+    if not universe.num_rows:
+        return pa.table({})
+    left = ~address_hashes.among(_numbers(universe, "hashes"), _numbers(live, "hashes"))
+    return _rows(universe).filter(pa.array(left))
+
+
+def counted(part: pa.Table) -> pa.Table:
+    """How many addresses of a part are in the same frames (SETS), compared by 128 bits."""
+    each = pc.binary_length(part.column("hashes")).to_numpy() // 8
+    bits = np.repeat(1 << part.column("frame").to_numpy(), each).astype(np.uint8)
+    counts = address_hashes.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)
+    sets = np.flatnonzero(counts)
+    return pa.table([pa.array(sets), pa.array(counts[sets])], schema=SETS)
+
+
+def _each_once(part: pa.Table) -> pa.RecordBatch:
+    rows = pa.concat_batches(_rows(part).to_batches())
+    return rows.filter(pa.array(address_hashes.first_of_each(rows.column("address"), _numbers(part, "hashes"))))
+
+
+def _blocks(
+    cut: Callable[[pa.RecordBatch], pa.RecordBatch], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for rows in work.gather(batches, _AT_ONCE):
+        yield cut(rows)
+
+
+def _cut_rows(parts: int, frame: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    return _cut_hashed(parts, frame, rows, address_hashes.hashes(rows.column("address")))
+
+
+def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: Hashes) -> pa.RecordBatch:
+    order, spans = _by_part(hashes, parts)
+    ordered = rows.take(pa.array(order))
+    streams = [_stream(ordered.slice(start, end - start)) for _, start, end in spans]
+    return _of_spans(frame, spans, _bytes(hashes[order], spans), rows=streams)
+
+
+def _cut_first(parts: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    addresses = rows.column("address")
+    hashes = address_hashes.hashes(addresses)
+    first = address_hashes.first_of_each(addresses, hashes)
+    return _cut_hashed(parts, 0, rows.filter(pa.array(first)), hashes[first])
+
+
+def _cut_hashes(parts: int, frame: int, twice: bool, rows: pa.RecordBatch) -> pa.RecordBatch:
+    addresses = rows.column("address").drop_null()
+    hashes = address_hashes.hashes(addresses)
+    order, spans = _by_part(hashes, parts)
+    others = _bytes(address_hashes.hashes(addresses, _OTHER_SEED)[order], spans) if twice else None
+    return _of_spans(frame, spans, _bytes(hashes[order], spans), others)
+
+
+def _by_part(hashes: Hashes, parts: int) -> tuple[Indices, list[Span]]:
+    """The order of rows that puts those of a part together, and where each part then is."""
+    part_of = address_hashes.parts(hashes, parts)
+    order = np.argsort(part_of, kind="stable")
+    bounds = np.searchsorted(part_of[order], np.arange(parts + 1)).tolist()
+    return order, [(part, start, end) for part, (start, end) in enumerate(pairwise(bounds)) if end > start]
+
+
+def _bytes(hashes: Hashes, spans: Sequence[Span]) -> list[bytes]:
+    return [hashes[start:end].tobytes() for _, start, end in spans]
+
+
+def _of_spans(
+    frame: int,
+    spans: Sequence[Span],
+    hashes: list[bytes],
+    others: list[bytes] | None = None,
+    rows: list[bytes] | None = None,
+) -> pa.RecordBatch:
+    nothing = [None] * len(spans)
+    parts = [part for part, _, _ in spans]
+    columns = [parts, [frame] * len(spans), hashes, others or nothing, rows or nothing]
+    return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, BLOCKS.types, strict=True)], BLOCKS)
+
+
+def _stream(rows: pa.RecordBatch) -> bytes:
+    """Rows in columns that may be null, as all blocks have them: some frames promise that theirs are not."""
+    schema = pa.schema([column.with_nullable(True) for column in rows.schema])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(rows.columns, schema=schema))
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def _each_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Blocks of each part together; they come sorted by part, in batches that may end anywhere."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        numbers = batch.column("part").to_numpy()
+        if not len(numbers):
+            continue
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for start, end in pairwise(bounds):
+            if waiting and waiting[-1].column("part")[0].as_py() != numbers[start]:
+                yield pa.Table.from_batches(waiting)
+                waiting = []
+            waiting.append(batch.slice(start, end - start))
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _numbers(blocks: pa.Table, column: str) -> Hashes:
+    return np.frombuffer(b"".join(blocks.column(column).to_pylist()), np.uint64)
+
+
+def _rows(blocks: pa.Table) -> pa.Table:
+    return pa.concat_tables(pa.ipc.open_stream(stream.as_buffer()).read_all() for stream in blocks.column("rows"))

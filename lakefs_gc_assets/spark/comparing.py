@@ -1,0 +1,65 @@
+"""Pure functions over DataFrames, those that take more than a line: why an object stays, what may be equal."""
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+
+import pyspark.sql.functions as F
+from pyspark.sql import Column, DataFrame
+
+from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
+from lakefs_gc_assets.lakefs.layout import Layout
+
+EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What a row is found by beside its content: that it is there, and that its content is not known.
+_ANY, _UNKNOWN = "any", "unknown"
+
+
+def moment(time: datetime) -> Column:
+    """A moment as a column, exact to the microsecond: a float of seconds is not."""
+    return F.timestamp_micros(F.lit((time - _EPOCH) // timedelta(microseconds=1)))
+
+
+def kept_because(unreferenced: DataFrame, cutoff: datetime, windows: Collection[str], sighted: DataFrame) -> DataFrame:
+    """Adds the column `kept`: why an unreferenced object stays (a value of Kept), null where it may go.
+
+    Args:
+        unreferenced: rows of the listing that nothing references.
+        cutoff: LastModified and the time in the name must both be earlier.
+        windows: the windows that the run collects.
+        sighted: addresses (`address`) of objects uploaded in parts that an earlier run listed long enough ago.
+    """
+    limit = moment(cutoff)
+    seen = sighted.select("address").distinct().withColumn("sighted", F.lit(True))
+    multipart = F.col("etag").rlike(MULTIPART_ETAG) & F.col("sighted").isNull()
+    young = (F.col("last_modified") >= limit) | (F.col("issued_at") >= limit)
+    timed = F.col("layout").isin(Layout.SLICE.value, Layout.SHARDED.value)
+    reason = (
+        F.when(F.col("layout") == Layout.UNRECOGNISED.value, F.lit(Kept.UNRECOGNISED.value))
+        .when(F.coalesce(young, F.lit(False)) | (timed & F.col("issued_at").isNull()), F.lit(Kept.YOUNG.value))
+        .when(~F.col("slice_window").isin(*windows), F.lit(Kept.OTHER_WINDOW.value))
+        .when(F.coalesce(multipart, F.lit(False)), F.lit(Kept.MULTIPART.value))
+    )
+    told = unreferenced.join(seen, "address", "left").withColumn("kept", reason)
+    return told.select(*unreferenced.columns, "kept")
+
+
+def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:
+    """Rows of a frame that have the size of some row of another one, and its ETag where both are plain MD5.
+
+    Both frames have `size` and `etag`. Objects of size 0 are the same whatever their ETags say.
+    """
+    content, present, unknown = _content(), F.lit(_ANY), F.lit(_UNKNOWN)
+    mine = F.when(content.isNull(), F.array(present)).otherwise(F.array(content, unknown))
+    theirs = F.when(content.isNull(), F.array(present, unknown)).otherwise(F.array(content, present))
+    rows = frame.withColumn("alike", F.explode(mine))
+    wanted = others.select("size", F.explode(theirs).alias("alike")).distinct()
+    return rows.join(wanted, ["size", "alike"], "left_semi").select(*frame.columns).distinct()
+
+
+def _content() -> Column:
+    """The MD5 of an object's content, null where neither its size nor its ETag says.
+
+    An encrypted object's ETag may look like an MD5; that of nothing needs no ETag.
+    """
+    return F.when(F.col("size") == 0, F.lit(EMPTY_MD5)).when(F.col("etag").rlike(PLAIN_ETAG), F.col("etag"))

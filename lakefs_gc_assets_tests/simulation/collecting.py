@@ -1,0 +1,244 @@
+"""The shipped run in the simulated world: one process of a collector, which makes its steps as Dagster does.
+
+Everything that a run does is the product's own code: `collector.run` and `collector.step`, on the engine of plain Arrow
+tables. Here is only what Dagster does around a step: it hands frames from step to step, makes the blocking checks of
+the candidates, and remembers which steps are done.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, cast
+
+from lakefs_gc_assets.collection import planning
+from lakefs_gc_assets.collection.plan import Flow, Plan
+from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector import checking
+from lakefs_gc_assets.collector import run as protocol
+from lakefs_gc_assets.collector.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.simulation.clocks import CollectorClock
+from lakefs_gc_assets_tests.simulation.exactness import Exactness
+from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
+from lakefs_gc_assets_tests.simulation.told import Told
+
+INPUTS = {
+    "store_df": (),
+    "uncommitted_df": STEPS[:1],
+    "committed_df": STEPS[1:2],
+    "candidates": STEPS[:3],
+    "deleted_report": STEPS[3:4],
+}
+"""The frames that each asset takes."""
+TASKS = 2
+
+
+class Killed(BaseException):
+    """The process of a collector ends at once, without a chance to clean up."""
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Opens the simulated store again, in this process."""
+
+    store: ObjectStore
+    namespace_uri: str
+
+    def open(self) -> ObjectStore:
+        return self.store
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told what a run does; nothing of it changes the run.
+
+    Attributes:
+        began_listing, marked, rechecking, rechecked: tell the oracle.
+        exactness: compares optimized runs with clean ones.
+        retention: compares runs by retention rules with what must stay, where there are such runs.
+        told: what servers told the collector last.
+    """
+
+    began_listing: Callable[[str], None]
+    marked: Callable[[str, Sequence[str]], None]
+    rechecking: Callable[[], None]
+    rechecked: Callable[[], None]
+    exactness: Exactness
+    retention: RetentionExactness | None = None
+    told: Callable[[], Told] = Told
+
+
+@dataclass(frozen=True)
+class WatchedRepository(OpenRepository):
+    """An open repository that knows which run it was opened for."""
+
+    run: "Run | None" = None
+
+
+def open_repository(
+    api: LakeFSApi,
+    store: ObjectStore,
+    settings: CollectionSettings,
+    clock: CollectorClock,
+    run: "Run | None" = None,
+) -> WatchedRepository:
+    """What `Collector.open` does: asks the server for the repository."""
+    facts = api.repository()
+    namespace = Namespace.parse(facts.storage_namespace)
+    opener = cast(StoreOpener, Opener(store, namespace.uri))
+    return WatchedRepository(facts, namespace, api, store, opener, settings, clock, run=run)
+
+
+@dataclass
+class Run:
+    """One run of one collector process; a resumed run is another object with the same run id and owner.
+
+    Attributes:
+        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all.
+        windows: the windows that the run was opened for; all that it needs where nobody chose any.
+        completed: steps that Dagster takes for done; it outlives processes as Dagster's own storage does.
+        ended: is called when all is done, before Dagster knows.
+        this: the step under way.
+    """
+
+    api: LakeFSApi
+    store: ObjectStore
+    settings: CollectionSettings
+    clock: CollectorClock
+    run_id: str
+    owner: str
+    watch: Watch
+    note: Callable[[str], None]
+    completed: list[str]
+    flow: Flow = Flow.CLEAN
+    windows: tuple[str, ...] = ()
+    only_windows: int = 0
+    ended: Callable[[], None] = lambda: None
+    at: str = STEPS[0]
+    this: Step[ArrowRows] | None = None
+    plan: Plan = field(init=False)
+    started_at: datetime = field(init=False)
+    _kept: bool = False
+    _opened: bool = False
+
+    def collect(self, done: Sequence[str] = ()) -> None:
+        """All steps but those that are done already."""
+        for name in STEPS:
+            if name not in done:
+                self.make(name)
+
+    def make(self, name: str) -> None:
+        """One step with what Dagster does before and after it."""
+        self.at = name
+        if name == STEPS[0]:
+            self.completed.clear()
+            self._choose_windows()
+        inputs = [self._load(given) for given in INPUTS[name]]
+        turn = Turn(
+            self.run_id,
+            self.windows,
+            self.owner,
+            begins=self.flow if name == STEPS[0] else None,
+            continues=self._kept,
+            goes_on=name != STEPS[-1],
+        )
+        with self._of_the_step(), step(turn, self) as this:
+            self.this, self.plan, self.started_at = this, this.plan, this.started_at
+            made = getattr(protocol, _FUNCTIONS[name])(this, *inputs)
+        self._kept = turn.goes_on
+        frame: StoredFrame[Any] = made[0] if isinstance(made, tuple) else made
+        with self._between_steps(holds_lock=True):
+            frame.preview()
+        if name == STEPS[3]:
+            self._check(frame, inputs)
+        if name == STEPS[-1]:
+            self.ended()
+        self.completed.append(name)
+
+    @contextmanager
+    def _of_the_step(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.this = None
+
+    def _choose_windows(self) -> None:
+        """What `partitions.open_run` does: chooses the windows, which later attempts keep."""
+        if not self.windows:
+            needed, _ = planning.windows_to_collect(self.open(), self.flow)
+            self.windows = needed[-self.only_windows :]
+
+    def _load(self, name: str) -> StoredFrame[Any]:
+        """What the IO manager does before a step."""
+        with self._between_steps(holds_lock=self._kept):
+            repository = self.open()
+            return StoredFrame.of(repository.store, repository.opener, self.run_id, FRAMES[name])
+
+    def _check(self, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]]) -> None:
+        """The blocking checks of the candidates. A failed one ends the run."""
+        with self._between_steps(holds_lock=True):
+            engine = self.engine(self.open())
+            violations = [
+                *checking.find_live_candidates(engine, candidates, *inputs[1:]),
+                *checking.find_young_candidates(engine, candidates, self.plan.cutoff),
+                *checking.find_empty_live_set(*inputs, candidates),
+            ]
+            if violations:
+                raise CollectionError("; ".join(f"{found.rule}: {found.detail}" for found in violations))
+
+    @contextmanager
+    def _between_steps(self, *, holds_lock: bool) -> Iterator[None]:
+        """As `failures.between_steps`."""
+        try:
+            yield
+        except BaseException as error:
+            if holds_lock:
+                end_between_steps(self.run_id, self, self.explain(error))
+            raise
+
+    def open(self) -> OpenRepository:
+        """See Process.open."""
+        found = open_repository(self.api, self.store, self.settings, self.clock, self)
+        self._opened = True
+        return found
+
+    def last_opened(self) -> ObjectStore | None:
+        """See Process.last_opened."""
+        return self.store if self._opened else None
+
+    def engine(self, repository: OpenRepository) -> ArrowEngine:
+        """See Process.engine."""
+        return ArrowEngine(TASKS)
+
+    def now(self) -> datetime:
+        """See Process.now."""
+        return self.clock.now()
+
+    def log(self, line: str) -> None:
+        """See Process.log."""
+
+    def warn(self, line: str) -> None:
+        """See Process.warn."""
+
+    def explain(self, error: BaseException) -> str:
+        """See Process.explain."""
+        return str(error)
+
+
+_FUNCTIONS = {
+    "store_df": "list_stored",
+    "uncommitted_df": "read_uncommitted",
+    "committed_df": "read_committed",
+    "candidates": "mark",
+    "deleted_report": "sweep",
+}
+"""The function of `collector.run` that makes each frame."""

@@ -1,0 +1,224 @@
+"""Watching the shipped run: its functions are wrapped for the time of a play, and what they do is told, never changed.
+
+Which run a call belongs to is known by the repository that it works on.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collection import carry as carries
+from lakefs_gc_assets.collection.carry import Carry
+from lakefs_gc_assets.collection.eligibility import Kept
+from lakefs_gc_assets.collection.live_files import LiveFiles
+from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collection.tables import LISTED
+from lakefs_gc_assets.collector import listing, run, sightings, sweeping
+from lakefs_gc_assets.collector.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.incremental import leaving
+from lakefs_gc_assets.collector.live import current
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.retention import expired
+from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets_tests.simulation.collecting import Run
+from lakefs_gc_assets_tests.simulation.stored import addresses, rows_of_files, stored_rows
+
+_WITH_REASONS = pa.schema([*LISTED, pa.field("kept", pa.string())])
+
+
+@contextmanager
+def observing() -> Iterator[None]:
+    """Tells what every run does meanwhile."""
+    with ExitStack() as patches:
+
+        def wrap(owner: object, name: str, around: Callable[..., Callable[..., Any]]) -> None:
+            patches.enter_context(mock.patch.object(owner, name, around(getattr(owner, name))))
+
+        wrap(run, "look_around", _begins_to_list)
+        wrap(listing, "list_objects", _lists)
+        wrap(run, "list_stored", _has_listed)
+        wrap(run, "ask_committed", _knows_commits)
+        wrap(current, "define_live", _defines)
+        wrap(expired, "define_live", _defines)
+        wrap(sightings, "select_old_enough", _sights)
+        wrap(run, "subtract_live", _subtracts)
+        wrap(run, "mark", _marks)
+        wrap(sweeping, "find_live_again", _rechecks)
+        wrap(LiveCheck, "_look", _looks)
+        wrap(run, "leave", _leaves)
+        wrap(leaving, "select_late", _finds_late)
+        yield
+
+
+def _run_of(step: Any) -> Run:
+    found: Run = step.repository.run
+    return found
+
+
+def _begins_to_list(look_around: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any) -> Any:
+        found = look_around(step)
+        _run_of(step).watch.began_listing(step.plan.run_id)
+        return found
+
+    return watched
+
+
+def _lists(list_objects: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any, parts: Any) -> Any:
+        watch = _run_of(step).watch
+        if step.plan.flow is Flow.OPTIMIZED:
+            watch.exactness.listing(step.plan, parts)
+        written = list_objects(step, parts)
+        rows = rows_of_files(watch.exactness.store, FRAMES[STEPS[0]], written)
+        watch.exactness.listed_now[step.plan.run_id] = frozenset(row["address"] for row in rows)
+        return written
+
+    return watched
+
+
+def _has_listed(list_stored: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any) -> Any:
+        made, own = list_stored(step), _run_of(step)
+        if step.plan.flow is Flow.COMMITTED and own.watch.retention is not None:
+            listed = addresses(own.watch.exactness.store, step.plan.run_id, STEPS[0])
+            own.watch.retention.universe(step.plan, own.watch.told(), listed)
+        return made
+
+    return watched
+
+
+def _knows_commits(ask_committed: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any, *more: Any) -> Any:
+        found = ask_committed(step, *more)
+        watch = _run_of(step).watch
+        if step.plan.predecessor is not None:
+            files = LiveFiles(watch.exactness.store, step.repository.namespace, step.plan.slice_window)
+            watch.exactness.commits(step.plan.run_id, _all_committed(files, found.own))
+        return found
+
+    return watched
+
+
+def _all_committed(files: LiveFiles, live: Any) -> set[str]:
+    """All that commits hold, read anew."""
+    tables = [files.metadata_file(name) for name in live.files]
+    rows = [row for metarange_id in live.metarange_ids for row in files.metarange(metarange_id).to_pylist()]
+    tables += [files.range(record) for record in dict.fromkeys(RangeRecord(**row) for row in rows)]
+    return {address for table in tables for address in table.column("address").to_pylist()}
+
+
+def _defines(define_live: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any, prepared_until: Any, shown: Collection[str] = ()) -> Any:
+        found, own = define_live(step, prepared_until, shown), _run_of(step)
+        if own is not None and own.this is not None and own.at in (STEPS[0], STEPS[2]) and own.watch.retention:
+            own.watch.retention.defined(step.plan, own.watch.told(), found)
+        return found
+
+    return watched
+
+
+_sighted: dict[int, set[str]] = {}
+"""What the mark under way knows to be sighted, by the id of its engine."""
+
+
+def _sights(select_old_enough: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(engine: Any, rows: Any, moment: Any) -> Any:
+        noted = _sighted.setdefault(id(engine), set())
+
+        def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                noted.update(batch.column("address").to_pylist())
+                yield batch
+
+        schema = pa.schema([pa.field("address", pa.string()), sightings.SIGHTINGS.field("first_listed_at")])
+        chosen = engine.select(select_old_enough(engine, rows, moment), *schema.names)
+        return engine.map_batches(chosen, note, schema)
+
+    return watched
+
+
+def _subtracts(subtract_live: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any, listed: Any, uncommitted: Any, *more: Any) -> Any:
+        own = _run_of(step)
+        rows = subtract_live(step, listed, uncommitted, *more)
+        if step.plan.flow is not Flow.OPTIMIZED:
+            return rows
+
+        def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            found = [*batches]
+            mine = {row["address"]: row["kept"] for batch in found for row in batch.to_pylist()}
+            reasons = {address: None if why is None else Kept(why) for address, why in mine.items()}
+            _compare_mark(own, reasons, _sighted.pop(id(step.engine), set()))
+            yield from found
+
+        return step.engine.map_batches(rows, note, _WITH_REASONS)
+
+    return watched
+
+
+def _compare_mark(own: Run, reasons: dict[str, Kept | None], sighted: set[str]) -> None:
+    exactness, run_id = own.watch.exactness, own.run_id
+    now = exactness.listed_now[run_id]
+    listed = [row for row in stored_rows(exactness.store, run_id, STEPS[0]) if row["address"] in now]
+    exactness.marked(own.plan, listed, addresses(exactness.store, run_id, STEPS[1]), sighted, reasons)
+
+
+def _marks(mark: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any, *frames: Any) -> Any:
+        made, own = mark(step, *frames), _run_of(step)
+        own.watch.marked(own.run_id, sorted(addresses(own.watch.exactness.store, own.run_id, STEPS[3])))
+        return made
+
+    return watched
+
+
+def _rechecks(find_live_again: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any) -> Any:
+        _run_of(step).watch.rechecking()
+        found = find_live_again(step)
+        _run_of(step).watch.rechecked()
+        return found
+
+    return watched
+
+
+def _looks(look: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(self: Any, copies: Any) -> Any:
+        own = _run_of(self._step)
+        if own is not None:
+            own.watch.rechecking()
+        found = look(self, copies)
+        if own is not None:
+            own.watch.rechecked()
+        return found
+
+    return watched
+
+
+def _leaves(leave: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any, outcomes: Any) -> Any:
+        left, exactness = leave(step, outcomes), _run_of(step).watch.exactness
+        if isinstance(left, Carry):
+            exactness.left(step.plan, carries.read_settled(exactness.store, step.plan.run_id, left))
+        return left
+
+    return watched
+
+
+def _finds_late(select_late: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any, candidates: Any, settled: Any, before: Any) -> Any:
+        exactness = _run_of(step).watch.exactness
+
+        def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            found: Sequence[pa.RecordBatch] = [*batches]
+            late = [address for batch in found for address in batch.column("address").to_pylist()]
+            exactness.found_late(step.plan.run_id, before.run_id, late)
+            yield from found
+
+        return step.engine.map_batches(select_late(step, candidates, settled, before), note, LISTED)
+
+    return watched

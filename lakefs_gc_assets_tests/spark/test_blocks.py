@@ -1,0 +1,140 @@
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from lakefs_gc_assets.collection import address_hashes
+from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.frames.files import nullable
+from lakefs_gc_assets.spark import blocks, tasks
+from lakefs_gc_assets.spark.tasks import Reading, Rows
+from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+
+# Each example is a few Spark jobs: few of them, with many rows each.
+FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+NAMES = st.text(max_size=70) | st.sampled_from([f"data/slice/{number}" for number in range(20)])
+ADDRESSES = st.lists(NAMES, max_size=80)
+PARTS = st.integers(1, 40)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session(spark: SparkSession) -> SparkSession:
+    return spark
+
+
+def read_by_tasks(spark: SparkSession, table: pa.Table) -> Rows:
+    half = table.num_rows // 2
+    return Reading(spark, [[table.slice(0, half)], [table.slice(half)]], pa.Table.to_batches, table.schema)
+
+
+def held_by_spark(spark: SparkSession, table: pa.Table) -> Rows:
+    return tasks.of_table(spark, table)
+
+
+@pytest.fixture(params=[read_by_tasks, held_by_spark])
+def made(request: pytest.FixtureRequest, spark: SparkSession) -> Callable[[pa.Table], Rows]:
+    return partial(request.param, spark)
+
+
+Made = Callable[[pa.Table], Rows]
+
+
+def listing(addresses: list[str]) -> pa.Table:
+    return pa.Table.from_pylist([listed(address, size=place) for place, address in enumerate(addresses)], LISTED)
+
+
+def living(addresses: list[str]) -> pa.Table:
+    return pa.Table.from_pylist([live(address) for address in addresses], LIVE)
+
+
+@FEW
+@given(ADDRESSES, ADDRESSES, ADDRESSES, PARTS)
+def test_rows_that_no_other_frame_has(
+    made: Made, universe: list[str], one: list[str], other: list[str], parts: int
+) -> None:
+    rows = listing(universe)
+    cut = [
+        blocks.cut(made(rows), parts),
+        blocks.cut_hashes(made(living(one)), parts, 1),
+        blocks.cut_hashes(made(living(other)), parts, 1),
+    ]
+
+    found = blocks.compared(cut, blocks.unmatched, LISTED).toArrow()
+
+    left = [row for row in rows.to_pylist() if row["address"] not in {*one, *other}]
+    assert sorted(found.to_pylist(), key=str) == sorted(left, key=str)
+
+
+@FEW
+@given(ADDRESSES, ADDRESSES, PARTS)
+def test_each_address_once(spark: SparkSession, one: list[str], other: list[str], parts: int) -> None:
+    """Of what is just read, columns may not be null; of a stored frame they may."""
+    frames = read_by_tasks(spark, living(one)), held_by_spark(spark, living(other).cast(nullable(LIVE)))
+    cut = [blocks.cut_once(rows, parts) for rows in frames]
+
+    found = blocks.merged(cut, iter, LIVE).toArrow()
+
+    assert Counter(found.column("address").to_pylist()) == Counter({*one, *other})
+
+
+@FEW
+@given(st.lists(ADDRESSES, min_size=1, max_size=8), PARTS)
+def test_addresses_are_counted_by_frames(made: Made, frames: list[list[str]], parts: int) -> None:
+    cut = [blocks.cut_hashes(made(living(each)), parts, number, twice=True) for number, each in enumerate(frames)]
+
+    counts: Counter[int] = Counter()
+    for row in blocks.compared(cut, blocks.counted, blocks.SETS).collect():
+        counts[row["sets"]] += row["addresses"]
+
+    everything = {address for addresses in frames for address in addresses}
+    assert counts == Counter(
+        sum(1 << number for number, addresses in enumerate(frames) if address in addresses) for address in everything
+    )
+
+
+@FEW
+@given(ADDRESSES)
+def test_hashes_are_those_of_spark(spark: SparkSession, addresses: list[str]) -> None:
+    frame = spark.createDataFrame(pa.table({"address": pa.array(addresses, pa.string())}))
+    theirs = frame.select("address", F.xxhash64("address").alias("hash")).collect()
+
+    ours = address_hashes.hashes(pa.array([row["address"] for row in theirs], pa.string())).astype(np.int64)
+
+    assert ours.tolist() == [row["hash"] for row in theirs]
+
+
+def test_a_part_may_come_in_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_AT_ONCE", 3)
+    rows = living([f"data/{number % 30}" for number in range(100)])
+    cut = list(blocks._blocks(partial(blocks._cut_first, 4), rows.to_batches(max_chunksize=2)))
+    together = pa.Table.from_batches(cut).sort_by("part")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from blocks.BLOCKS.empty_table().to_batches()
+        yield from together.combine_chunks().to_batches(max_chunksize=5)
+
+    parts = list(blocks._each_part(batches()))
+
+    assert [part.column("part").unique().to_pylist() for part in parts] == [[0], [1], [2], [3]]
+    assert len(cut) > 10
+    found = pa.Table.from_batches(map(blocks._each_once, parts))
+    assert sorted(found.column("address").to_pylist()) == sorted({f"data/{number}" for number in range(30)})
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(0, 1), (19_999, 1), (100_000, 5), (10**6, 16), (10**7, 20), (10**9, 2000)]
+)
+def test_parts_grow_with_the_rows(spark: SparkSession, rows: int, expected: int) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", 4)
+    try:
+        assert blocks.parts_of(spark.range(1), rows) == expected
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before or "")
