@@ -10,12 +10,13 @@ from lakefs_gc_assets.cli.frame_output import read_manifest
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
 from lakefs_gc_assets.cli.run import require_report, tell_ended
-from lakefs_gc_assets.collection import approval, plan, report
-from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector import plan, report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.defs.running import execute_approved, instance
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.frames.manifest import Manifest
-from lakefs_gc_assets.running import execute_approved, instance
-from lakefs_gc_assets.sizes import size
 
 
 @click.command()

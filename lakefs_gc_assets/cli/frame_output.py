@@ -12,15 +12,16 @@ import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
 from lakefs_gc_assets.cli.options import show_progress
-from lakefs_gc_assets.collection import plan, report, run_folder
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector import plan, report
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
-from lakefs_gc_assets.frames import files
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.manifest import Manifest
 from lakefs_gc_assets.frames.spark import SCHEMAS
-from lakefs_gc_assets.sizes import size
 
 Format = Literal["table", "csv", "json", "parquet"]
 

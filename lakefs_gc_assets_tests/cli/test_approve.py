@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 from click.testing import CliRunner
 
-from lakefs_gc_assets import checks
-from lakefs_gc_assets.checks import Violation
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.collection.report import Ending
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import checks
+from lakefs_gc_assets.defs.checks import Violation
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, runs, write
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
