@@ -54,3 +54,13 @@ def run_config(sweep: bool, names: Names | None = None) -> dict[str, Any]:
     """
     collection = names.of("collection") if names else "collection"
     return {"resources": {collection: {"config": {"sweep": sweep}}}}
+
+
+def approval_config(run_id: str, names: Names | None = None) -> dict[str, Any]:
+    """Run configuration that lets the last step of a dry run delete what the run found.
+
+    Args:
+        names: where a code location collects several repositories.
+    """
+    collection = names.of("collection") if names else "collection"
+    return {"resources": {collection: {"config": {"approve_run": run_id}}}}

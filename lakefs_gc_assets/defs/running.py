@@ -10,7 +10,9 @@ from itertools import takewhile
 import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
+from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.defs import opening
@@ -52,6 +54,30 @@ def execute(
     config = {"loggers": {"console": {}}, **({} if sweep is None else opening.run_config(sweep, names))}
     result = job.execute_in_process(instance=home, tags=new.tags, run_config=config, raise_on_error=False)
     return result.success, new.run_id, _failure(result, new.run_id)
+
+
+def execute_approved(
+    loaded: Loaded, run_id: str, progress: Progress, clock: Clock, home: dg.DagsterInstance
+) -> CollectionError | None:
+    """Approves a dry run and makes its last step, which sweeps after a recheck; returns what stopped it.
+
+    Args:
+        progress: is told each line as it happens.
+    Raises:
+        CollectionError: where there is no such run.
+    """
+    definitions, names = build(loaded, clock, {"console": line_logger(progress)}), Names.of_loaded(loaded)
+    plan = plans.read(opened(loaded, clock).open().store, run_id)
+    # The instance may be another one than that of the dry run.
+    windows = names.partitions.add(home, run_id, plan.windows)
+    result = definitions.resolve_job_def(names.of("collect")).execute_in_process(
+        instance=home,
+        tags=names.partitions.tags(run_id, windows, plan.flow.value),
+        run_config={"loggers": {"console": {}}, **opening.approval_config(run_id, names)},
+        asset_selection=[names.asset(STEPS[-1])],
+        raise_on_error=False,
+    )
+    return _failure(result, run_id)
 
 
 def opened(loaded: Loaded, clock: Clock) -> Collector:
