@@ -157,7 +157,7 @@ class _Command:
     def run(self, plan: Plan, options: CollectionSettings) -> Run:
         """The run whose definition of what is live counts, for those who watch."""
         oracle, clock = self.world.oracle, CollectorClock(self.machine, self.world.pass_time)
-        watch = Watch(oracle.listing, oracle.marked, self.recheck.ends, self.scene.exactness)
+        watch = Watch(oracle.listing, oracle.marked, self.recheck.opens, self.recheck.ends, self.scene.exactness)
         return Run(
             self.api_of_command(), self.view, options, clock, plan.run_id, plan.owner, watch, self.world.log.append, []
         )

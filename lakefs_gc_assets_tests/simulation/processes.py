@@ -186,6 +186,7 @@ class Process:
             watch=Watch(
                 world.oracle.listing,
                 world.oracle.marked,
+                self.recheck.opens,
                 self.recheck.ends,
                 self.exactness,
                 self.retention,
