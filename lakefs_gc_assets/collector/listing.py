@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collection import inventoried, pieces, run_folder, universe
 from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.stored_records import entries
 from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.collection.universe import LARGE_PART, Listing, Part, Rest
 from lakefs_gc_assets.collector.engine import R
@@ -78,7 +79,7 @@ def _list_as_task(opener: StoreOpener, plan: Plan, large: int, parts: Sequence[P
 
     for batch in gather(rows(), _ROWS):
         writer.write(in_windows(batch, plan.windows))
-    answers = [{"file": json.dumps(asdict(file)), "rest": None} for file in writer.close()]
+    answers = [{"file": json.dumps(entries(file)), "rest": None} for file in writer.close()]
     answers += [{"file": None, "rest": json.dumps(asdict(rest))} for rest in left]
     if answers:
         yield pa.RecordBatch.from_pylist(answers, schema=_ANSWER)

@@ -18,8 +18,8 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectFacts
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
-from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.collecting import Killed
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 
 TIMEOUT_SECONDS = 20 * MINUTE
 """Longer than a recheck is valid."""
