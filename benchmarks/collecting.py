@@ -60,7 +60,8 @@ def main() -> None:
     loaded = _counting(load(asked.configuration))
     spark_session.start(loaded.configuration.spark)
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
-    from lakefs_gc_assets import running
+    from lakefs_gc_assets.cli.described_report import describe
+    from lakefs_gc_assets.cli.run import collect
     from lakefs_gc_assets.collection.plan import Flow
 
     counting.install()
@@ -73,11 +74,11 @@ def main() -> None:
         print(json.dumps({"at": time.time(), "line": line, **vars(counts)}), flush=True)
 
     try:
-        succeeded, told = running.collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
+        found = collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
     except CollectionError as error:
         sys.exit(f"benchmarks: {error}")
     progress("the end")
-    print(json.dumps({"succeeded": succeeded, "told": told}), flush=True)
+    print(json.dumps({"succeeded": found.success, "told": describe(found)}), flush=True)
 
 
 def _counting(loaded: Loaded) -> Loaded:

@@ -4,7 +4,7 @@ A check that fails ends the run before anything later is made, stores the failed
 Frames are annotated as `Any` where Dagster reads the annotation: it takes no generic types.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.checking import (
     Violation,
     find_empty_live_set,
     find_live_candidates,
+    find_losses,
     find_young_candidates,
 )
 from lakefs_gc_assets.collector.frames import STEPS
@@ -183,7 +184,16 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
         find = partial(find_empty_live_set, store_df, uncommitted_df, committed_df, candidates)
         return _result(collector_of(context), candidates, find)
 
-    return [disjoint, older_than_cutoff, live_set]
+    @dg.asset_check(
+        asset=names.asset("candidates"),
+        description="No branch head and nothing staged holds an object that an earlier run deleted. It ends no run.",
+        partitions_def=names.partitions.definition,
+        pool=names.pool,
+    )
+    def nothing_deleted_is_live(candidates: Any) -> dg.AssetCheckResult:
+        return _told(candidates, find_losses(candidates))
+
+    return [disjoint, older_than_cutoff, live_set, nothing_deleted_is_live]
 
 
 def _result(collector: Collector, frame: StoredFrame[Any], find: Callable[[], list[Violation]]) -> dg.AssetCheckResult:
@@ -191,12 +201,19 @@ def _result(collector: Collector, frame: StoredFrame[Any], find: Callable[[], li
     run_id = frame.manifest.span.run_id
     with between_steps(collector, run_id):
         violations = find()
-    told = f"check of {frame.name}: " + "; ".join(f"{found.rule}: {found.detail}" for found in violations)
     if violations:
-        end_run(collector, run_id, told)
+        end_run(collector, run_id, _in_words(frame, violations))
+    return _told(frame, violations)
+
+
+def _in_words(frame: StoredFrame[Any], violations: Sequence[Violation]) -> str:
+    return f"check of {frame.name}: " + "; ".join(f"{found.rule}: {found.detail}" for found in violations)
+
+
+def _told(frame: StoredFrame[Any], violations: Sequence[Violation]) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=not violations,
-        description=told if violations else None,
+        description=_in_words(frame, violations) if violations else None,
         metadata={
             "rows": frame.manifest.rows,
             "violations": dg.MetadataValue.table(

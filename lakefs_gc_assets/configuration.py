@@ -6,6 +6,7 @@ machines, write `{env: NAME}` to take it from that environment variable; secrets
 read when they are needed.
 """
 
+import difflib
 import os
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -15,12 +16,15 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.layout import WindowSize
 
 CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
 DEFAULT_FILE = "lakefs-gc.yaml"
+REPOSITORIES = "repositories"
+"""The list in a file that is about several repositories."""
 
 FlowName = Literal["clean", "optimized", "committed", "unified"]
 """The flows that a run can be asked for, as in a plan."""
@@ -220,7 +224,8 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when the candidates are a larger share of all listed objects than this.",
+        description="A sweep is refused when the candidates are a larger share of all listed objects than this, and "
+        "more than ten; with 0, when there are any.",
     )
     max_candidates: int = Field(
         default=100_000_000, ge=0, description="A sweep is refused when there are more candidates than this."
@@ -237,20 +242,21 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when a larger share of the branches of the run before is gone.",
+        description="A sweep is refused when a larger share is gone of the branches that the newest successful sweep "
+        "found, or a dry run since; up to five may go as long as one is left, none with 0.",
     )
     max_uncommitted_loss_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
         description="A sweep is refused when the recheck lacks a larger share of the uncommitted addresses of the "
-        "mark, and nobody committed them meanwhile.",
+        "mark, and more than ten, and nobody committed them meanwhile; with 0, when it lacks any.",
     )
     max_mark_age_hours: float = Field(
         default=168, gt=0, description="A sweep is refused when its listing is older than this: open a new run."
     )
     recheck_valid_minutes: float = Field(
-        default=15, gt=0, description="How long a sweep goes on until it checks again what is live."
+        default=15, gt=0, description="For how long after it began to ask what is live a sweep deletes."
     )
     also_live: list[str] = Field(
         default_factory=list,
@@ -460,10 +466,33 @@ def _validated(content: Any, source: str) -> Configuration:
     try:
         return Configuration.model_validate(content)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}" for problem in error.errors()
-        )
+        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {_problem(problem)}" for problem in error.errors())
         raise ConfigurationError(f"{source}: {problems}") from None
+
+
+def _problem(problem: ErrorDetails) -> str:
+    """What is wrong with a setting; of a name that there is none of, which one may have been meant."""
+    if problem["type"] != "extra_forbidden":
+        return problem["msg"].lower()
+    *section, name = map(str, problem["loc"])
+    settings = _settings()
+    near = difflib.get_close_matches(name, settings[".".join(section)], n=1)
+    if near:
+        return f"there is no such setting. Did you mean `{near[0]}`?"
+    elsewhere = [other for other, names in settings.items() if name in names]
+    if elsewhere:
+        places = " or ".join(f"into `{other}`" if other else "to the top of the file" for other in elsewhere)
+        return f"there is no such setting here. It belongs {places}"
+    return "there is no such setting" if section else f"there is no such section. There are {', '.join(settings[''])}"
+
+
+def _settings() -> dict[str, list[str]]:
+    """Names of settings by section; those at the top of the file, sections among them, by the empty name."""
+    found = {"": [*Configuration.model_fields, REPOSITORIES]}
+    for section, field in Configuration.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            found[section] = list(field.annotation.model_fields)
+    return found
 
 
 def default_file() -> Path | None:

@@ -3,6 +3,7 @@
 Afterwards every live object is read back through the API, byte for byte.
 """
 
+import re
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ from lakefs_gc_assets.embedded.sample import (
 )
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 
-_WHEN_STAGED_IS_KNOWN = "uncommitted_df: uncommitted_df:"
+_STAGED_IS_KNOWN = re.compile(r" uncommitted_df: [\d,]+ rows in ")
 
 
 def configuration(server: EmbeddedServer, repository: str, store: StoreSettings | None = None) -> Configuration:
@@ -112,7 +113,7 @@ class _Users:
 
     def work(self, line: str) -> None:
         """Does their work once, right after the collector has read what is staged."""
-        if self.worked or _WHEN_STAGED_IS_KNOWN not in line:
+        if self.worked or not _STAGED_IS_KNOWN.search(line):
             return
         moved, linked = list(self._sample.to_rename), len(self._sample.pending)
         for live in moved:

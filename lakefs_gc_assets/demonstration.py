@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lakefs_gc_assets import running
+from lakefs_gc_assets.cli.described_report import describe
 from lakefs_gc_assets.collection import report
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.plan import Flow
@@ -64,7 +65,7 @@ def demonstrate(
         ended = [found for run_id in swept if (found := report.read(repository.store, run_id))]
         console.rule("report")
         for found in ended:
-            for line in running.described(found):
+            for line in describe(found):
                 console.print(line, highlight=False, soft_wrap=True)
         if then:
             console.print(_compared(ended))
@@ -94,7 +95,7 @@ def _run(
 
     succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
     if not succeeded:
-        raise CollectionError(error or f"run {run_id} failed")
+        raise error or CollectionError(f"run {run_id} failed")
     return run_id
 
 

@@ -30,7 +30,7 @@ def _run(pipes: PipesContext) -> None:
         )
     pipes.report_custom_message({"run_id": run_id})
     if not succeeded:
-        raise CollectionError(f"run {run_id} failed: {error}")
+        raise error or CollectionError(f"run {run_id} failed")
 
 
 if __name__ == "__main__":

@@ -4,25 +4,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import dagster as dg
+from dagster._core.execution.plan.objects import UserFailureData
 
+from lakefs_gc_assets import errors
 from lakefs_gc_assets.collection import failing
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.resources import Collector
 from lakefs_gc_assets.sources.failures import from_worker
 
+KIND = "error"
+"""In a failure's metadata, the class of our own error."""
+
 
 def explained(error: BaseException) -> dg.Failure | None:
-    """The failure with our own message, wherever it was raised; None for what nobody foresaw."""
+    """The failure with our own message and class, wherever it was raised; None for what nobody foresaw."""
     ours = error if isinstance(error, CollectionError) else from_worker(error)
     if ours is None:
         return None
-    return dg.Failure(description=f"{type(ours).__name__}: {ours}", allow_retries=False)
+    name = type(ours).__name__
+    return dg.Failure(description=f"{name}: {ours}", metadata={KIND: name}, allow_retries=False)
+
+
+def kind_of(failure: UserFailureData) -> type[CollectionError]:
+    """The class of the error that a failure stands for; CollectionError where it is not told."""
+    told = failure.metadata.get(KIND)
+    kind = getattr(errors, str(told.value), CollectionError) if told else CollectionError
+    return kind if isinstance(kind, type) and issubclass(kind, CollectionError) else CollectionError
 
 
 def summary(error: BaseException) -> str:
     """What a report says of an error."""
+    if was_interrupted(error):
+        return "interrupted"
     failure = explained(error)
     return (failure.description if failure else str(error).strip()) or type(error).__name__
+
+
+def was_interrupted(error: BaseException | None) -> bool:
+    """Whether an error is an interrupt, or is what went wrong while something that was interrupted gave up."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt | dg.DagsterExecutionInterruptedError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager

@@ -14,10 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lakefs_gc_assets.configuration import Loaded, loaded_from, read
+from lakefs_gc_assets.configuration import REPOSITORIES, Loaded, loaded_from, read
 from lakefs_gc_assets.errors import ConfigurationError
 
-_LIST = "repositories"
 _OF_ONE = ("repository", "name")
 
 
@@ -34,18 +33,20 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
     Raises:
         ConfigurationError: naming the source, the repository, the setting and what is wrong with it.
     """
-    if _LIST not in content:
+    if REPOSITORIES not in content:
         return (loaded_from(content, source),)
-    shared = {name: value for name, value in content.items() if name != _LIST}
+    shared = {name: value for name, value in content.items() if name != REPOSITORIES}
     if both := [name for name in _OF_ONE if name in shared]:
-        raise ConfigurationError(f"{source}: `{both[0]}` belongs into an entry of `{_LIST}` where there is such a list")
-    entries = content[_LIST]
+        raise ConfigurationError(
+            f"{source}: `{both[0]}` belongs into an entry of `{REPOSITORIES}` where there is such a list"
+        )
+    entries = content[REPOSITORIES]
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise ConfigurationError(f"{source}: `{_LIST}` is to be a list of entries, each with `repository`")
+        raise ConfigurationError(f"{source}: `{REPOSITORIES}` is to be a list of entries, each with `repository`")
     found = []
     for place, entry in enumerate(entries, start=1):
         if not entry.get("repository"):
-            raise ConfigurationError(f"{source}: entry {place} of `{_LIST}` does not say which `repository`")
+            raise ConfigurationError(f"{source}: entry {place} of `{REPOSITORIES}` does not say which `repository`")
         loaded = loaded_from(_over(shared, entry), f"{source}, repository {entry['repository']}")
         found.append(replace(loaded, apart=loaded.apart or len(entries) > 1))
     return tuple(found)

@@ -16,16 +16,15 @@ from dagster._core.definitions.reconstruct import ReconstructableJob
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import automation, running
-from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.automation import OpenedRun
 from lakefs_gc_assets.collection import lock, report
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.configuration import Configuration, Loaded
 from lakefs_gc_assets.definitions import build
-from lakefs_gc_assets.frames import manifest
-from lakefs_gc_assets.frames.spark import StoredFrame
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import FIXTURES
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
@@ -130,7 +129,7 @@ class GraphRuns:
         self,
         opened: OpenedRun,
         *,
-        assets: Sequence[str] = ORDER,
+        assets: Sequence[str] = STEPS,
         tags: Mapping[str, str] | None = None,
         sweep: bool | None = None,
     ) -> dg.ExecuteInProcessResult:
@@ -139,7 +138,7 @@ class GraphRuns:
             instance=self.instance,
             tags={**opened.tags, **(tags or {})},
             run_config={"loggers": {"console": {}}, **({} if sweep is None else automation.run_config(sweep))},
-            asset_selection=None if tuple(assets) == ORDER else [dg.AssetKey(name) for name in assets],
+            asset_selection=None if tuple(assets) == STEPS else [dg.AssetKey(name) for name in assets],
             raise_on_error=False,
         )
 
@@ -159,10 +158,10 @@ class GraphRuns:
         assert found is not None
         return found
 
-    def frame(self, run_id: str, name: str) -> StoredFrame:
+    def frame(self, run_id: str, name: str) -> StoredFrame[Any]:
         """A frame as stored."""
         repository = self.repository
-        return StoredFrame(manifest.read(repository.store, run_id, name), repository.opener, 1)
+        return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[name])
 
     def table(self, run_id: str, name: str) -> pa.Table:
         """All rows of a frame."""

@@ -7,6 +7,8 @@ from typing import Any, cast
 import dagster as dg
 import pyarrow as pa
 import pytest
+from lakefs_gc_assets.frames.manifest import FrameFile
+from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
 from pandera.config import config_context
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,9 +16,7 @@ from lakefs_gc_assets.checks import broken_rules, not_disjoint, shape_violations
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.frames import manifest as manifests
 from lakefs_gc_assets.frames.io_manager import FrameIOManager
-from lakefs_gc_assets.frames.manifest import FrameFile
 from lakefs_gc_assets.frames.models import MODELS
-from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
 from lakefs_gc_assets_tests.frames.frame_rows import NOW, listed, live, table_file
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings

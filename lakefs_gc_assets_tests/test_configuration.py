@@ -37,6 +37,34 @@ def refused(folder: Path, text: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("colection: {}", "colection: there is no such setting. Did you mean `collection`?"),
+        ("repositores: []", "repositores: there is no such setting. Did you mean `repositories`?"),
+        ("collection: {min_age_hour: 1}", "collection.min_age_hour: there is no such setting. Did you mean `min_age_"),
+        ("store: {endpoint: a}", "store.endpoint: there is no such setting. Did you mean `endpoint_url`?"),
+        ("sweep: true", "sweep: there is no such setting here. It belongs into `collection`"),
+        (
+            "spark: {repository: a}",
+            "spark.repository: there is no such setting here. It belongs to the top of the file",
+        ),
+        ("lakefs: {bucket: a}", "lakefs.bucket: there is no such setting"),
+        ("whatever: a", "whatever: there is no such section. There are repository, name, lakefs, store, collection"),
+    ],
+)
+def test_a_name_that_is_misspelt_is_answered_with_what_may_have_been_meant(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    assert told in refused(tmp_path, text)
+    assert "extra inputs" not in refused(tmp_path, text)
+
+
+def test_what_stands_at_a_misspelt_name_is_not_shown(tmp_path: Path) -> None:
+    assert SECRET not in refused(tmp_path, f"stor: {{secret_access_key: {SECRET}}}")
+    assert SECRET not in refused(tmp_path, f"store: {{secret_acess_key: {SECRET}}}")
+
+
 class TestWhatSettingsAre:
     def test_nothing_is_deleted_until_somebody_says_so(self) -> None:
         assert Configuration().collection.sweep is False

@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import demo
-from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collection import lock, quarantining, report, run_folder
 from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.collector.frames import STEPS
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.embedded import bucket
 from lakefs_gc_assets.embedded.sample import LiveObject, Sample, link_pending, make_sample_repository, unreadable
@@ -151,7 +151,7 @@ def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> N
     assert cloud.keys("data/") == before - garbage
     assert unreadable(cloud.server, cloud.sample) == []
     left = {key.removeprefix(run_folder.folder(clean.run_id)).partition("/")[0] for key in cloud.keys("_lakefs/")}
-    assert {*ORDER, "plan.json", "report.json", "receipts"} <= left
+    assert {*STEPS, "plan.json", "report.json", "receipts"} <= left
 
     dropped = cloud.drop()
     optimized = cloud.swept("--flow", "optimized")

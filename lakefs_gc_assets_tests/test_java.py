@@ -34,14 +34,16 @@ print(json.dumps({
 """
 
 
-def fake_java(home: Path, version: str, exit_code: int = 0) -> Path:
-    """A program that answers as a Java of this version would."""
+def fake_java(home: Path, version: str, exit_code: int = 0, says: str = "") -> Path:
+    """A program that answers as a Java of this version would, and tells its arguments."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(
         "#!/bin/sh\n"
         f"echo '    java.home = {home}' >&2\n"
         f"echo '    java.specification.version = {version}' >&2\n"
+        'echo "$@"\n'
+        f'case " $* " in *" {java.VECTOR_MODULE} "*) echo "{says}" >&2 ;; esac\n'
         f"exit {exit_code}\n"
     )
     program.chmod(0o755)
@@ -88,6 +90,28 @@ def test_java_home_comes_before_the_path(no_java: Path, tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", f"{on_path.parent}:{os.environ['PATH']}")
 
     assert java.ensure_java.__wrapped__() == named
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_java_that_warns_of_the_module_is_started_without_it(
+    no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
+) -> None:
+    program = fake_java(tmp_path / "a java", "21", says="WARNING: Using incubator modules: jdk.incubator.vector")
+    (tmp_path / "a java" / "release").write_text('JAVA_VERSION="21"')
+    if by_name:
+        monkeypatch.setenv("JAVA_HOME", str(program.parents[1]))
+    else:
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    home = java.ensure_java.__wrapped__()
+
+    assert home.is_relative_to(no_java)
+    started = subprocess.run([home / "bin" / "java", java.VECTOR_MODULE, "-version"], capture_output=True, text=True)
+    assert started.stdout == "-version\n"
+    assert "WARNING" not in started.stderr
+    assert (home / "release").read_text() == 'JAVA_VERSION="21"'
+    # A child process finds the launcher as JAVA_HOME, and puts no other one before it.
+    assert java.ensure_java.__wrapped__() == home
 
 
 @pytest.mark.parametrize(("version", "exit_code"), [("1.8", 0), ("11", 0), ("16", 0), ("21", 1)])

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets import running
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets.playground import REPOSITORY, playground
@@ -57,7 +58,7 @@ def test_what_stands_in_the_way_is_said_in_one_line(tmp_path: Path) -> None:
     with playground(tmp_path / "first", rules="oss", objects=60, port=0) as environment:
         taken = str(urlsplit(load(Path(environment[CONFIGURATION_VARIABLE])).configuration.lakefs.endpoint).port)
         answer = CliRunner().invoke(main, ["embedded", "--folder", str(tmp_path / "second"), "--port", taken])
-    assert (answer.exit_code, answer.stderr.count("\n")) == (1, 1)
+    assert (answer.exit_code, answer.stderr.count("\n")) == (Status.CONFIGURATION, 1)
     assert f"cannot listen on 127.0.0.1:{taken}" in answer.stderr
     for file in (tmp_path / "first" / "lakefs").glob("metadata.sqlite*"):
         file.unlink()

@@ -1,4 +1,4 @@
-"""The jobs that bring back what a run deleted, and that empty the quarantine; each shows first what it would do."""
+"""The jobs that restore what a run deleted, and that purge the quarantine; each shows first what it would do."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -8,12 +8,12 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from lakefs_gc_assets import bringing_back, emptying
+from lakefs_gc_assets import purging, restoring
 from lakefs_gc_assets.collection.restoring import Restored
-from lakefs_gc_assets.emptying import ToPurge, Totals
 from lakefs_gc_assets.failures import readable
 from lakefs_gc_assets.naming import Names
 from lakefs_gc_assets.partitions import REPOSITORY_TAG
+from lakefs_gc_assets.purging import PurgePlan, Totals
 from lakefs_gc_assets.resources import Collector
 
 _RESTORING, _PURGING = "bring_back", "empty_quarantine"
@@ -53,18 +53,18 @@ def restore_job(names: Names) -> dg.JobDefinition:
         required_resource_keys={names.of("collector")},
         pool=names.pool,
     )
-    def restoring(context: dg.OpExecutionContext, config: Restoring) -> None:
+    def restore_objects(context: dg.OpExecutionContext, config: Restoring) -> None:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
             repository = collector.open()
-            found = bringing_back.to_restore(repository, config.run_id, config.addresses)
+            found = restoring.plan_restore(repository, config.run_id, config.addresses)
             shown = {"run_id": config.run_id, "confirmed": config.confirm, **_shown(found)}
             if not config.confirm:
                 context.add_output_metadata({**shown, "next": _SET})
                 context.log.info(f"{found.num_rows:,} objects would be brought back. {_SET}")
                 return
             given = (repository, config.run_id, config.addresses, context.run_id, context.log.warning)
-            context.add_output_metadata({**shown, **_told(context, bringing_back.brought_back(*given))})
+            context.add_output_metadata({**shown, **_told(context, restoring.restore(*given))})
 
     @dg.job(
         name=names.of("restore"),
@@ -75,7 +75,7 @@ def restore_job(names: Names) -> dg.JobDefinition:
         tags={REPOSITORY_TAG: names.repository},
     )
     def restore() -> None:
-        restoring()
+        restore_objects()
 
     return restore
 
@@ -89,17 +89,17 @@ def purge_job(names: Names) -> dg.JobDefinition:
         required_resource_keys={names.of("collector")},
         pool=names.pool,
     )
-    def purging(context: dg.OpExecutionContext, config: Purging) -> None:
+    def purge_quarantine(context: dg.OpExecutionContext, config: Purging) -> None:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
             if not config.confirm:
-                found = emptying.to_purge(collector.open(), config.run_id or None)
+                found = purging.plan_purge(collector.open(), config.run_id or None)
                 context.add_output_metadata({"confirmed": False, **_waiting(found), "next": _SET})
                 due = sum(each.copies.num_rows for each in found.due)
                 context.log.info(f"{due:,} objects would go, unless they are live again. {_SET}")
                 return
             totals = Totals()
-            purged = emptying.purged(
+            purged = purging.purge(
                 collector, config.run_id or None, context.run_id, context.log.info, context.log.warning
             )
             for each in totals.counted(purged):
@@ -119,7 +119,7 @@ def purge_job(names: Names) -> dg.JobDefinition:
         tags={REPOSITORY_TAG: names.repository},
     )
     def purge() -> None:
-        purging()
+        purge_quarantine()
 
     return purge
 
@@ -150,7 +150,7 @@ def _shown(found: pa.Table) -> dict[str, Any]:
     }
 
 
-def _waiting(found: ToPurge) -> dict[str, Any]:
+def _waiting(found: PurgePlan) -> dict[str, Any]:
     """What is due and what is not, run by run."""
     records = [
         dg.TableRecord(

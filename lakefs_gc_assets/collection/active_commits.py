@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collection.main_ancestry import count_kept, spread
 from lakefs_gc_assets.collection.retention_rules import EffectiveRules, Rule
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.commit_columns import CommitColumns, Integers
@@ -158,8 +159,6 @@ def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime) -> 
 
     `longest` and `walks` hold the walks that begin at each commit, and in the end the longest that goes through it.
     """
-    from lakefs_gc_assets.collection.main_ancestry import spread
-
     if spread(graph.main_parents, longest, walks) != len(graph.commits):
         raise LakeFSError("the graph of commits is broken: main parents go in a circle. Nothing may be collected")
     young = _after(graph.commits, now, longest) & (longest >= 0)
@@ -180,8 +179,6 @@ def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
     """How many commits the walk of each branch keeps, were there no other."""
-    from lakefs_gc_assets.collection.main_ancestry import count_kept
-
     second, nano = _moment(now)
     commits = graph.commits
     return {

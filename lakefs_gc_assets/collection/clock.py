@@ -2,7 +2,7 @@
 
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Clock(Protocol):
@@ -17,6 +17,23 @@ class Clock(Protocol):
         ...
 
 
+@runtime_checkable
+class Stopwatch(Protocol):
+    """A clock that also counts seconds in a way that nobody who sets the time can change."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+
+def monotonic(clock: Clock) -> float:
+    """Seconds since some moment, only to be compared with each other in one process.
+
+    By the stopwatch where the clock is one; otherwise by its time.
+    """
+    return clock.monotonic() if isinstance(clock, Stopwatch) else clock.now().timestamp()
+
+
 class SystemClock:
     """The clock of this machine."""
 
@@ -27,3 +44,7 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """See Clock.sleep."""
         time.sleep(seconds)
+
+    def monotonic(self) -> float:
+        """See Stopwatch.monotonic."""
+        return time.monotonic()

@@ -1,16 +1,16 @@
 """Which runs may lose their frames, and why others keep them.
 
 A run's plan, report, approval, receipts and the frame `deleted_report` stay for ever; what goes is what only the run
-itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at: a server's own
-preparations lie beside them.
+itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. A server's own
+preparations lie beside them: those go that an expired run made it write, and no other run names.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection import predecessor, run_folder
+from lakefs_gc_assets.collection import predecessor, preparations, run_folder
 from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection.carry import COMMITTED, OPEN
 from lakefs_gc_assets.collection.report import Ending
@@ -29,11 +29,18 @@ class PastRun:
     Attributes:
         frames: names of FRAMES that it still has.
         entries: keys of the objects and folders directly in its folder.
+        prepared: ids of what the server prepared for it alone; known of runs that expire and may have such.
     """
 
     run_id: str
     frames: tuple[str, ...]
     entries: frozenset[str]
+    prepared: tuple[str, ...] = ()
+
+    @property
+    def may_have_prepared(self) -> bool:
+        """Whether the server's preparations for it may still be there."""
+        return bool(self.frames) or preparations.notes(self.run_id) in self.entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,9 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         CorruptFile: it cannot be told which run the next one builds on.
     """
     asked = reasons(store)
-    expired, kept = [], {}
+    expired: list[PastRun] = []
+    staying: list[PastRun] = []
+    kept: dict[str, str] = {}
     for place, run in enumerate(past_runs(store)):
         reason = f"it is among the newest {keep}" if place < keep else None
         # A run that lost its frames before has nothing to keep.
@@ -119,7 +128,20 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
             expired.append(run)
         else:
             kept[run.run_id] = reason
-    return Expiry(tuple(expired), kept)
+            staying.append(run)
+    return Expiry(_with_prepared(store, expired, staying), kept)
+
+
+def _with_prepared(store: ObjectStore, expired: list[PastRun], staying: list[PastRun]) -> tuple[PastRun, ...]:
+    """The expired runs, with the ids of what the server prepared for them and for no run that stays."""
+    if not any(run.may_have_prepared for run in expired):
+        return tuple(expired)
+    needed = frozenset[str]().union(*(preparations.of_run(store, run.run_id, run.entries) for run in staying))
+
+    def alone(run: PastRun) -> tuple[str, ...]:
+        return tuple(sorted(preparations.of_run(store, run.run_id, run.entries) - needed))
+
+    return tuple(replace(run, prepared=alone(run)) if run.may_have_prepared else run for run in expired)
 
 
 def past_runs(store: ObjectStore) -> Iterator[PastRun]:
@@ -138,9 +160,13 @@ def past_runs(store: ObjectStore) -> Iterator[PastRun]:
 def remove_frames(store: ObjectStore, run: PastRun) -> int:
     """Deletes the frames of a run, each manifest first, so that no half of a frame is read; returns how many objects.
 
+    What the server prepared for the run goes before the frames that name it.
+
     Raises StorageError where one could not be deleted.
     """
-    removed = 0
+    removed = sum(preparations.remove(store, server_run_id) for server_run_id in run.prepared)
+    if preparations.notes(run.run_id) in run.entries:
+        removed += preparations.forget(store, run.run_id)
     for frame in run.frames:
         manifest = run_folder.manifest(run.run_id, frame)
         keys = [key for batch in store.list(run_folder.frame(run.run_id, frame)) for key in batch["key"].to_pylist()]

@@ -2,6 +2,9 @@
 
 Only plans and reports in the store are asked: they also know runs of the command line, and what an event log shows as
 the latest may be an old run that was made again. The time in a run's id says which is the newest.
+
+A run is followed that succeeded, and one that failed only at objects that cannot be deleted: those are written down,
+and the next run knows them.
 """
 
 from datetime import datetime, timedelta
@@ -32,7 +35,7 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
         return f"run {newest.run_id}, which is to delete, has not ended"
     if found.dry_run:
         return f"run {newest.run_id} was approved and has not deleted yet"
-    if not found.success:
+    if not found.success and not found.only_undeletable:
         return (
             f"run {newest.run_id} did not succeed ({found.error or found.ending.value}): make it again, or a clean run"
         )

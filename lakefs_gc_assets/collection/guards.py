@@ -2,6 +2,10 @@
 
 A guard of amount stops the sweep and leaves the mark: a dry run ends well and shows it as a warning. A guard on the
 live set stops the run.
+
+A share says little of a handful: two branches of five are gone after an ordinary day. So shares have a floor, up to
+which they are not looked at; there is none where a share is set to 0, since whoever allows none is not to lose a few.
+What the listing lacks has no floor: no ordinary work makes an object disappear that a branch holds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,8 +15,13 @@ from datetime import datetime, timedelta
 from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import GuardTripped
 
-_FEW = 10
-"""So many uncommitted addresses may always go between mark and recheck: somebody tidied up."""
+_FEW_CANDIDATES = 10
+"""So many objects may go whatever their share: in a repository of twenty, one table written anew is half of it."""
+_FEW_UNCOMMITTED = 10
+"""So many uncommitted addresses may go between mark and recheck whatever their share: somebody tidied up."""
+_FEW_BRANCHES = 5
+"""So many branches may go whatever their share, as long as one is left: they were merged. Each may stand for many
+staged objects, so they are fewer than ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,9 @@ class Mark:
         kept: unreferenced objects that are kept, by reason.
         missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
         missing_examples: a few of them.
-        branches, branches_before: with a commit that holds something, now and in the run before; None for unknown.
+        branches: with a commit that holds something.
+        branches_before: the most of them that there were since the newest successful sweep, see
+            `branch_baseline.branch_baseline`; None where that is not known.
         retention: guards of the retention rules.
         nested: repositories whose namespace lies inside of this one, or around it.
     """
@@ -79,7 +90,9 @@ def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...
 
 def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
     share = mark.candidates / max(mark.stored, 1)
-    if share > settings.max_candidate_share:
+    # More candidates than objects is not a handful but a contradiction.
+    few = _FEW_CANDIDATES if mark.candidates <= mark.stored else 0
+    if _is_too_much(mark.candidates, share, settings.max_candidate_share, few):
         yield GuardTripped(
             "share of candidates",
             f"{mark.candidates:,} of {mark.stored:,} stored objects would go, {share:.1%}, more than "
@@ -112,8 +125,15 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
         )
 
 
+def _is_too_much(amount: int, share: float, allowed: float, few: int) -> bool:
+    """Whether a share is larger than allowed, and the amount no handful."""
+    return share > allowed and (amount > few or not allowed)
+
+
 def _lost_branches(now: int, before: int, settings: CollectionSettings) -> Iterable[GuardTripped]:
-    if now < before * (1 - settings.max_branch_loss_share):
+    # A server that lost its branches answers with none: that is never a handful.
+    few = _FEW_BRANCHES if now else 0
+    if _is_too_much(before - now, (before - now) / max(before, 1), settings.max_branch_loss_share, few):
         yield GuardTripped(
             "number of branches",
             f"{now:,} branches are left of the {before:,} that were there before",
@@ -152,7 +172,7 @@ def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSetting
         lost: addresses that were uncommitted at the mark and are neither uncommitted nor committed at the recheck.
         marked: uncommitted addresses of the mark.
     """
-    if lost > _FEW and lost > marked * settings.max_uncommitted_loss_share:
+    if _is_too_much(lost, lost / max(marked, 1), settings.max_uncommitted_loss_share, _FEW_UNCOMMITTED):
         raise GuardTripped(
             "loss of uncommitted data",
             f"{lost:,} of {marked:,} uncommitted addresses are gone since the mark, and nobody committed them",

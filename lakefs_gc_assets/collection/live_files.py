@@ -52,7 +52,7 @@ class LiveFiles:
     def entries(self, record: RangeRecord) -> pa.Table:
         """What a range references inside the namespace, as objects (LISTED), one row for each entry.
 
-        An address that may mean several keys is left out: what it names stays.
+        An address that may mean several keys, or may lie in another bucket, is left out: what it names stays.
 
         `last_modified` is the time in the name, else the entry's. An ETag that is no MD5 is left out: that of an upload
         in parts, whose LastModified would be in doubt, says nothing here, where nothing was listed.
@@ -128,7 +128,7 @@ class LiveFiles:
         """Keys that references may mean, and the place of the reference that each of them comes from.
 
         Args:
-            only_certain: leave out references that may mean more than one key.
+            only_certain: leave out references that may mean more than one key, or one in another bucket.
         """
         usual = pc.and_(
             pc.match_substring_regex(addresses, _PLAIN_KEY),
@@ -141,7 +141,7 @@ class LiveFiles:
                 odd.to_pylist(), addresses.take(odd).to_pylist(), types.take(odd).to_pylist(), strict=True
             )
             for keys in [self.namespace.live_keys(address, address_type)]
-            if len(keys) == 1 or not only_certain
+            if not only_certain or (len(keys) == 1 and not self.namespace.may_lie_elsewhere(address))
             for key in keys
         ]
         places = pa.concat_arrays(

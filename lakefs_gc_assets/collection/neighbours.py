@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, NotFound, NotSupported
-from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.addresses import Location, Namespace
 from lakefs_gc_assets.lakefs.facts import LakeFSApi
 
 
@@ -18,7 +18,7 @@ class Neighbours:
 
     Attributes:
         nested: repositories whose namespace lies inside of this one, or around it.
-        unchecked: other repositories on the same bucket whose references are not looked at.
+        unchecked: other repositories that are on the same bucket, or may be, whose references are not looked at.
         refusal: what the server said where it does not list repositories; None where it does.
     """
 
@@ -39,10 +39,17 @@ def neighbours(api: LakeFSApi, own: str, namespace: Namespace, also_live: Collec
             its = Namespace.parse(other.storage_namespace)
         except ConfigurationError:
             continue
-        if (its.location.kind, its.location.bucket) != (namespace.location.kind, namespace.location.bucket):
+        if not its.location.may_share_bucket(namespace.location):
             continue
-        if its.location.key.startswith(namespace.location.key) or namespace.location.key.startswith(its.location.key):
+        if _overlap(its.location, namespace.location):
             nested.append(other.id)
         elif other.id not in also_live:
             unchecked.append(other.id)
     return Neighbours(tuple(sorted(nested)), tuple(sorted(unchecked)))
+
+
+def _overlap(one: Location, other: Location) -> bool:
+    """Whether one lies inside of the other; all of a bucket counts only where both name the same one."""
+    if one.bucket != other.bucket and not (one.key and other.key):
+        return False
+    return one.key.startswith(other.key) or other.key.startswith(one.key)

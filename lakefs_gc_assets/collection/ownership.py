@@ -1,7 +1,8 @@
 """Whether the server spells addresses the way the collector compares them: asked once, right before deleting.
 
 On the `local` blockstore of a real server physical addresses are full paths, which its own preparation of uncommitted
-data skips: there a repository may only be marked.
+data skips: there a repository may only be marked. So it is where the storage namespace is written with escapes, which
+the server decodes in addresses: what is linked then is staged by an address that does not begin with the namespace.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 _HEADS_TRIED = 10
 _PATHS_TRIED = 10
+_MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be told from garbage"
 
 
 def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> None:
@@ -27,8 +29,14 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
         heads: metarange of each branch's head.
     Raises:
         GuardTripped: the physical address is not the storage namespace and the entry's address. Where no branch has an
-            object of the repository's own, only the usual kinds of store are trusted.
+            object of the repository's own, only the usual kinds of store are trusted. Or the namespace is escaped.
     """
+    if namespace.is_escaped:
+        raise GuardTripped(
+            "address form",
+            f"the server decodes the namespace {namespace.uri}, and spells addresses otherwise",
+            _MARKED_ONLY,
+        )
     other: str | None = None
     for branch, metarange_id in islice(heads.items(), _HEADS_TRIED):
         for path, address in islice(_own_entries(store, metarange_id), _PATHS_TRIED):
@@ -52,11 +60,20 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
         )
 
 
+def refusal(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> GuardTripped | None:
+    """What `require_own_addresses` would raise, for a dry run to warn of: its candidates may hold what is staged."""
+    try:
+        require_own_addresses(api, store, namespace, heads)
+    except GuardTripped as guard:
+        return guard
+    return None
+
+
 def _foreign(physical_address: str, namespace: Namespace) -> GuardTripped:
     return GuardTripped(
         "address form",
         f"the server gives {physical_address} for an object of the namespace {namespace.uri}",
-        "This repository can be marked, not swept: its staged objects cannot be told from garbage",
+        _MARKED_ONLY,
     )
 
 

@@ -3,6 +3,7 @@
 Written for every run, failed ones too. Times UTC, sizes bytes, durations seconds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -10,6 +11,7 @@ from enum import StrEnum
 from lakefs_gc_assets.collection import run_folder, stored_records
 from lakefs_gc_assets.collection.carry import Carry
 from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -17,18 +19,22 @@ FORMAT_VERSION = 1
 
 
 class Ending(StrEnum):
-    """How a run ended."""
+    """How a run ended. Reports hold these texts: one may be added, none changed or taken away."""
 
     NOTHING_TO_DELETE = "nothing to delete"
     MARKED = "marked, nothing deleted"
+    KEPT_LIVE = "all candidates kept as live at the recheck"
     DELETED = "deleted"
     PARTLY_DELETED = "some deletions failed"
+    NONE_DELETED = "every deletion failed"
     QUARANTINED = "moved to quarantine"
     PARTLY_QUARANTINED = "some could not be moved to quarantine"
+    NONE_QUARANTINED = "none could be moved to quarantine"
+    DELETED_AND_QUARANTINED = "some deleted, the others moved to quarantine"
     FAILED = "failed"
 
 
-_MOVED = (Ending.QUARANTINED, Ending.PARTLY_QUARANTINED)
+_MOVED = (Ending.QUARANTINED, Ending.PARTLY_QUARANTINED, Ending.NONE_QUARANTINED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,8 @@ class Report:
     Attributes:
         started_at: run start time.
         last_read_slice: the newest slice that was listed; empty where none was.
-        success: every step ended, and every deletion was accepted or none was asked for.
+        success: every step ended, and every deletion was accepted or none was asked for; failures that earlier runs had
+            noted as undeletable do not count.
         why_clean: why a run that was asked to be optimized was a clean one.
         predecessor: the run that an optimized run built on.
         carry: what a later run can build on; None where it cannot.
@@ -81,6 +88,12 @@ class Report:
         return self.ending in _MOVED or bool(self.counts.get("quarantined"))
 
     @property
+    def only_undeletable(self) -> bool:
+        """Whether the run came to its end, and all that failed is noted as undeletable: another would do no better."""
+        failures = self.counts.get("failed", 0)
+        return self.ending is not Ending.FAILED and 0 < failures == self.counts.get("undeletable")
+
+    @property
     def did(self) -> str:
         """What became of the candidates, in figures."""
         deleted, moved = self.counts["deleted"], self.counts.get("quarantined", 0)
@@ -95,6 +108,34 @@ class Report:
     def from_json(cls, data: bytes, file: str) -> "Report":
         """Reads a stored report. Raises CorruptFile."""
         return stored_records.decode(cls, FORMAT_VERSION, data, file)
+
+
+def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> Ending:
+    """How a run ended that came to its end.
+
+    A sweep may have been resumed in the other mode, so what it did is told by the outcomes.
+
+    Args:
+        sweep: whether candidates were to be deleted; otherwise it was a dry run.
+        quarantine: whether the sweep was to move them to quarantine; matters only where it neither moved nor deleted.
+        outcomes: how many candidates had each outcome; those that are not named had none.
+    """
+    if not any(outcomes.values()):
+        return Ending.NOTHING_TO_DELETE
+    if not sweep:
+        return Ending.MARKED
+    deleted, moved, failures = (
+        outcomes.get(outcome, 0) for outcome in (Outcome.ACCEPTED, Outcome.QUARANTINED, Outcome.FAILED)
+    )
+    if not deleted and not moved:
+        if not failures:
+            return Ending.KEPT_LIVE
+        return Ending.NONE_QUARANTINED if quarantine else Ending.NONE_DELETED
+    if failures:
+        return Ending.PARTLY_DELETED if deleted else Ending.PARTLY_QUARANTINED
+    if deleted and moved:
+        return Ending.DELETED_AND_QUARANTINED
+    return Ending.DELETED if deleted else Ending.QUARANTINED
 
 
 def failed(plan: Plan, now: datetime, error: str) -> Report:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound="DataclassInstance")
 _DIGEST = "sha256"
+VERSION_CHECK = "format version"
+"""The check of CorruptFile that a record of another version of the program fails."""
 
 
 def encode(record: "DataclassInstance") -> bytes:
@@ -62,7 +64,7 @@ def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kin
             raise ValueError("it is no JSON object")
         stated = content.get("format_version")
         if stated != format_version:
-            raise CorruptFile(file, "format version", f"{stated}, this program reads {format_version}")
+            raise CorruptFile(file, VERSION_CHECK, f"{stated}, this program reads {format_version}")
         if differing := content.keys() ^ {_DIGEST, *(field.name for field in fields(kind))}:
             raise ValueError(f"entries are missing or unknown: {', '.join(sorted(differing))}")
         record = _reader(kind).validate_json(data, strict=True)

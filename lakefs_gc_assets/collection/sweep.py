@@ -15,6 +15,7 @@ from lakefs_gc_assets.collection import receipts
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.lock import LockToken, verify
 from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collection.validity import Countdown
 from lakefs_gc_assets.errors import CollectionError, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
@@ -28,8 +29,10 @@ class Sweep:
     """Deletes candidates of one run, whose lock is held.
 
     Attributes:
-        valid_until: no batch begins at or after this moment; None for no limit.
+        valid_until: no batch begins at or after this moment by `clock`; None for no limit. It holds only where `clock`
+            is also the one that the moment was told by: elsewhere, give a countdown.
         attempt: the attempt of the run, for its receipts.
+        countdown: no batch begins when it is over; None for no limit. Begun in the process that deletes.
     """
 
     store: ObjectStore
@@ -38,6 +41,7 @@ class Sweep:
     clock: Clock
     valid_until: datetime | None = None
     attempt: str | None = None
+    countdown: Countdown | None = None
 
     def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
         """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
@@ -61,6 +65,8 @@ class Sweep:
 
     def is_over(self) -> bool:
         """Whether the time of the recheck is over."""
+        if self.countdown is not None and self.countdown.is_over():
+            return True
         return self.valid_until is not None and self.clock.now() >= self.valid_until
 
     def _batch(self, batch: pa.Table) -> pa.Table:

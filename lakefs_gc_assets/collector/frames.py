@@ -128,6 +128,8 @@ class CandidateFigures:
         paths_asked: how many paths were asked for on branches.
         missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
         missing_examples: a few of them.
+        lost: addresses that earlier runs deleted and a branch head or staging holds all the same.
+        lost_examples: a few of them.
     """
 
     kept: Mapping[str, int]
@@ -135,6 +137,8 @@ class CandidateFigures:
     missing: int
     expected: int
     missing_examples: tuple[str, ...]
+    lost: int = 0
+    lost_examples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,14 @@ class Manifest(Generic[F]):
         span: when it was made, in which attempt of which run.
         inputs: digest of the manifest of each frame it was made from, by name.
         figures: what the step that made it counted.
-        stored_as: the very bytes it was read from; None for one that was not stored yet.
+        stored_as: the very bytes it was read from; None for one that was not stored yet, or was changed since.
     """
 
     span: Span
     files: tuple[FrameFile, ...]
     figures: F
     inputs: Mapping[str, str] = field(default_factory=dict)
-    stored_as: bytes | None = field(default=None, repr=False, compare=False)
+    stored_as: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -108,7 +108,10 @@ class Manifest(Generic[F]):
             if span["frame"] != frame.name:
                 raise ValueError(f"it is the manifest of {span['frame']}")
             figures = _reader(frame.name).validate_json(json.dumps(content["figures"]), strict=True)
-            return cls(Span(**{**span, **times}), files, figures, content["inputs"], data)
+            found = cls(Span(**{**span, **times}), files, figures, content["inputs"])
+            # No argument of the constructor, so that `dataclasses.replace` does not keep the bytes of what it changes.
+            object.__setattr__(found, "stored_as", data)
+            return found
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             raise CorruptFile(key, "manifest", f"cannot be read: {error}") from None
 

@@ -26,8 +26,10 @@ from lakefs_gc_assets.collection import (
     restoration,
     universe,
 )
+from lakefs_gc_assets.collection.branch_baseline import branch_baseline
 from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collection.neighbours import Neighbours
+from lakefs_gc_assets.collection.overtaking import require_not_overtaken
 from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collection.report import Report
 from lakefs_gc_assets.collector import gap_check, listing, sightings, sweeping
@@ -52,7 +54,7 @@ from lakefs_gc_assets.collector.incremental.leaving import leave
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.manifest import FrameFile
-from lakefs_gc_assets.collector.reporting import count_amounts, make_report, mark_of, stored_mark
+from lakefs_gc_assets.collector.reporting import count_amounts, describe_losses, make_report, mark_of, stored_mark
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
@@ -145,7 +147,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     # Ids and addresses belong together: a recheck skips what these ids name.
     ids = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, known | found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
-    figures = describe_committed(found, count_branches_before(step), ids)
+    figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
     return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
 
 
@@ -185,14 +187,6 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
     )
 
 
-def count_branches_before(step: Step[R]) -> int | None:
-    """How many branches the run before had; None where it did not come that far, or there was none."""
-    if step.plan.previous_run is None:
-        return None
-    earlier = report.read(step.repository.store, step.plan.previous_run)
-    return earlier.counts.get("branches") if earlier else None
-
-
 def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed: CommittedData) -> Candidates:
     """The fourth step: subtract what is live from what is stored, and tell what may go from what is kept all the same.
 
@@ -221,6 +215,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             missing=gap.missing,
             expected=gap.expected,
             missing_examples=gap.examples,
+            lost=gap.lost,
+            lost_examples=gap.lost_examples,
         )
         written = step.write(CANDIDATES_DF, cleared.candidates)
         stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
@@ -228,6 +224,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     guards.require_live_set(found)
     for warning in guards.tripped(found, step.repository.settings):
         step.log(f"a sweep would be refused: {warning}")
+    if lost := describe_losses(stored):
+        step.warn(lost)
     return stored
 
 
@@ -239,8 +237,11 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     written = [*sweep_candidates(step, candidates)] if swept else [*sweeping.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
     sweeping.require_all_decided(outcomes, candidates)
-    with step.engine.in_background(partial(count_amounts, step, outcomes)) as amounts:
-        ended = make_report(step, outcomes, leave(step, outcomes), amounts())
+    with step.engine.in_background(partial(count_amounts, step, outcomes)) as counted:
+        left, amounts = leave(step, outcomes), counted()
+    ended = make_report(
+        step, outcomes, left, amounts, sweeping.judge_failures(step, outcomes, amounts) if swept else None
+    )
     report.write(step.repository.store, ended)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
     return outcomes, ended
@@ -260,12 +261,13 @@ def require_inputs(step: Step[R], candidates: Candidates) -> None:
 def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFile]:
     """Deletes the candidates, pass by pass, each after a recheck; yields the files that say what became of them.
 
-    Raises OrderViolation where objects were brought back since, GuardTripped where the amount looks like a mistake, and
-    whatever a recheck raises.
+    Raises OrderViolation where objects were brought back since or a newer run has swept, GuardTripped where the amount
+    looks like a mistake, and whatever a recheck raises.
     """
     repository, settings = step.repository, step.repository.settings
     listed, found = step.stored(STORE_DF), stored_mark(step)
     restoration.require_none_since(repository.store, step.plan.run_id)
+    require_not_overtaken(repository.store, step.plan.run_id)
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(repository), settings)
     guards.require_live_set(found)
     for guard in guards.tripped(found, settings):

@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import approval, receipts
+from lakefs_gc_assets.collection import approval, receipts, undeletable
 from lakefs_gc_assets.collection.approval import Approval
 from lakefs_gc_assets.collection.clock import Clock
 from lakefs_gc_assets.collection.lock import LockToken
@@ -15,11 +15,13 @@ from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.sweep import Sweep
 from lakefs_gc_assets.collection.tables import RECEIPTS
+from lakefs_gc_assets.collection.undeletable import Failures, Verdict
+from lakefs_gc_assets.collection.validity import Validity
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frames import DELETED_REPORT, CandidateFigures, DeletedFigures
 from lakefs_gc_assets.collector.manifest import FrameFile
 from lakefs_gc_assets.collector.recheck import find_live_again
-from lakefs_gc_assets.collector.reporting import quarantines
+from lakefs_gc_assets.collector.reporting import Amounts, quarantines
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.errors import CollectionError
@@ -96,14 +98,15 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
     Raises:
         CollectionError: nothing could be deleted in the time for which a recheck is valid.
     """
-    engine, clock = step.engine, step.repository.clock
+    engine, repository = step.engine, step.repository
     # Whatever becomes live while the recheck asks was not asked for.
-    valid_until = clock.now() + timedelta(minutes=step.repository.settings.recheck_valid_minutes)
+    span = timedelta(minutes=repository.settings.recheck_valid_minutes)
+    valid = Validity.begin(repository.store, step.plan.run_id, span)
     again = engine.among_exactly(find_live_again(step), remaining, left)
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
         kept = _decide(step, engine.among_exactly(remaining, live, left), Outcome.KEPT_LIVE)
         gone = engine.select(engine.without_exactly(remaining, live, left), *_NAMED)
-        deleted = engine.map_batches(gone, _deleter(step, valid_until), RECEIPTS)
+        deleted = engine.map_batches(gone, _deleter(step, valid), RECEIPTS)
         written = step.write(DELETED_REPORT, engine.union(deleted, kept))
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     if not outcomes.count:
@@ -111,6 +114,27 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
             "nothing could be deleted in the time for which a recheck is valid: raise collection.recheck_valid_minutes"
         )
     return outcomes
+
+
+def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Amounts) -> Verdict:
+    """Says what failed deletions mean, and keeps the list of objects that cannot be deleted."""
+    engine, store = step.engine, step.repository.store
+    known = undeletable.read(store)
+    failed, rows = amounts.objects[Outcome.FAILED], outcomes.rows(engine, "address", "outcome", "error")
+    failures: list[tuple[str, str | None]] = []
+    if failed:
+        found = engine.collect(engine.where_among(rows, "outcome", (Outcome.FAILED.value,)), undeletable.LIMIT + 1)
+        failures = [(row["address"], row["error"]) for row in found.to_pylist()]
+    settled: set[str] = set()
+    if known:
+        listed = engine.table(pa.table({"address": pa.array([each.address for each in known], pa.string())}))
+        decided = engine.collect(engine.among_exactly(rows, listed, len(known))).to_pylist()
+        settled = {row["address"] for row in decided if row["outcome"] != Outcome.FAILED}
+    gone = amounts.objects[Outcome.ACCEPTED] + amounts.objects[Outcome.QUARANTINED]
+    verdict = undeletable.judge(known, Failures(failures, failed, gone), settled, step.repository.clock.now())
+    if verdict.undeletable != known:
+        undeletable.write(store, verdict.undeletable)
+    return verdict
 
 
 def leave_out(step: Step[R], remaining: R, outcomes: StoredFrame[DeletedFigures]) -> R:
@@ -132,11 +156,11 @@ def _receipts(
         yield from receipts.table(rows, [outcome] * count, [None] * count, now, attempt).to_batches()
 
 
-def _deleter(step: Step[R], valid_until: datetime) -> partial[Iterator[pa.RecordBatch]]:
+def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]]:
     kind = Quarantine if quarantines(step) else Sweep
     repository, plan = step.repository, step.plan
     return partial(
-        _delete, kind, repository.opener, plan.run_id, step.lock.token, repository.clock, valid_until, plan.attempt
+        _delete, kind, repository.opener, plan.run_id, step.lock.token, repository.clock, valid, plan.attempt
     )
 
 
@@ -146,12 +170,16 @@ def _delete(
     run_id: str,
     lock: LockToken,
     clock: Clock,
-    valid_until: datetime,
+    valid: Validity,
     attempt: str,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Deletes the rows of a task; yields their receipts."""
-    sweep = kind(opener.open(), run_id, lock, clock, valid_until, attempt)
+    store = opener.open()
+    sweep: Sweep | None = None
     for batch in batches:
+        # Right before the first batch, however late this task begins.
+        if sweep is None:
+            sweep = kind(store, run_id, lock, clock, attempt=attempt, countdown=valid.countdown(store, run_id, clock))
         for rows in sweep.delete(pa.Table.from_batches([batch])):
             yield from rows.to_batches()

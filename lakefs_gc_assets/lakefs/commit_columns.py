@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.lakefs import records
+from lakefs_gc_assets.lakefs.columns import strings
 from lakefs_gc_assets.lakefs.facts import Commit
 from lakefs_gc_assets.lakefs.ranges import RangeRecord, read_checked
 from lakefs_gc_assets.lakefs.sstables import raise_fault
@@ -107,9 +109,6 @@ def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord |
     Raises:
         CorruptFile: the file is not exactly what lakeFS wrote, or no such table.
     """
-    from lakefs_gc_assets.lakefs import records
-    from lakefs_gc_assets.lakefs.columns import strings
-
     table = read_checked(data, file, "ranges", "commit", expected)
     count = len(table)
     offsets, keys = table.keys()

@@ -1,14 +1,62 @@
 """How functions over bytes become machine code: without the interpreter's lock, kept on disk between processes.
 
-Importing numba takes a second: modules that use this one are imported inside the functions that need them.
+Importing numba and what it needs takes up to a second, which only those should pay who call such a function: numba is
+imported at the first call of any of them, and not with the modules that define them.
 """
 
+import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import numba
+if TYPE_CHECKING:
+    from numba.core.dispatcher import Dispatcher
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_making = threading.RLock()
+_made: list["Compiled"] = []
+
+
+class Compiled:
+    """A function that is compiled at its first call, or loaded as an earlier process compiled it.
+
+    Attributes:
+        function: what is compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, inlined: bool) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        self._inlined = inlined
+        self._dispatcher: Dispatcher | None = None
+        _made.append(self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the compiled function returns."""
+        return self.dispatcher(*arguments)
+
+    @property
+    def dispatcher(self) -> "Dispatcher":
+        """What numba makes of the function: one for all threads, which compiles it for each kind of arguments once."""
+        if self._dispatcher is None:
+            with _making:
+                self._dispatcher = self._dispatcher or _dispatcher(self.function, inlined=self._inlined)
+        return self._dispatcher
+
+
+def _dispatcher(function: Callable[..., Any], *, inlined: bool) -> "Dispatcher":
+    import numba
+    from numba.extending import typeof_impl
+
+    # Where compiled functions call each other, numba finds these objects: it is to take each for its dispatcher.
+    typeof_impl.register(Compiled, lambda compiled, _: numba.typeof(compiled.dispatcher))  # type: ignore[no-untyped-call]
+    if inlined:
+        return numba.njit(forceinline=True, nogil=True)(function)
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # numba: no cache directory can be written
+        return numba.njit(nogil=True)(function)
 
 
 def compiled(function: Function) -> Function:
@@ -18,10 +66,7 @@ def compiled(function: Function) -> Function:
     both); where none can be written each process compiles for itself. What is kept counts as old only when the
     function's own file changes: functions that call each other, and constants they use, must lie in one file.
     """
-    try:
-        return cast(Function, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # numba: no cache directory can be written
-        return cast(Function, numba.njit(nogil=True)(function))
+    return cast(Function, Compiled(function, inlined=False))
 
 
 def inlined(function: Function) -> Function:
@@ -29,12 +74,16 @@ def inlined(function: Function) -> Function:
 
     A real call that hands on an array counts a reference to it, which takes longer than reading a varint.
     """
-    return cast(Function, numba.njit(forceinline=True, nogil=True)(function))
+    return cast(Function, Compiled(function, inlined=True))
 
 
 def load_compiler() -> None:
     """Loads what compiled functions need at their first call: half a second, once for all processes forked later."""
+    import numba
+
     numba.njit(_nothing)()  # type: ignore[call-arg]
+    for each in _made:
+        _ = each.dispatcher
 
 
 def _nothing() -> None:

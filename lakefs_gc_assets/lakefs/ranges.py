@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs import records
+from lakefs_gc_assets.lakefs.columns import binary, binary_from, strings
 from lakefs_gc_assets.lakefs.sstables import Layout, Table, raise_fault, read_layout, read_table
 
 TableType = Literal["ranges", "metaranges"]
@@ -151,9 +153,6 @@ def read_range(
     Raises:
         CorruptFile: the file is not exactly what lakeFS wrote, or no range of objects.
     """
-    from lakefs_gc_assets.lakefs import records
-    from lakefs_gc_assets.lakefs.columns import binary, binary_from, strings
-
     table = read_checked(data, file, "ranges", None, expected)
     count = len(table)
     addresses, etags = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64)
@@ -174,9 +173,6 @@ def read_range(
 
 def read_metarange_columns(data: bytes | memoryview, file: str, *, entity: str | None = None) -> Metarange:
     """Reads a metarange as columns; see `read_metarange`."""
-    from lakefs_gc_assets.lakefs import records
-    from lakefs_gc_assets.lakefs.columns import binary, binary_from, strings
-
     table = read_checked(data, file, "metaranges", entity)
     count = len(table)
     offsets, keys = table.keys()

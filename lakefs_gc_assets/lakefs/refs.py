@@ -15,6 +15,7 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.blocks import varint
 from lakefs_gc_assets.lakefs.facts import Branch
 from lakefs_gc_assets.lakefs.ranges import RangeRecord, read_checked
+from lakefs_gc_assets.lakefs.records import DATA_END, DATA_START
 
 Entity = Literal["commit", "branch", "tag"]
 
@@ -112,8 +113,6 @@ def read_tags(data: bytes | memoryview, file: str, *, expected: RangeRecord | No
 
 
 def _messages(data: bytes | memoryview, file: str, entity: Entity, expected: RangeRecord | None) -> Iterator[_Message]:
-    from lakefs_gc_assets.lakefs.records import DATA_END, DATA_START
-
     table = read_checked(data, file, "ranges", entity, expected)
     buffer = table.buffer.tobytes()
     offsets, joined = table.keys()

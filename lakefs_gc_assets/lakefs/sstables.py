@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs import records
 from lakefs_gc_assets.lakefs.blocks import TRAILER_BYTES, Blocks, Handle, handle, named_values, open_blocks, varint
 
 FOOTER_BYTES = 53
@@ -89,8 +90,6 @@ class Table:
 
     def keys(self) -> tuple[Array, Array]:
         """Offsets (int32, one more than records) into all keys joined. Raises CorruptFile beyond MAX_KEY_BYTES."""
-        from lakefs_gc_assets.lakefs import records
-
         if self.key_bytes > MAX_KEY_BYTES:
             raise CorruptFile(self.layout.file, "keys", f"together they have {self.key_bytes} bytes")
         offsets = np.zeros(len(self) + 1, np.int32)
@@ -173,8 +172,6 @@ def _check_format(layout: Layout) -> None:
 
 def read_table(data: bytes | memoryview, file: str) -> Table:
     """Reads and checks a whole table. Raises CorruptFile."""
-    from lakefs_gc_assets.lakefs import records
-
     layout = read_layout(data, file)
     blocks = memoryview(data)[: layout.end]
     handles = _data_handles(blocks, layout)
@@ -241,8 +238,6 @@ def _begin(handles: list[Handle], end: int, layout: Layout) -> int:
 
 
 def _indexed(blocks: memoryview, index: list[Handle], layout: Layout) -> list[Handle]:
-    from lakefs_gc_assets.lakefs import records
-
     opened: Blocks = open_blocks(blocks, index, layout.file)
     entries = np.empty((layout.end // TRAILER_BYTES, 4), np.int64)
     fault, block, count = records.walk_blocks(opened.buffer, opened.bounds, entries)
@@ -254,8 +249,6 @@ def _indexed(blocks: memoryview, index: list[Handle], layout: Layout) -> list[Ha
 
 
 def _check_sums(layout: Layout, entries: Array, key_bytes: int) -> None:
-    from lakefs_gc_assets.lakefs import records
-
     values = int((entries[:, records.VALUE_END] - entries[:, records.KEY_END]).sum())
     for name, found in (
         ("rocksdb.raw.key.size", key_bytes + records.TRAILER * len(entries)),
@@ -268,7 +261,5 @@ def _check_sums(layout: Layout, entries: Array, key_bytes: int) -> None:
 def raise_fault(fault: int, file: str, where: str) -> None:
     """Raises the CorruptFile that a compiled function found, if it found one (`records.FAULTS`)."""
     if fault:
-        from lakefs_gc_assets.lakefs.records import FAULTS
-
-        check, detail = FAULTS[fault]
+        check, detail = records.FAULTS[fault]
         raise CorruptFile(file, check, f"{where}: {detail}")

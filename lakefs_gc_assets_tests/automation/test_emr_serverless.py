@@ -19,9 +19,9 @@ from moto.emrserverless import models
 
 import lakefs_gc_assets.emr_job
 from lakefs_gc_assets import demo
-from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection.clock import SystemClock
+from lakefs_gc_assets.collector.frames import STEPS
 from lakefs_gc_assets.configuration import Configuration, EMRServerlessSettings, Loaded
 from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.embedded import bucket as buckets
@@ -143,7 +143,7 @@ def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeyp
         plan = plans.read(opened(loaded, SystemClock()).open().store, run_id)
         assert plan.sweep
         assert [(each.asset_key.path[-1], each.partition) for each in materialized] == [
-            (name, f"{run_id}|{window}") for name in ORDER for window in plan.windows
+            (name, f"{run_id}|{window}") for name in STEPS for window in plan.windows
         ]
         assert materialized[-1].metadata["dagster/row_count"].value == len(sample.garbage)
 

@@ -55,15 +55,28 @@ class TestAmounts:
         assert names(MARK) == []
         assert names(replace(MARK, listed=0, stored=0, candidates=0)) == []
 
-    @given(st.integers(1, 10_000), st.integers(0, 10_000), st.integers(0, 100))
+    @given(st.integers(1, 10_000), st.integers(11, 10_000), st.integers(0, 100))
     def test_a_share_is_exceeded_by_more_than_it(self, listed: int, candidates: int, percent: int) -> None:
         tripped = "share of candidates" in names(
             replace(MARK, stored=listed, candidates=candidates), max_candidate_share=percent / 100
         )
         assert tripped == (candidates * 100 > listed * percent)
 
-    def test_candidates_of_nothing_exceed_any_share(self) -> None:
-        assert names(replace(MARK, stored=0, candidates=1)) == ["share of candidates"]
+    @pytest.mark.parametrize(
+        ("candidates", "stored", "tripped"), [(10, 10, False), (10, 15, False), (11, 11, True), (11, 15, True)]
+    )
+    def test_a_handful_may_be_any_share_of_a_small_repository(
+        self, candidates: int, stored: int, tripped: bool
+    ) -> None:
+        mark = replace(MARK, listed=stored, stored=stored, candidates=candidates)
+        assert names(mark) == (["share of candidates"] if tripped else [])
+
+    def test_nobody_who_allows_none_is_asked_to_let_a_handful_go(self) -> None:
+        assert names(replace(MARK, candidates=1), max_candidate_share=0) == ["share of candidates"]
+
+    @pytest.mark.parametrize("stored", [0, 1])
+    def test_more_candidates_than_objects_exceed_any_share(self, stored: int) -> None:
+        assert names(replace(MARK, stored=stored, candidates=2)) == ["share of candidates"]
 
     @pytest.mark.parametrize(("candidates", "expected"), [(94, []), (95, []), (96, ["number of candidates"])])
     def test_a_number_is_exceeded_by_one_more(self, candidates: int, expected: list[str]) -> None:
@@ -106,7 +119,21 @@ class TestGaps:
 
 class TestBranches:
     @pytest.mark.parametrize(
-        ("before", "now", "tripped"), [(None, 0, False), (10, 5, False), (10, 4, True), (1, 0, True), (4, 40, False)]
+        ("before", "now", "tripped"),
+        [
+            (None, 0, False),
+            (0, 0, False),
+            (10, 5, False),
+            (10, 4, True),
+            (96, 12, True),
+            (1, 0, True),
+            (4, 40, False),
+            # So few are merged and deleted in a day's work; none left at all is another matter.
+            (5, 2, False),
+            (6, 1, False),
+            (7, 1, True),
+            (5, 0, True),
+        ],
     )
     def test_too_many_that_are_gone(self, before: int | None, now: int, tripped: bool) -> None:
         mark = replace(MARK, branches=now, branches_before=before)
@@ -117,6 +144,8 @@ class TestBranches:
 
     def test_a_setting_lifts_it(self) -> None:
         assert names(replace(MARK, branches=1, branches_before=10), max_branch_loss_share=0.9) == []
+        assert names(replace(MARK, branches=0, branches_before=10), max_branch_loss_share=1) == []
+        assert names(replace(MARK, branches=4, branches_before=5), max_branch_loss_share=0) == ["number of branches"]
         guards.require_branches(1, 10, CollectionSettings(max_branch_loss_share=0.9))
 
 
@@ -140,6 +169,12 @@ def test_a_recheck_must_find_most_of_what_was_uncommitted(lost: int, marked: int
     with pytest.raises(GuardTripped, match=f"{lost} of {marked} uncommitted addresses"):
         guards.require_uncommitted_kept(lost, marked, CollectionSettings())
     guards.require_uncommitted_kept(lost, marked, CollectionSettings(max_uncommitted_loss_share=1))
+
+
+def test_nothing_uncommitted_may_be_lost_where_the_settings_say_so() -> None:
+    with pytest.raises(GuardTripped, match="1 of 5 uncommitted addresses"):
+        guards.require_uncommitted_kept(1, 5, CollectionSettings(max_uncommitted_loss_share=0))
+    guards.require_uncommitted_kept(0, 5, CollectionSettings(max_uncommitted_loss_share=0))
 
 
 def test_a_mark_grows_too_old() -> None:

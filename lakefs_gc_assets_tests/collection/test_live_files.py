@@ -108,6 +108,10 @@ class TestRanges:
     def test_odd_spellings_are_not_taken_for_usual_ones(self, store: LocalStore, address: str) -> None:
         assert of_range(store, {"a": Staged(address)}) == set(NAMESPACE.live_keys(address, AddressType.RELATIVE))
 
+    def test_what_was_linked_on_a_servers_local_blockstore_is_live(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged(f"local:///var/lakefs/data/locns/{KEY},signature", AddressType.FULL)})
+        assert f"{KEY},signature" in read(files(store, Namespace.parse("local://locns")).range(record))
+
     def test_a_full_address_without_a_scheme_is_live(self, store: LocalStore) -> None:
         assert KEY in of_range(store, {"a": Staged(KEY, AddressType.FULL)})
 
@@ -134,6 +138,19 @@ class TestRanges:
         name = put_metarange(store, [put_range(store, {"a": Staged(KEY)})])
         with pytest.raises(CorruptFile, match="type"):
             files(store).range(RangeRecord(name, b"a", b"a", 1, 0))
+
+
+class TestEntriesThatMayGo:
+    def test_leave_out_what_may_be_another_key_or_lie_in_another_bucket(self, store: LocalStore) -> None:
+        entries: dict[str | bytes, Staged] = {
+            "a": Staged(KEY),
+            "b": Staged(NAMESPACE.uri + KEY + "1", AddressType.FULL),
+            "c": Staged(KEY + "2%2Cx"),
+            "d": Staged(f"s3://reader-s3alias/repo/{KEY}3", AddressType.FULL),
+        }
+        record = put_range(store, entries)
+        assert files(store).entries(record).column("address").to_pylist() == [KEY, KEY + "1"]
+        assert read(files(store).range(record)) >= {KEY, KEY + "1", KEY + "2,x", KEY + "3"}
 
 
 class TestPaths:

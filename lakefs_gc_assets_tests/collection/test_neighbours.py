@@ -32,6 +32,17 @@ def test_others_on_the_bucket_are_named_unless_they_count() -> None:
     assert (found.nested, found.unchecked) == ((), ("a",))
 
 
+def test_one_by_an_access_point_may_be_on_the_bucket() -> None:
+    alias = "s3://reader-s3alias"
+    found = seen(f"{alias}/repo", f"{alias}/repo/inner", f"{alias}/x", alias, "gs://reader-s3alias/repo")
+    assert (found.nested, found.unchecked) == (("a", "b"), ("c", "d"))
+
+
+def test_a_namespace_lies_where_lakefs_decodes_it_to() -> None:
+    found = seen("s3://bucket/%72epo", "s3://bucket/re%70o/x")
+    assert found.nested == ("a", "b")
+
+
 def test_a_namespace_that_is_no_address_is_on_no_bucket_of_ours() -> None:
     assert seen("mem") == Neighbours()
 

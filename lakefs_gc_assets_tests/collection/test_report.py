@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collection import report as reports
 from lakefs_gc_assets.collection import run_folder, stored_records
+from lakefs_gc_assets.collection.receipts import Outcome
 from lakefs_gc_assets.collection.report import Ending, Report
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -71,6 +72,10 @@ def test_is_read_as_it_was_written(report: Report) -> None:
         (Ending.QUARANTINED, {"deleted": 0, "quarantined": 2}, "2 moved to quarantine"),
         (Ending.PARTLY_QUARANTINED, {"deleted": 0, "quarantined": 0}, "0 moved to quarantine"),
         (Ending.DELETED, {"deleted": 1, "quarantined": 2}, "2 moved to quarantine, 1 deleted"),
+        (Ending.DELETED_AND_QUARANTINED, {"deleted": 1, "quarantined": 2}, "2 moved to quarantine, 1 deleted"),
+        (Ending.NONE_DELETED, {"deleted": 0, "quarantined": 0}, "0 deleted"),
+        (Ending.NONE_QUARANTINED, {"deleted": 0, "quarantined": 0}, "0 moved to quarantine"),
+        (Ending.KEPT_LIVE, {"deleted": 0, "quarantined": 0}, "0 deleted"),
     ],
 )
 def test_what_was_moved_is_not_called_deleted(ending: Ending, counts: dict[str, int], said: str) -> None:
@@ -112,6 +117,22 @@ def test_a_report_that_was_changed_is_refused(change: dict[str, Any]) -> None:
         Report.from_json(changed(**change), "report.json")
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "nothing to delete",
+        "marked, nothing deleted",
+        "deleted",
+        "some deletions failed",
+        "moved to quarantine",
+        "some could not be moved to quarantine",
+        "failed",
+    ],
+)
+def test_reports_of_earlier_versions_are_read(ending: str) -> None:
+    assert Report.from_json(changed(ending=ending), "report.json").ending.value == ending
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", REPORT.to_json()[:-5]])
 def test_what_is_no_report_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptFile, match=r"^report\.json: "):
@@ -142,3 +163,48 @@ def test_a_failed_run_is_no_success() -> None:
     assert (found.success, found.ending, found.error, found.dry_run) == (False, Ending.FAILED, "it broke", False)
     assert (found.cutoff, found.windows, found.started_at, found.ended_at) == (PLAN.cutoff, PLAN.windows, NOW, NOW)
     assert reports.failed(PLAN, NOW, "").dry_run is True
+
+
+ACCEPTED, QUARANTINED, FAILED, KEPT_LIVE = Outcome.ACCEPTED, Outcome.QUARANTINED, Outcome.FAILED, Outcome.KEPT_LIVE
+
+
+class TestHowARunEnds:
+    @pytest.mark.parametrize("sweep", [False, True])
+    @pytest.mark.parametrize("quarantine", [False, True])
+    def test_without_candidates(self, sweep: bool, quarantine: bool) -> None:
+        assert reports.ending(sweep, quarantine, {}) is Ending.NOTHING_TO_DELETE
+        assert reports.ending(sweep, quarantine, dict.fromkeys(Outcome, 0)) is Ending.NOTHING_TO_DELETE
+
+    @pytest.mark.parametrize("quarantine", [False, True])
+    def test_a_dry_run(self, quarantine: bool) -> None:
+        assert reports.ending(False, quarantine, {Outcome.DRY_RUN: 3}) is Ending.MARKED
+
+    @pytest.mark.parametrize(
+        ("outcomes", "deleting", "moving"),
+        [
+            ({ACCEPTED: 3}, Ending.DELETED, Ending.DELETED),
+            ({ACCEPTED: 2, KEPT_LIVE: 1}, Ending.DELETED, Ending.DELETED),
+            ({ACCEPTED: 2, FAILED: 1}, Ending.PARTLY_DELETED, Ending.PARTLY_DELETED),
+            ({QUARANTINED: 3}, Ending.QUARANTINED, Ending.QUARANTINED),
+            ({QUARANTINED: 2, KEPT_LIVE: 1}, Ending.QUARANTINED, Ending.QUARANTINED),
+            ({QUARANTINED: 2, FAILED: 1}, Ending.PARTLY_QUARANTINED, Ending.PARTLY_QUARANTINED),
+            ({KEPT_LIVE: 3}, Ending.KEPT_LIVE, Ending.KEPT_LIVE),
+            ({FAILED: 3}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
+            ({FAILED: 2, KEPT_LIVE: 1}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
+            # A sweep that was resumed in the other mode; what happened counts, not the mode.
+            ({ACCEPTED: 2, QUARANTINED: 1}, Ending.DELETED_AND_QUARANTINED, Ending.DELETED_AND_QUARANTINED),
+            ({ACCEPTED: 1, QUARANTINED: 1, FAILED: 1}, Ending.PARTLY_DELETED, Ending.PARTLY_DELETED),
+        ],
+    )
+    def test_a_sweep(self, outcomes: dict[Outcome, int], deleting: Ending, moving: Ending) -> None:
+        counts = dict.fromkeys(Outcome, 0) | outcomes
+        assert reports.ending(True, False, counts) is deleting
+        assert reports.ending(True, True, counts) is moving
+
+    @given(st.booleans(), st.booleans(), st.dictionaries(st.sampled_from(Outcome), st.integers(0, 3)))
+    def test_none_says_more_than_happened(self, sweep: bool, quarantine: bool, counts: dict[Outcome, int]) -> None:
+        ended = reports.ending(sweep, quarantine, counts).value
+        if sweep:
+            assert ("fail" in ended or "could" in ended) == bool(counts.get(FAILED))
+        assert not ended.startswith("deleted") or counts[ACCEPTED]
+        assert not ended.startswith("moved") or counts[QUARANTINED]

@@ -9,6 +9,7 @@ import pytest
 from lakefs_gc_assets.collection import lock, receipts
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.sweep import Sweep
+from lakefs_gc_assets.collection.validity import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
@@ -230,6 +231,14 @@ class TestTheTimeOfARecheck:
 
     def test_all_go_where_it_lasts(self, held: Held) -> None:
         assert self.swept(held, 60) == set(KEYS)
+
+    def test_a_countdown_ends_it_too(self, held: Held) -> None:
+        clock = self.Minutes()
+        countdown = Validity.begin(held.store, RUN, timedelta(minutes=6)).countdown(held.store, RUN, clock)
+        list(Sweep(held.store, RUN, held.lock.token, clock, countdown=countdown).delete(candidates(*KEYS)))
+        assert 0 < len(held.there()) < len(KEYS)
+        over = Sweep(held.store, RUN, held.lock.token, clock, countdown=countdown)
+        assert list(over.delete(candidates(*KEYS))) == []
 
     def test_a_look_at_the_lock_that_takes_too_long_counts(self, held: Held, tmp_path: Path) -> None:
         clock = HandClock()

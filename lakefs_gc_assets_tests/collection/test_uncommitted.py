@@ -92,6 +92,14 @@ class TestPages:
         api = ScriptedApi(pages=Script(page("s3a://bucket/repo/" + PREFIX.format("run1").rstrip("/"))))
         assert addresses(store, prepare(api, store)) == ["data/x"]
 
+    def test_a_place_below_the_folder_of_a_servers_local_blockstore(self, store: LocalStore) -> None:
+        written(store, "a", "data/x")
+        place = "local:///var/lakefs/data/locns/" + PREFIX.format("run1").rstrip("/")
+        api, namespace = ScriptedApi(pages=Script(page(place))), Namespace.parse("local://locns")
+        prepared = uncommitted.prepare(api, store, namespace, CollectionSettings(), HandClock())
+        assert addresses(store, prepared) == ["data/x"]
+        assert prepared.files == (PREFIX.format("run1") + "a",)
+
     def test_files_of_repeated_pages_count_too(self, store: LocalStore) -> None:
         location = written(store, "a", "data/x")
         written(store, "a-again", "data/x")

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lakefs_gc_assets.assets.live import Uncommitted
+from lakefs_gc_assets.assets.step import Step
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import demo, running
-from lakefs_gc_assets.assets.live import Uncommitted
-from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.collection import report
 from lakefs_gc_assets.collection.clock import SystemClock
 from lakefs_gc_assets.collection.plan import Flow

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from lakefs_gc_assets.assets.live import Uncommitted
+from lakefs_gc_assets.assets.step import Step
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import demo
-from lakefs_gc_assets.assets.live import Uncommitted
-from lakefs_gc_assets.assets.step import Step
 from lakefs_gc_assets.automation.undoing import purging_config
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collection import guards, lock, ownership, quarantining, receipts, restoration
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection import report as reports
@@ -204,7 +205,7 @@ class TestWhereItCannotBeKnown:
     def test_what_commits_hold(self, quarantined: Quarantined) -> None:
         quarantined.opened.store.delete([METADATA_PREFIX + quarantined.new_metarange])
         result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.FAILED, 4), result.output
         assert "the file is missing from the object store" in result.stderr
 
     def test_what_a_commit_under_way_is_about_to_hold(
@@ -215,7 +216,7 @@ class TestWhereItCannotBeKnown:
 
         monkeypatch.setattr(refs_dump, "entries", SimpleNamespace(**{**vars(entries), "branch_data": sealed}))
         result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
         assert "commits under way" in result.stderr
 
     def test_rules_name_a_branch_that_there_is_not(self, quarantined: Quarantined) -> None:
@@ -223,7 +224,7 @@ class TestWhereItCannotBeKnown:
         path = f"/repositories/{quarantined.repository}/settings/gc_rules"
         assert clients.call(quarantined.server, "PUT", path, rules)[0] == 204
         result = quarantined.command("--run-id", quarantined.expired)
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
         assert "collection.allow_rules_of_unknown_branches" in result.stderr
 
     @pytest.mark.parametrize(("module", "rule"), [(ownership, "require_own_addresses"), (guards, "require_committed")])
@@ -235,7 +236,7 @@ class TestWhereItCannotBeKnown:
 
         monkeypatch.setattr(module, rule, refuse)
         result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
 
     def test_the_server_seems_to_have_lost_its_branches(self, quarantined: Quarantined) -> None:
         repository = quarantined.opened
@@ -243,7 +244,7 @@ class TestWhereItCannotBeKnown:
             ended = reports.failed(plans.read(repository.store, run_id), NOW, "")
             reports.write(repository.store, replace(ended, counts={"branches": 10}))
         result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
         assert "number of branches" in result.stderr
 
 
@@ -299,5 +300,5 @@ def test_what_is_staged_where_the_server_does_not_list_it_stays(quarantined: Qua
         assert (result.exit_code, status_of(quarantined.server, "main", name)) == (0, 200)
         assert quarantined.moved() == set()
     else:
-        assert (result.exit_code, quarantined.moved()) == (1, {hidden})
+        assert (result.exit_code, quarantined.moved()) == (Status.INCOMPLETE, {hidden})
         assert "kept: it may be staged" in result.stdout

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.frames.manifest import FrameFile
+from lakefs_gc_assets.collector.manifest import FrameFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 RUN_ID = "ft5dgg5c83vpm1manb80"

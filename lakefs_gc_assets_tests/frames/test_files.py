@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collection import run_folder
 from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.collector.manifest import FrameFile
 from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.frames import files
 from lakefs_gc_assets.frames.files import FileWriter
-from lakefs_gc_assets.frames.manifest import FrameFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store

@@ -2,16 +2,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.collection.receipts import Outcome
+from lakefs_gc_assets.collector.frames import FRAMES, STEPS
 from lakefs_gc_assets.frames.models import MODELS, description
-from lakefs_gc_assets.frames.spark import SCHEMAS
 from lakefs_gc_assets.lakefs.layout import Layout
 
 
 def test_there_is_a_model_for_each_asset_in_their_order() -> None:
-    assert tuple(MODELS) == ORDER
-    assert SCHEMAS.keys() == {*ORDER, "unrecognised", "sightings", "open", "carried_committed"}
+    assert tuple(MODELS) == STEPS
+    assert FRAMES.keys() == {*STEPS, "unrecognised", "sightings", "open", "carried_committed"}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -19,7 +18,7 @@ def test_a_model_has_the_columns_that_are_stored(name: str) -> None:
     columns = MODELS[name].to_schema().columns
 
     assert {column: (field.dtype.type, field.nullable) for column, field in columns.items()} == {
-        field.name: (from_arrow_type(field.type), field.nullable) for field in SCHEMAS[name]
+        field.name: (from_arrow_type(field.type), field.nullable) for field in FRAMES[name].schema
     }
 
 
@@ -35,11 +34,11 @@ def test_a_model_allows_no_other_columns_and_changes_none(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_frame_and_column_is_described(name: str) -> None:
     assert (MODELS[name].__doc__ or "").strip().endswith(".")
-    assert all(description(MODELS[name], column).endswith(".") for column in SCHEMAS[name].names)
+    assert all(description(MODELS[name], column).endswith(".") for column in FRAMES[name].schema.names)
 
 
 def test_times_are_stored_in_utc() -> None:
-    times = {field.type for schema in SCHEMAS.values() for field in schema if pa.types.is_timestamp(field.type)}
+    times = {field.type for frame in FRAMES.values() for field in frame.schema if pa.types.is_timestamp(field.type)}
 
     assert times == {pa.timestamp("us", "UTC")}
 

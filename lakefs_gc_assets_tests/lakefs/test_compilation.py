@@ -7,23 +7,25 @@ import pkgutil
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-from numba.core.dispatcher import Dispatcher
+from threading import Barrier
 
 import lakefs_gc_assets
 from lakefs_gc_assets import lakefs
+from lakefs_gc_assets.lakefs.compilation import Compiled
 from lakefs_gc_assets_tests.lakefs.table_bytes import TableBytes, framed, text
 
 _READ = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from lakefs_gc_assets.lakefs import ranges, records
 assert Path(records.__file__).is_relative_to(sys.argv[2]), records.__file__
 found = ranges.read_range(Path(sys.argv[1]).read_bytes(), "range")
 assert found.addresses.to_pylist() == ["data/a/b"]
-stats = records.walk_blocks.stats
-cache = type(records.walk_blocks._cache).__name__
+walk_blocks = records.walk_blocks.dispatcher
+stats, cache = walk_blocks.stats, type(walk_blocks._cache).__name__
 print(cache, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
@@ -74,15 +76,36 @@ def test_compiled_functions_depend_on_their_own_file_alone() -> None:
             for alias in node.names
         }
         for value in vars(module).values():
-            if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__:
-                assert imported.isdisjoint(value.py_func.__code__.co_names), value
+            if isinstance(value, Compiled) and value.function.__module__ == module.__name__:
+                assert imported.isdisjoint(value.function.__code__.co_names), value.function
                 compiled += 1
     assert compiled >= 10
 
 
 def test_importing_the_readers_does_not_import_numba() -> None:
-    code = "import sys; from lakefs_gc_assets.lakefs import ranges, refs, sstables; print('numba' in sys.modules)"
+    code = (
+        "import sys; from lakefs_gc_assets.lakefs import columns, ranges, records, refs, sstables;"
+        "from lakefs_gc_assets.collection import active_commits, address_hashes; print('numba' in sys.modules)"
+    )
     assert _run(code) == "False"
+
+
+def test_threads_that_call_a_function_first_share_what_is_compiled() -> None:
+    def next_after(number: int) -> int:
+        return number + 1
+
+    once = Compiled(next_after, inlined=True)
+    together = Barrier(8)
+
+    def dispatcher(_: int) -> object:
+        together.wait()
+        return once.dispatcher
+
+    with ThreadPoolExecutor(8) as threads:
+        dispatchers = list(threads.map(dispatcher, range(8)))
+
+    assert {id(each) for each in dispatchers} == {id(once.dispatcher)}
+    assert once(1) == 2
 
 
 def test_the_kind_of_a_table_is_read_without_numba(tmp_path: Path) -> None:

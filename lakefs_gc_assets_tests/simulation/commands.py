@@ -4,18 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from lakefs_gc_assets import emptying
-from lakefs_gc_assets.bringing_back import brought_back
+from lakefs_gc_assets import purging, restoring
 from lakefs_gc_assets.collection import quarantining, run_folder
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.plan import Plan
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration import CollectionSettings
-from lakefs_gc_assets.emptying import Totals
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.purging import Totals
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE, CollectorClock, MachineClock
@@ -41,7 +40,7 @@ def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
             raise Violation(f"{key} is removed although its object is not back")
 
     def work(repository: WatchedRepository) -> bool:
-        told = list(brought_back(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
+        told = list(restoring.restore(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
         return all(each.fate.is_well for each in told)
 
     return _Command(scene, faults, removed).ended(options, work)
@@ -68,7 +67,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
             return _PausedCheck(step, looks)
 
         totals = Totals()
-        each = emptying.emptied(repository, None, f"purge-{world.time.now}", check, world.log.append)
+        each = purging.purge_by(repository, None, f"purge-{world.time.now}", check, world.log.append)
         world.log += [f"{told.address}: {told.fate} {told.why}" for told in totals.counted(each)]
         return totals.well
 
@@ -158,7 +157,7 @@ class _Command:
     def run(self, plan: Plan, options: CollectionSettings) -> Run:
         """The run whose definition of what is live counts, for those who watch."""
         oracle, clock = self.world.oracle, CollectorClock(self.machine, self.world.pass_time)
-        watch = Watch(oracle.listing, oracle.marked, self.recheck.ends, self.scene.exactness)
+        watch = Watch(oracle.listing, oracle.marked, self.recheck.opens, self.recheck.ends, self.scene.exactness)
         return Run(
             self.api_of_command(), self.view, options, clock, plan.run_id, plan.owner, watch, self.world.log.append, []
         )

@@ -1,8 +1,8 @@
 """Seeded bugs in what is done when a call goes wrong, each of which the enumeration of faults must notice."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -28,14 +28,20 @@ from lakefs_gc_assets.collection.purging import Purged
 from lakefs_gc_assets.collection.quarantining import Quarantine
 from lakefs_gc_assets.collection.restoring import Fate, Restored
 from lakefs_gc_assets.collection.tables import LIVE
+from lakefs_gc_assets.collector import run, sweeping
+from lakefs_gc_assets.collector.frames import DELETED_REPORT
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.reporting import count_amounts, make_report
+from lakefs_gc_assets.collector.run import sweep_candidates
+from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
-from lakefs_gc_assets_tests.simulation.bugs import BUGS, Patches, replaced
+from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
+from lakefs_gc_assets_tests.simulation.chain_bugs import all_accepted
+from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault
-from lakefs_gc_assets_tests.simulation.filed import FiledRun
-from lakefs_gc_assets_tests.simulation.frames import Frame
-from lakefs_gc_assets_tests.simulation.plain import Row
-from lakefs_gc_assets_tests.simulation.quarantine_check import QuarantineCheck
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,7 @@ class FaultBug:
     kind: str
     calls: str
     fault: Fault
-    patches: Patches = nullcontext
-    run: type[FiledRun] = FiledRun
+    bug: Bug
 
 
 def _swallowing(read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
@@ -73,7 +78,7 @@ def _as_far_as_it_went(store: ObjectStore, state: object) -> tuple[str, ...]:
 _METADATA = "get _lakefs/[0-9a-f]{64}"
 _UNCOMMITTED = "get .*/uncommitted/.*/uncommitted/"
 _written: Callable[..., tuple[str, ...]] = uncommitted._written
-_release, _store_report = Lock.release, failing.store_report
+_release, _resume = Lock.release, sweeping.resume
 
 
 def _kept_on_failure(self: Lock) -> None:
@@ -85,30 +90,25 @@ def _claims_success(store: ObjectStore, plan: Plan, now: Any, error: str) -> Non
     report.write(store, replace(report.failed(plan, now, error), success=True, ending=report.Ending.DELETED))
 
 
-class ReportedFirst(FiledRun):
+def _report_first(step: ArrowStep, candidates: StoredFrame[Any]) -> Iterator[Any]:
     """Stores the report, with its carry, before it deletes."""
+    claimed = all_accepted(step, candidates)
+    outcomes = step.complete(DELETED_REPORT, claimed.figures, claimed.manifest.files, (candidates,))
+    ended = make_report(step, outcomes, run.leave(step, outcomes), count_amounts(step, outcomes))
+    report.write(step.repository.store, ended)
+    yield from sweep_candidates(step, candidates)
 
-    def swept(self, candidates: Frame) -> list[Row]:
-        rows = self.decided(candidates.rows, receipts.Outcome.ACCEPTED)
-        self.store("deleted_report", rows, (candidates,))
-        report.write(self.repository.store, self.report_of(rows, True, self.leave(rows, True)))
-        return super().swept(candidates)
 
-
-class NoRecheckOnceBegun(FiledRun):
+def _unchecked_once_begun(step: ArrowStep) -> ArrowRows:
     """Goes on with what was found live before."""
-
-    def live_before(self, done: Any) -> set[str]:
-        began = list(self.repository.store.list(f"_lakefs/retention/gc/uncommitted/{self.run_id}/receipts/"))
-        return set() if began else super().live_before(done)
+    begun = receipts.keys(step.repository.store, step.plan.run_id)
+    return step.engine.table(LIVE.empty_table()) if begun else find_live_again(step)
 
 
-class ForgetsEarlierTries(FiledRun):
+def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
     """Reports only what it deleted itself."""
-
-    def swept(self, candidates: Frame) -> list[Row]:
-        earlier = receipts.read(self.repository.store, self.run_id).column("address").to_pylist()
-        return [row for row in super().swept(candidates) if row["address"] not in earlier]
+    remaining, left, _ = _resume(step, candidates)
+    return remaining, left, ()
 
 
 def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | None:
@@ -134,8 +134,8 @@ def _told_first(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -
     yield from _purge_batch(store, plan, batch, clock)
 
 
-def _not_again(self: QuarantineCheck, copies: Sequence[Row]) -> None:
-    self._as_of = self._run.repository.clock.now()
+def _not_again(self: LiveCheck[ArrowRows], copies: ArrowRows) -> None:
+    self._as_of = self._step.repository.clock.now()
 
 
 def _never(self: object, written_at: datetime) -> datetime:
@@ -147,9 +147,11 @@ _AS_FAR_AS_IT_WENT = (
     (uncommitted, "_written", _as_far_as_it_went),
     (uncommitted, "missing_samples", lambda *about: ()),
 )
+_REPORTED_FIRST = replaced((run, "sweep_candidates", _report_first))
+_FORGETFUL = replaced((sweeping, "resume", _forget_earlier_tries), (sweeping, "require_all_decided", ignored))
 FAULT_BUGS = {
     "receipts written before the delete": FaultBug(
-        "clean", "delete ", Fault.FAILS, BUGS["receipts written before the delete"].patches
+        "clean", "delete ", Fault.FAILS, CLEAN_BUGS["receipts written before the delete"]
     ),
     "a range that cannot be read is skipped": FaultBug(
         "clean", _METADATA, Fault.TRUNCATED, replaced((LiveFiles, "range", _swallowing(LiveFiles.range)))
@@ -160,11 +162,11 @@ FAULT_BUGS = {
     "a listing that breaks off is taken for whole": FaultBug(
         "clean", "list .*/uncommitted/$", Fault.FAILS, replaced(*_AS_FAR_AS_IT_WENT)
     ),
-    "report and carry before the deletes": FaultBug("clean", "delete ", Fault.DIES, run=ReportedFirst),
-    "carry of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, run=ReportedFirst),
+    "report and carry before the deletes": FaultBug("clean", "delete ", Fault.DIES, _REPORTED_FIRST),
+    "carry of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, _REPORTED_FIRST),
     "lock kept on failure": FaultBug("dry", "grace_period", Fault.FAILS, replaced((Lock, "release", _kept_on_failure))),
     "lock kept on failure between steps": FaultBug(
-        "dry", "get .*plan.json", Fault.FAILS, replaced((failing, "end_between_steps", lambda *about: None))
+        "dry", "get .*plan.json", Fault.FAILS, replaced((failing, "end_between_steps", ignored))
     ),
     "lock of the dead never free": FaultBug(
         "dry",
@@ -175,8 +177,10 @@ FAULT_BUGS = {
     "failure reported as success": FaultBug(
         "clean", "delete ", Fault.FAILS, replaced((failing, "store_report", _claims_success))
     ),
-    "a resumed sweep without recheck": FaultBug("clean", "delete ", Fault.DIES, run=NoRecheckOnceBegun),
-    "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, run=ForgetsEarlierTries),
+    "a resumed sweep without recheck": FaultBug(
+        "clean", "delete ", Fault.DIES, replaced((sweeping, "find_live_again", _unchecked_once_begun))
+    ),
+    "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, _FORGETFUL),
     "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
     "the copy removed before the object is back": FaultBug(
         "restore", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
@@ -185,16 +189,16 @@ FAULT_BUGS = {
         "purge", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
     ),
     "a purge looks once": FaultBug(
-        "purge", "delete .*/purging/", Fault.DIES, replaced((QuarantineCheck, "look_again", _not_again))
+        "purge", "delete .*/purging/", Fault.DIES, replaced((LiveCheck, "look_again", _not_again))
     ),
     "a purge writes receipts before it deletes": FaultBug(
         "purge", "delete .*/data/", Fault.FAILS, replaced((purging, "_delete", _told_first))
     ),
     "what a purge that was killed had deleted is not told": FaultBug(
-        "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purging, "_settle", lambda *about: None))
+        "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purging, "_settle", ignored))
     ),
     "the run after a purge does not know what came back": FaultBug(
-        "purge", "put .*/restored.json", Fault.FAILS, replaced((restoration, "write", lambda *about: None))
+        "purge", "put .*/restored.json", Fault.FAILS, replaced((restoration, "write", ignored))
     ),
 }
 """By name."""

@@ -178,6 +178,7 @@ def _marks(mark: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rechecks(find_live_again: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any) -> Any:
+        _run_of(step).watch.rechecking()
         found = find_live_again(step)
         _run_of(step).watch.rechecked()
         return found
@@ -187,8 +188,11 @@ def _rechecks(find_live_again: Callable[..., Any]) -> Callable[..., Any]:
 
 def _looks(look: Callable[..., Any]) -> Callable[..., Any]:
     def watched(self: Any, copies: Any) -> Any:
+        own = _run_of(self._step)
+        if own is not None:
+            own.watch.rechecking()
         found = look(self, copies)
-        if (own := _run_of(self._step)) is not None:
+        if own is not None:
             own.watch.rechecked()
         return found
 

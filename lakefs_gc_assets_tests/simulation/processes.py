@@ -37,6 +37,11 @@ class Crash(Violation):
     """The collector ended with something that is none of its own errors."""
 
 
+def _is_own(key: str) -> bool:
+    """Whether a key is that of a collector's own file."""
+    return key.startswith(run_folder.ROOT)
+
+
 @dataclass
 class Figures:
     """What collectors did in a history.
@@ -163,7 +168,7 @@ class Process:
         self.view = view = BucketView(
             world.bucket,
             self._store_point,
-            lambda key, gone: world.oracle.deletion(run_id, key, self.recheck),
+            lambda key, gone: None if _is_own(key) else world.oracle.deletion(run_id, key, self.recheck),
             lambda key, data: self._written(run_id, key, data),
             page=setup.listing_page,
             delete_limit=setup.delete_limit,
@@ -181,6 +186,7 @@ class Process:
             watch=Watch(
                 world.oracle.listing,
                 world.oracle.marked,
+                self.recheck.opens,
                 self.recheck.ends,
                 self.exactness,
                 self.retention,
@@ -269,7 +275,7 @@ class Process:
         self._suspend_if_spent()
         if self.dead:
             raise Killed
-        if call.startswith("delete "):
+        if call.startswith("delete ") and not _is_own(call.removeprefix("delete ")):
             self._require_fenced(call)
             self._require_fresh_mark()
         if self.fail_at is not None:

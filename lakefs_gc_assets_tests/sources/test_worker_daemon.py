@@ -16,8 +16,10 @@ ARCHIVES = [str(file) for file in Path(pyspark.__file__).parent.glob("python/lib
 
 # What runs beside the main thread while workers are forked, by name.
 THREADS = """
-import lakefs_gc_assets.sources.worker_daemon, sys
+import sys
 from pathlib import Path
+from lakefs_gc_assets.sources import worker_daemon
+worker_daemon.load_compiler()
 print(*sorted({file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")}))
 print("pyarrow" in sys.modules, "numba" in sys.modules, "boto3" in sys.modules)
 """
