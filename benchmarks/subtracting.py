@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+from lakefs_gc_assets.frames.manifest import Manifest
+from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
+from lakefs_gc_assets.sources import subtraction
 from pyspark.sql import DataFrame
 
 from benchmarks import repositories
 from benchmarks.marks import Measure, at_least, figure
-from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.configuration import SparkSettings, StoreSettings
-from lakefs_gc_assets.frames.files import FileWriter
-from lakefs_gc_assets.frames.manifest import Manifest
-from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
-from lakefs_gc_assets.resources import SparkResource
-from lakefs_gc_assets.sources import subtraction
+from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.defs.resources import SparkResource
+from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _COMMITTED, _LISTED, _GARBAGE = 6_000_000, 3_000_000, 1_000_000

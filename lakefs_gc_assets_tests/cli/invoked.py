@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 Invoke = Callable[..., Result]

@@ -13,11 +13,11 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import checks
-from lakefs_gc_assets.checks import Violation
 from lakefs_gc_assets.cli import opening, run
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.defs import checks
+from lakefs_gc_assets.defs.checks import Violation
 from lakefs_gc_assets_tests.cli.invoked import (
     LAKEFS_SECRET,
     SECRET,
@@ -29,7 +29,7 @@ from lakefs_gc_assets_tests.cli.invoked import (
     write,
 )
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, refused, replaying, truth_classes
-from lakefs_gc_assets_tests.lakefs.scripted_server import said, scripted
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import said, scripted
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 

@@ -5,15 +5,15 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
-from lakefs_gc_assets_tests.storage import inventories
-from lakefs_gc_assets_tests.storage.inventories import Version
+from lakefs_gc_assets_tests.storage.s3 import inventories
+from lakefs_gc_assets_tests.storage.s3.inventories import Version
 
 __all__ = ["replaying"]
 pytestmark = needs_recordings

@@ -1,6 +1,6 @@
 import pytest
 
-from lakefs_gc_assets.collection.report import Ending
+from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.reporting import ending
 
 

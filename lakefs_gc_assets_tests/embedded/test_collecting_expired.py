@@ -9,14 +9,15 @@ from lakefs_gc_assets.assets.live import Uncommitted
 from lakefs_gc_assets.assets.step import Step
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import demo, running
-from lakefs_gc_assets.collection import report
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.embedded import clients
 
 DAYS = timedelta(days=1)

@@ -11,10 +11,10 @@ from typing import Any
 
 from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
 
-from lakefs_gc_assets.collection import lock
-from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collection.plan import Flow, Plan
-from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets_tests.fuzzing.mutation import mutated, mutated_json
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 

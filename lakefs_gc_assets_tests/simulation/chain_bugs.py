@@ -15,31 +15,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import (
-    commits,
-    failing,
-    predecessor,
-    ranges_read,
-    receipts,
-    report,
-    run_folder,
-    universe,
-)
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.commits import CommitSource, Dump, complete_dump
-from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.tables import LIVE, TIME
-from lakefs_gc_assets.collector import recheck, run, sweeping
-from lakefs_gc_assets.collector.frames import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
-from lakefs_gc_assets.collector.incremental import leaving
+from lakefs_gc_assets.collector import failing, recheck, report, run
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
+from lakefs_gc_assets.collector.frame.schemas import LIVE, TIME
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
 from lakefs_gc_assets.collector.incremental.leaving import CarriedCounts, leave, reason_for_none, select_open
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, find_unread
+from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import passes, receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
@@ -102,7 +96,7 @@ class _UpToLastSlice(Inherited):
 
     @property
     def settled(self) -> frozenset[str]:
-        slices = universe.folders(self._store).slices
+        slices = parts.folders(self._store).slices
         return frozenset(name for name in slices if name >= self.report.last_read_slice)
 
 
@@ -160,8 +154,8 @@ def _rechecked_as_read() -> Sequence[Replacement]:
 def _settled_anew(step: ArrowStep) -> frozenset[str]:
     """Settles only slices that it lists itself."""
     plan = step.plan
-    listed = carries.read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
-    return carries.settled(frozenset(), listed, plan.cutoff, plan.skew)
+    listed = checkpoints.read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
+    return checkpoints.settled(frozenset(), listed, plan.cutoff, plan.skew)
 
 
 def _dealt_with(*outcomes: Outcome) -> Replacement:
@@ -182,7 +176,7 @@ def _newest_of_all(store: ObjectStore, before: str | None = None, among: int | N
 
 def all_accepted(step: ArrowStep, candidates: Frame) -> Frame:
     """The outcomes of a sweep that has not begun, as if all went well."""
-    decide = vars(sweeping)["_decide"]
+    decide = vars(passes)["_decide"]
     written = step.write(DELETED_REPORT, decide(step, candidates.rows(step.engine), Outcome.ACCEPTED))
     return step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
 
@@ -203,11 +197,11 @@ def _first_row(step: ArrowStep, outcomes: Frame) -> Carry | str:
     if not isinstance(left, Carry):
         return left
     store, run_id, attempt, before = step.repository.store, step.plan.run_id, step.plan.attempt, open_inherited(step)
-    listed = carries.read_listed_slices(store, run_id, attempt)
+    listed = checkpoints.read_listed_slices(store, run_id, attempt)
     rows = sorted(step.stored(STORE_DF).table().to_pylist(), key=_hash)
     first = next((row["slice"] for row in rows if row["slice"] in listed), "")
     older = frozenset(name for name in listed if name >= first) | (before.settled if before else frozenset())
-    return replace(left, settled_sha256=carries.write_settled(store, run_id, attempt, older))
+    return replace(left, settled_sha256=checkpoints.write_settled(store, run_id, attempt, older))
 
 
 def _hash(row: Mapping[str, Any]) -> str:
@@ -233,7 +227,7 @@ CHAIN_BUGS: dict[str, Bug] = {
     ),
     "failed deletions dropped": replaced(_dealt_with(Outcome.FAILED), _UNCHECKED),
     "a dry run as predecessor": replaced(
-        (predecessor, "newest_sweep", _newest_of_all),
+        (base_run, "newest_sweep", _newest_of_all),
         (leaving, "reason_for_none", _as_if_swept),
         _dealt_with(Outcome.DRY_RUN),
         _UNCHECKED,

@@ -10,43 +10,36 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import (
-    commits,
-    cutoff,
-    guards,
-    lock,
-    order,
-    quarantining,
-    receipts,
-    sweep,
-    uncommitted,
-)
-from lakefs_gc_assets.collection.cutoff import Clocks
-from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.collection.lock import LockToken
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collection.sweep import Sweep
-from lakefs_gc_assets.collection.tables import LISTED, LIVE, TIME
-from lakefs_gc_assets.collector import run, sightings, sweeping
-from lakefs_gc_assets.collector.frames import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
+from lakefs_gc_assets.collector import cutoff, guards, lock, order, run, sightings
+from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, TIME
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live import commits, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.lock import LockToken
+from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.references import References
 from lakefs_gc_assets.collector.reporting import make_report
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import batches, passes, receipts
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import OrderViolation, StorageError
-from lakefs_gc_assets.lakefs import addresses, refs
+from lakefs_gc_assets.lakefs import addresses
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.facts import UncommittedPage
+from lakefs_gc_assets.lakefs.api.models import UncommittedPage
+from lakefs_gc_assets.lakefs.formats import refs
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced
 from lakefs_gc_assets_tests.simulation.servers import Servers
 
 Frame = StoredFrame[Any]
-_mark, _read_uncommitted, _resume, _each = run.mark, run.read_uncommitted, sweeping.resume, References._each
+_mark, _read_uncommitted, _resume, _each = run.mark, run.read_uncommitted, passes.resume, References._each
 
 
 def _committed_first() -> Sequence[Replacement]:
@@ -141,14 +134,14 @@ def _checked_at_the_mark() -> Sequence[Replacement]:
     def mark(step: ArrowStep, *frames: Frame) -> Frame:
         marked = _mark(step, *frames)
         if marked.count:
-            sweeping.wait_for_recheck(step, frames[0].manifest.span.ended_at)
+            passes.wait_for_recheck(step, frames[0].manifest.span.ended_at)
             live[step.plan.run_id, step.plan.attempt] = step.engine.collect(find_live_again(step))
         return marked
 
     def found(step: ArrowStep) -> ArrowRows:
         return step.engine.table(live[step.plan.run_id, step.plan.attempt])
 
-    return (run, "mark", mark), (sweeping, "find_live_again", found)
+    return (run, "mark", mark), (passes, "find_live_again", found)
 
 
 def _unchecked_once_resumed() -> Sequence[Replacement]:
@@ -164,7 +157,7 @@ def _unchecked_once_resumed() -> Sequence[Replacement]:
     def find(step: ArrowStep) -> ArrowRows:
         return step.engine.table(LIVE.empty_table()) if step.lock.token in resumed else find_live_again(step)
 
-    return (sweeping, "resume", resume), (sweeping, "find_live_again", find)
+    return (passes, "resume", resume), (passes, "find_live_again", find)
 
 
 def _resumed_by_hash(step: ArrowStep, candidates: Frame) -> Any:
@@ -297,15 +290,15 @@ CLEAN_BUGS: dict[str, Bug] = {
     "full addresses not normalised": replaced(
         (Namespace, "live_keys", lambda self, address, address_type: (address,)), _UNCHECKED
     ),
-    "hash used in an intersection": replaced((sweeping, "resume", _resumed_by_hash)),
+    "hash used in an intersection": replaced((passes, "resume", _resumed_by_hash)),
     "frames of two attempts mixed": replaced(
         (run, "read_uncommitted", _read_once), (order, "require_safe_order", ignored)
     ),
-    "recheck without new commits": replaced((sweeping, "find_live_again", only_uncommitted)),
+    "recheck without new commits": replaced((passes, "find_live_again", only_uncommitted)),
     "recheck older than the sweep": Bug(_checked_at_the_mark),
     "resume without recheck": Bug(_unchecked_once_resumed),
     "two collectors at once": replaced(
-        (lock, "_take", _take_lock), *((owner, "verify", ignored) for owner in (lock, sweep, quarantining))
+        (lock, "_take", _take_lock), *((owner, "verify", ignored) for owner in (lock, batches, move))
     ),
     "receipts written before the delete": replaced((Sweep, "_batch", _claim_first)),
     "success claimed on partial failure": replaced((run, "make_report", _succeeded)),

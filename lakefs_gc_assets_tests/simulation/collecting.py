@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from lakefs_gc_assets.collection import planning
-from lakefs_gc_assets.collection.plan import Flow, Plan
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collector import checking
+from lakefs_gc_assets.collector import checking, planning
 from lakefs_gc_assets.collector import run as protocol
-from lakefs_gc_assets.collector.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows

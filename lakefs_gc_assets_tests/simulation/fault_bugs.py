@@ -9,32 +9,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import (
-    failing,
-    lock,
-    purging,
-    quarantining,
-    receipts,
-    report,
-    restoration,
-    restoring,
-    uncommitted,
-)
-from lakefs_gc_assets.collection.clock import Clock
-from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.collection.purging import Purged
-from lakefs_gc_assets.collection.quarantining import Quarantine
-from lakefs_gc_assets.collection.restoring import Fate, Restored
-from lakefs_gc_assets.collection.tables import LIVE
-from lakefs_gc_assets.collector import run, sweeping
-from lakefs_gc_assets.collector.frames import DELETED_REPORT
+from lakefs_gc_assets.collector import failing, lock, report, run
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
+from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.quarantine import move, purge, restore, restore_record
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.quarantine.purge import Purged
+from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.sweep import passes, receipts
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
@@ -78,7 +70,7 @@ def _as_far_as_it_went(store: ObjectStore, state: object) -> tuple[str, ...]:
 _METADATA = "get _lakefs/[0-9a-f]{64}"
 _UNCOMMITTED = "get .*/uncommitted/.*/uncommitted/"
 _written: Callable[..., tuple[str, ...]] = uncommitted._written
-_release, _resume = Lock.release, sweeping.resume
+_release, _resume = Lock.release, passes.resume
 
 
 def _kept_on_failure(self: Lock) -> None:
@@ -113,23 +105,23 @@ def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
 
 def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | None:
     with suppress(StorageError):
-        store.copy(address, quarantining.key(self.run_id, address))
+        store.copy(address, move.key(self.run_id, address))
     return None
 
 
 def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
-    copy = quarantining.key(run_id, row["address"])
+    copy = move.key(run_id, row["address"])
     with suppress(StorageError):
         store.copy_if_absent(copy, row["address"])
     store.delete([copy])
     return Restored(row["address"], Fate.RESTORED)
 
 
-_purge_batch = purging._delete
+_purge_batch = purge._delete
 
 
 def _told_first(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
-    told = purging._receipts(batch, receipts.Outcome.PURGED, clock.now())
+    told = purge._receipts(batch, receipts.Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, f"{receipts.OF_PURGE}first", told)
     yield from _purge_batch(store, plan, batch, clock)
 
@@ -148,7 +140,7 @@ _AS_FAR_AS_IT_WENT = (
     (uncommitted, "missing_samples", lambda *about: ()),
 )
 _REPORTED_FIRST = replaced((run, "sweep_candidates", _report_first))
-_FORGETFUL = replaced((sweeping, "resume", _forget_earlier_tries), (sweeping, "require_all_decided", ignored))
+_FORGETFUL = replaced((passes, "resume", _forget_earlier_tries), (passes, "require_all_decided", ignored))
 FAULT_BUGS = {
     "receipts written before the delete": FaultBug(
         "clean", "delete ", Fault.FAILS, CLEAN_BUGS["receipts written before the delete"]
@@ -178,27 +170,27 @@ FAULT_BUGS = {
         "clean", "delete ", Fault.FAILS, replaced((failing, "store_report", _claims_success))
     ),
     "a resumed sweep without recheck": FaultBug(
-        "clean", "delete ", Fault.DIES, replaced((sweeping, "find_live_again", _unchecked_once_begun))
+        "clean", "delete ", Fault.DIES, replaced((passes, "find_live_again", _unchecked_once_begun))
     ),
     "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, _FORGETFUL),
     "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
     "the copy removed before the object is back": FaultBug(
-        "restore", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
+        "restore", "copy_if_absent", Fault.FAILS, replaced((restore, "_from_quarantine", _removed_first))
     ),
     "a purge removes the copy before the object is back": FaultBug(
-        "purge", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
+        "purge", "copy_if_absent", Fault.FAILS, replaced((restore, "_from_quarantine", _removed_first))
     ),
     "a purge looks once": FaultBug(
         "purge", "delete .*/purging/", Fault.DIES, replaced((LiveCheck, "look_again", _not_again))
     ),
     "a purge writes receipts before it deletes": FaultBug(
-        "purge", "delete .*/data/", Fault.FAILS, replaced((purging, "_delete", _told_first))
+        "purge", "delete .*/data/", Fault.FAILS, replaced((purge, "_delete", _told_first))
     ),
     "what a purge that was killed had deleted is not told": FaultBug(
-        "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purging, "_settle", ignored))
+        "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purge, "_settle", ignored))
     ),
     "the run after a purge does not know what came back": FaultBug(
-        "purge", "put .*/restored.json", Fault.FAILS, replaced((restoration, "write", ignored))
+        "purge", "put .*/restored.json", Fault.FAILS, replaced((restore_record, "write", ignored))
     ),
 }
 """By name."""

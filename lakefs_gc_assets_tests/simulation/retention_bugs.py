@@ -9,25 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import (
-    active_commits,
-    commits,
-    main_ancestry,
-    receipts,
-    retention,
-    run_folder,
-)
-from lakefs_gc_assets.collection.active_commits import Graph
-from lakefs_gc_assets.collection.commits import Dump, complete_dump
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.policy import Policy
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.retention import LiveDefinition, Retention
-from lakefs_gc_assets.collection.server_commits import ServerCommits, server_commits
-from lakefs_gc_assets.collection.tables import LISTED, LIVE, TIME
-from lakefs_gc_assets.collector import recheck, run, sweeping
+from lakefs_gc_assets.collector import recheck, run
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, TIME
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
-from lakefs_gc_assets.collector.live import current
+from lakefs_gc_assets.collector.live import commits, current
+from lakefs_gc_assets.collector.live.commits import Dump, complete_dump
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Uncommitted,
@@ -35,15 +22,22 @@ from lakefs_gc_assets.collector.live.current import (
     define_live,
     prepare_uncommitted,
 )
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.recheck import find_live_again
-from lakefs_gc_assets.collector.retention import expired
+from lakefs_gc_assets.collector.retention import active_commits, expired, main_ancestry, retention
+from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.expired import find_expired
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
+from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.collector.step import latest_clock
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.subtraction import subtract_live
+from lakefs_gc_assets.collector.sweep import passes, receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import LakeFSError
-from lakefs_gc_assets.lakefs.commit_columns import CommitColumns, Integers
-from lakefs_gc_assets.lakefs.facts import RetentionRules
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, replaced
 from lakefs_gc_assets_tests.simulation.chain_bugs import reading_only
@@ -285,7 +279,7 @@ RETENTION_BUGS: dict[str, Bug] = {
         *_by_rules(_zero_where_none), (retention, "server_commits", _nothing_if_refused)
     ),
     "recheck of new commits alone": Bug(_new_commits_alone),
-    "recheck of uncommitted data alone": replaced((sweeping, "find_live_again", _uncommitted_alone)),
+    "recheck of uncommitted data alone": replaced((passes, "find_live_again", _uncommitted_alone)),
     "ages from the clock ahead of the others": replaced(*_defining(_by_latest_clock)),
     "age not strict": replaced((active_commits, "_after", _not_after)),
     "last parents followed": replaced((active_commits, "_main_parents", _last_parents)),

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lakefs_gc_assets.sources import subtraction
 from pyspark.sql import DataFrame, SparkSession
 
-from lakefs_gc_assets.collection.eligibility import Kept
-from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.sources import subtraction
-from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 # Each example is a Spark job: few of them, with many rows each.
 FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

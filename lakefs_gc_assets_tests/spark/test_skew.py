@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
+from lakefs_gc_assets.sources import carrying, subtraction, tasks
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.sources import carrying, subtraction, tasks
-from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 BORN = datetime(2026, 10, 1, tzinfo=UTC)
 ISSUE = xids.Generator(b"12345", 0)

@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lakefs_gc_assets.sources import tasks
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
-from lakefs_gc_assets.sources import tasks
-from lakefs_gc_assets.sources.failures import from_worker
+from lakefs_gc_assets.spark.errors import from_worker
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
 COUNT = pa.schema([pa.field("number", pa.int64())])

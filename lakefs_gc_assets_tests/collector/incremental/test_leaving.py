@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lakefs_gc_assets.sources import carrying, tasks
 from pyspark.sql import DataFrame, SparkSession
 
-from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.sources import carrying, tasks
-from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 # Each example is a few Spark jobs: few of them, with many rows each.
 FEW = settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -10,14 +10,16 @@ from lakefs_gc_assets.sources.hidden_staged import Cleared, clear, known_content
 from lakefs_gc_assets.sources.references import References
 from pyspark.sql import DataFrame, SparkSession
 
-from lakefs_gc_assets.collection import commits, digests
-from lakefs_gc_assets.collection.eligibility import Kept
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.lakefs import ranges, xids
-from lakefs_gc_assets_tests.frames.frame_rows import listed
+from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
+from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 __all__ = ["replaying"]
 
