@@ -13,13 +13,14 @@ import logging
 import threading
 import uuid
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
 from pydantic import TypeAdapter
 
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.records import entries
 from lakefs_gc_assets.errors import (
     AlreadyExists,
     LockHeld,
@@ -56,7 +57,7 @@ class _Record:
     released: bool = False
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), default=datetime.isoformat, indent=1).encode()
+        return json.dumps(entries(self), default=datetime.isoformat, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "_Record":

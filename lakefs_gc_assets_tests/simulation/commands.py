@@ -85,7 +85,7 @@ def address_of(key: str) -> tuple[str, str] | None:
 
 def copies(scene: Scene) -> dict[str, str]:
     """The address of each copy in quarantine, by its key."""
-    keys = [*scene.world.bucket.below(move.ROOT)]
+    keys = scene.world.bucket.keys_below(move.ROOT)
     return {key: moved[1] for key in keys if (moved := address_of(key)) is not None}
 
 

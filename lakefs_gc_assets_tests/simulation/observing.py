@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets_tests.simulation.collecting import Run
-from lakefs_gc_assets_tests.simulation.stored import addresses, rows_of_files, stored_rows
+from lakefs_gc_assets_tests.simulation.stored import addresses, addresses_of_files, stored_rows
 
 _WITH_REASONS = pa.schema([*LISTED, pa.field("kept", pa.string())])
 
@@ -75,8 +75,8 @@ def _lists(list_objects: Callable[..., Any]) -> Callable[..., Any]:
         if step.plan.flow is Flow.OPTIMIZED:
             watch.exactness.listing(step.plan, parts)
         written = list_objects(step, parts)
-        rows = rows_of_files(watch.exactness.store, FRAMES[STEPS[0]], written)
-        watch.exactness.listed_now[step.plan.run_id] = frozenset(row["address"] for row in rows)
+        listed = addresses_of_files(watch.exactness.store, FRAMES[STEPS[0]], written)
+        watch.exactness.listed_now[step.plan.run_id] = listed
         return written
 
     return watched

@@ -103,8 +103,11 @@ def deterministic(seed: int) -> Iterator[None]:
     """Random names and threads of the code under test depend on the seed alone."""
     chance = random.Random(seed)
     with ExitStack() as patches:
-        made = patches.enter_context(mock.patch.object(uuid, "uuid4"))
-        made.side_effect = lambda: uuid.UUID(int=chance.getrandbits(128), version=4)
+
+        def made() -> uuid.UUID:
+            return uuid.UUID(int=chance.getrandbits(128), version=4)
+
+        patches.enter_context(mock.patch.object(uuid, "uuid4", made))
         patches.enter_context(mock.patch.object(os, "urandom", chance.randbytes))
         for module in (hidden, move, restore, uncommitted):
             patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", _OneByOne))

@@ -6,7 +6,7 @@ A frame exists once its manifest does. Files that no manifest names (of failed o
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any, Generic
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, F, Frame
 from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.records import read_time, require_sealed, sealed, write_time
+from lakefs_gc_assets.collector.stored.records import read_time, require_sealed, sealed
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -83,17 +83,12 @@ class Manifest(Generic[F]):
         """The manifest as it is stored."""
         if self.stored_as is not None:
             return self.stored_as
-        span = {
-            **asdict(self.span),
-            "started_at": write_time(self.span.started_at),
-            "ended_at": write_time(self.span.ended_at),
-        }
         content = {
             "format_version": FORMAT_VERSION,
-            "span": span,
-            "files": [asdict(file) for file in self.files],
+            "span": self.span,
+            "files": self.files,
             "inputs": dict(self.inputs),
-            "figures": asdict(self.figures),  # type: ignore[call-overload]  # each kind of figures is a dataclass
+            "figures": self.figures,
         }
         return sealed(content)
 

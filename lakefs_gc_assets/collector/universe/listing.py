@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.records import entries
 from lakefs_gc_assets.collector.universe import inventoried, pieces
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
@@ -80,7 +81,7 @@ def _list_as_task(opener: StoreOpener, plan: Plan, large: int, parts: Sequence[P
 
     for batch in gather(rows(), _ROWS):
         writer.write(in_windows(batch, plan.windows))
-    answers = [{"file": json.dumps(asdict(file)), "rest": None} for file in writer.close()]
+    answers = [{"file": json.dumps(entries(file)), "rest": None} for file in writer.close()]
     answers += [{"file": None, "rest": json.dumps(asdict(rest))} for rest in left]
     if answers:
         yield pa.RecordBatch.from_pylist(answers, schema=_ANSWER)
