@@ -1,10 +1,12 @@
 """The wiring, and nothing else: what Dagster loads."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import assets, checks, expiring, jobs, quarantine, schedules, sensors
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.naming import Names
@@ -12,6 +14,12 @@ from lakefs_gc_assets.defs.repositories import load_all
 from lakefs_gc_assets.defs.resources import resources
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import Configuration, Loaded, default_file
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.defs import emr
+else:
+    # Who has no such application does not wait for its libraries.
+    emr = deferred("lakefs_gc_assets.defs.emr")
 
 
 def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
@@ -43,9 +51,6 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     given = resources(loaded, clock)
     elsewhere = []
     if loaded.configuration.emr_serverless.application_id:
-        # Who has no such application does not wait for its libraries.
-        from lakefs_gc_assets.defs import emr
-
         elsewhere.append(emr.collect_job(names, loaded))
     return dg.Definitions(
         assets=assets.define(names),
