@@ -1,4 +1,4 @@
-"""Modules of this package that are imported when they are first used: the one place that does so.
+"""Modules of this package that are imported when they are needed: the one place that does so.
 
 Some modules need libraries that take long to import, and most processes never use them. Such a module is imported for
 type checkers and for the import graph, and deferred when the program runs:
@@ -11,6 +11,7 @@ type checkers and for the import graph, and deferred when the program runs:
 
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 
 class _Deferred(ModuleType):
@@ -23,3 +24,9 @@ class _Deferred(ModuleType):
 def deferred(name: str) -> ModuleType:
     """What stands for the module of this full name until it is needed."""
     return _Deferred(name)
+
+
+def imported(target: str) -> Any:
+    """What a module of this package defines, imported now; `target` is `module:name`."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
