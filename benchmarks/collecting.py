@@ -61,8 +61,8 @@ def main() -> None:
     loaded = _counting(load(asked.configuration))
     spark_session.start(loaded.configuration.spark)
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
-    from lakefs_gc_assets.cli.described_report import describe
     from lakefs_gc_assets.cli.run import collect
+    from lakefs_gc_assets.collector.described_report import describe
     from lakefs_gc_assets.collector.plan import Flow
 
     counting.install()

@@ -21,9 +21,9 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.defs import opening, running
 from lakefs_gc_assets.defs.opening import OpenedRun
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import Configuration, Loaded
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import FIXTURES

@@ -5,8 +5,9 @@ import pytest
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
-from lakefs_gc_assets.definitions import build, build_all, defs
+from lakefs_gc_assets.definitions import defs
 from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.wiring import build, build_all
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Configuration, Loaded, loaded_from
 

@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.repository import OpenRepository, require_writable
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import (
     CollectionSettings,
     Configuration,
@@ -116,8 +117,6 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
         return replace(self._opened(self.repository, settings), others=others)
 
     def _opened(self, repository: str, settings: CollectionSettings) -> OpenRepository:
-        from lakefs_gc_assets.lakefs.api.client import LakeFSClient
-
         api = LakeFSClient(self.lakefs.settings(), repository, self.clock)
         facts = api.repository()
         require_writable(facts)

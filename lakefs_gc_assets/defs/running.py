@@ -14,12 +14,12 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.defs import opening
 from lakefs_gc_assets.defs.failures import kind_of
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, asset_of
 from lakefs_gc_assets.defs.resources import Collector, collector
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, RunFailed
 from lakefs_gc_assets.settings import Loaded
 

@@ -7,9 +7,9 @@ import dagster as dg
 from rich.console import Console
 from rich.table import Table
 
-from lakefs_gc_assets.cli.described_report import describe
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow

@@ -8,10 +8,10 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer

@@ -21,8 +21,8 @@ import lakefs_gc_assets.defs.emr_job
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable

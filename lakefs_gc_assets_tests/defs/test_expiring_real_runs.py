@@ -7,9 +7,9 @@ import pytest
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.defs.expiring import removing_config
 from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import AutomationSettings, Loaded
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings

@@ -5,9 +5,9 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import FlowName
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings

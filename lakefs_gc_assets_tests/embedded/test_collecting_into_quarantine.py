@@ -5,9 +5,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.cli.described_report import describe
 from lakefs_gc_assets.cli.status import summarize
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate

@@ -30,10 +30,10 @@ from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.definitions import build
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.quarantine import purging_config
 from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo, entries, refs_dump
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError, LakeFSError
 from lakefs_gc_assets.lakefs.api import parsing
 from lakefs_gc_assets.lakefs.api.errors import Answer, Call
@@ -27,7 +28,10 @@ from lakefs_gc_assets.lakefs.api.parsing import Fields
 from lakefs_gc_assets.settings import LakeFSSettings
 
 if TYPE_CHECKING:
-    from lakefs_gc_assets.lakefs.api.transport import Now
+    from lakefs_gc_assets.lakefs.api import transport
+else:
+    # It imports the SDK.
+    transport = deferred("lakefs_gc_assets.lakefs.api.transport")
 
 _PAGE = 1000
 _NO_RULES = "not found"
@@ -46,7 +50,7 @@ class LakeFSClient:
         self,
         settings: LakeFSSettings,
         repository: str,
-        clock: "Now",
+        clock: "transport.Now",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Makes no call yet. Raises ConfigurationError where the endpoint or the repository's name cannot be used."""
@@ -61,13 +65,11 @@ class LakeFSClient:
             tags_api,
         )
 
-        from lakefs_gc_assets.lakefs.api.transport import Caller
-
         if not repository:
             raise ConfigurationError("repository is not set: name the lakeFS repository to collect")
         self.server_clocks = ServerClocks()
         self._repository = repository
-        self._caller = Caller(settings, clock, self.server_clocks, sleep)
+        self._caller = transport.Caller(settings, clock, self.server_clocks, sleep)
         sdk = self._caller.sdk
         self._repositories = repositories_api.RepositoriesApi(sdk)
         self._configuration = config_api.ConfigApi(sdk)
