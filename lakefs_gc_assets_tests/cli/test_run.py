@@ -13,9 +13,9 @@ import yaml
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets import checks
-from lakefs_gc_assets.checks import Violation
 from lakefs_gc_assets.cli import opening, run
 from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.collector.checking import Violation
 from lakefs_gc_assets_tests.cli.invoked import (
     LAKEFS_SECRET,
     SECRET,
@@ -169,7 +169,9 @@ def test_a_step_that_fails(runs: GraphRuns, invoke: Invoke) -> None:
 
 @needs_recordings
 def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "too_young", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
+    monkeypatch.setattr(
+        checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)]
+    )
 
     result = invoke("run", "--sweep")
 

@@ -1,24 +1,28 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collection import commits, run_folder
 from lakefs_gc_assets.collection import plan as plans
 from lakefs_gc_assets.collection.lock import Lock
 from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collection.tables import LISTED
 from lakefs_gc_assets.collector import manifest as manifests
 from lakefs_gc_assets.collector import step as steps
 from lakefs_gc_assets.collector.frames import FRAMES, STEPS, UNCOMMITTED_DF
-from lakefs_gc_assets.collector.step import renewed
+from lakefs_gc_assets.collector.step import place_by_address, renewed
 from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.errors import LockLost, StorageError
 from lakefs_gc_assets.frames.io_manager import FrameIOManager
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets_tests.frames.frame_rows import listed
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, refused, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
@@ -327,3 +331,17 @@ def test_a_lost_lock_is_not_renewed(often: OpenRepository) -> None:
 
     assert said == ["it belongs to another run"]
     assert failing.renewals == 1
+
+
+def test_rows_return_to_the_window_of_their_address() -> None:
+    born = datetime(2026, 11, 20, tzinfo=UTC)
+    ids = xids.Generator(b"abcde", 7)
+    slices = [ids.descending(born - timedelta(days=days)) for days in (1, 40, 80)]
+    names = [f"data/{folder}/{ids.ascending(born)}" for folder in slices]
+    rows = [{**listed(name), "slice_window": "other"} for name in [*names, "root"]]
+
+    found = place_by_address(pa.RecordBatch.from_pylist(rows, schema=LISTED), "month")
+
+    windows = {row["address"]: row["slice_window"] for row in found.to_pylist()}
+    assert windows == {**dict(zip(names, ["2026-11", "2026-10", "2026-09"], strict=True)), "root": "legacy"}
+    assert found.schema == LISTED
