@@ -9,14 +9,14 @@ import pyarrow as pa
 
 from benchmarks import repositories
 from benchmarks.marks import Measure, at_least, figure
-from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collection.tables import LISTED, LIVE
-from lakefs_gc_assets.collector.frames import Frame, NoFigures
-from lakefs_gc_assets.collector.manifest import Manifest
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.configuration import SparkSettings, StoreSettings
-from lakefs_gc_assets.frames.files import FileWriter
-from lakefs_gc_assets.resources import SparkResource
+from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.frame.kinds import Frame, NoFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.defs.resources import SparkResource
+from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets.storage.opening import StoreOpener

@@ -4,16 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from lakefs_gc_assets import checks
-from lakefs_gc_assets.automation import expiring, following, jobs, schedules, undoing
-from lakefs_gc_assets.collection.clock import Clock, SystemClock
-from lakefs_gc_assets.configuration import Configuration, Loaded, default_file
-from lakefs_gc_assets.defs import assets
+from lakefs_gc_assets.collector.clock import Clock, SystemClock
+from lakefs_gc_assets.defs import assets, checks, expiring, jobs, quarantine, schedules, sensors
+from lakefs_gc_assets.defs.io_manager import FrameIOManager
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.repositories import load_all
+from lakefs_gc_assets.defs.resources import resources
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.frames.io_manager import FrameIOManager
-from lakefs_gc_assets.naming import Names
-from lakefs_gc_assets.repositories import load_all
-from lakefs_gc_assets.resources import resources
+from lakefs_gc_assets.settings import Configuration, Loaded, default_file
 
 
 def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
@@ -41,22 +39,22 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     settings = loaded.configuration.automation
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
-    expire, purge = expiring.expire_runs_job(names, settings), undoing.purge_job(names)
+    expire, purge = expiring.expire_runs_job(names, settings), quarantine.purge_job(names)
     given = resources(loaded, clock)
     elsewhere = []
     if loaded.configuration.emr_serverless.application_id:
         # Who has no such application does not wait for its libraries.
-        from lakefs_gc_assets.automation import emr_serverless
+        from lakefs_gc_assets.defs import emr
 
-        elsewhere.append(emr_serverless.collect_job(names, loaded))
+        elsewhere.append(emr.collect_job(names, loaded))
     return dg.Definitions(
         assets=assets.define(names),
         asset_checks=checks.define(names),
-        jobs=[collecting, opening, expire, undoing.restore_job(names), purge, *elsewhere],
+        jobs=[collecting, opening, expire, quarantine.restore_job(names), purge, *elsewhere],
         schedules=schedules.define(names, settings, opening, expire, purge),
         sensors=[
             jobs.launch_opened_runs(names, opening, collecting),
-            following.follow_deleted_report(names, settings, collecting),
+            sensors.follow_deleted_report(names, settings, collecting),
         ],
         resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),
     )

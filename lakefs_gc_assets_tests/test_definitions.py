@@ -3,12 +3,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collector.frames import FRAMES, STEPS
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, Configuration, Loaded, loaded_from
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.definitions import build, build_all, defs
+from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.partitions import RunPartitions
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Configuration, Loaded, loaded_from
 
 SECRET = "do-not-show-me"
 

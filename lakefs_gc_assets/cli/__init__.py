@@ -6,6 +6,7 @@ Each command is a module of this package, which is imported when somebody gives 
 
 import click
 
+from lakefs_gc_assets.cli.endings import MEANINGS
 from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup
 
 COMMANDS = {
@@ -43,12 +44,16 @@ COMMANDS = {
     ),
 }
 
+_STATUSES = "\n".join(["\b", "Exit status:", *(f"  {status:>3}  {meaning}" for status, meaning in MEANINGS.items())])
+
 
 @click.group(
     cls=LazyGroup,
     lazy_commands=COMMANDS,
+    epilog=_STATUSES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.version_option(package_name="lakefs-gc-assets", prog_name="lakefs-gc", message="%(prog)s %(version)s")
 def main() -> None:
     """Collects the garbage of a lakeFS repository: stored objects that nothing references any more.
 

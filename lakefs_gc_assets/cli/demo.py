@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.options import OBJECTS, RULES, STORE_URL, RuleSet
-from lakefs_gc_assets.demo import show
+from lakefs_gc_assets.embedded.demo import show
 
 
 @click.command()
@@ -22,4 +23,4 @@ def demo(rules: RuleSet, objects: int, store_url: str) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="lakefs-gc-demo-") as folder:
         if not show(Path(folder), rules, objects, Console(), store_url):
-            sys.exit(1)
+            sys.exit(Status.FAILED)

@@ -1,7 +1,7 @@
 """What a person wants to know of a run that came to its end."""
 
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.sizes import size
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.sizes import size
 
 
 def describe(found: Report) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from lakefs_gc_assets import interpreter
 from lakefs_gc_assets.cli.endings import one_line_errors
+from lakefs_gc_assets.spark.start import interpreter
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import click
 
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_to_look
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, Progress, loaded_configuration, show_progress
-from lakefs_gc_assets.collection import commits, policy_file, retention, retention_rules, rules_file, rules_in_force
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collection.retention import Readings
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import policy_file, retention, retention_rules, rules_file, rules_in_force
+from lakefs_gc_assets.collector.retention.retention import Readings
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.lakefs.api import LakeFSClient
-from lakefs_gc_assets.lakefs.facts import RetentionRules
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.settings import Loaded
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -31,7 +33,7 @@ def policy() -> None:
 def check(file: Path | None, repository: str | None, checked: Path | None) -> None:
     """Checks a policy file, by default the one of the configuration, and shows what it would keep.
 
-    Exit status 1 where it cannot be read, or where a sweep by it would be refused.
+    Exit status 3 where it cannot be read, 4 where a sweep by it would be refused.
     """
     if checked is not None:
         require_readable(checked)
@@ -39,7 +41,7 @@ def check(file: Path | None, repository: str | None, checked: Path | None) -> No
     for line in lines:
         click.echo(line)
     if refused:
-        sys.exit(1)
+        sys.exit(Status.REFUSED)
 
 
 @policy.command()
@@ -66,7 +68,7 @@ def set_rules(file: Path | None, repository: str | None, yes: bool, rules: Path)
     for line in proposal.lines:
         click.echo(line)
     if not yes and not click.confirm("Set these rules?"):
-        sys.exit(1)
+        sys.exit(Status.FAILED)
     proposal.accept()
     click.echo("the rules are set")
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets import purging
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
-from lakefs_gc_assets.purging import PurgePlan, Totals
-from lakefs_gc_assets.sizes import size
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs.purging import PurgePlan, Totals
 
 _SHOWN = 5
 
@@ -28,7 +29,7 @@ def purge(file: Path | None, repository: str | None, run_id: str | None, dry_run
     What is live is looked at anew first: what became live again is brought back, and then the next run is a clean one.
     Where it cannot be known what is live, nothing goes. May be repeated.
 
-    Exit status 0 if everything that was due is purged or brought back, 1 otherwise.
+    Exit status 0 if everything that was due is purged or brought back, 6 if not.
     """
     collector = open_collector(loaded_configuration(file, repository))
     if dry_run:
@@ -41,7 +42,7 @@ def purge(file: Path | None, repository: str | None, run_id: str | None, dry_run
         click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
     click.echo(str(totals))
     if not totals.well:
-        sys.exit(1)
+        sys.exit(Status.INCOMPLETE)
 
 
 def _describe(planned: PurgePlan) -> Iterator[str]:

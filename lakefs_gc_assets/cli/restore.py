@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
-from lakefs_gc_assets import restoring
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
-from lakefs_gc_assets.collection.restoring import Fate
-from lakefs_gc_assets.sizes import size
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.sizes import size
 
 _SHOWN = 20
 
@@ -37,21 +38,21 @@ def restore(file: Path | None, repository: str | None, run_id: str, addresses: t
     delete markers go that the run's receipts name, where they are still the newest version, and nothing else. May be
     repeated. The next run is a clean one.
 
-    Exit status 0 if every object is there again, 1 otherwise.
+    Exit status 0 if every object is there again, 6 if not.
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
     if dry_run:
-        for line in _describe(restoring.plan_restore(opened, run_id, addresses)):
+        for line in _describe(restore_run.plan_restore(opened, run_id, addresses)):
             click.echo(line)
         return
     counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"
-    for each in restoring.restore(opened, run_id, addresses, owner, show_progress):
+    for each in restore_run.restore(opened, run_id, addresses, owner, show_progress):
         counts[each.fate] += 1
         click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
     click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))
     if not all(fate.is_well for fate in counts):
-        sys.exit(1)
+        sys.exit(Status.INCOMPLETE)
 
 
 def _describe(planned: pa.Table) -> Iterator[str]:

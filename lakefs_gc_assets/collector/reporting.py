@@ -3,14 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakefs_gc_assets.collection import guards
-from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.guards import Mark
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.report import Report, ending
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frames import (
+from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     STORE_DF,
@@ -21,11 +16,17 @@ from lakefs_gc_assets.collector.frames import (
     StoredFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.guards import Mark
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report, ending
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
 
 
 @dataclass(frozen=True)
@@ -79,17 +80,24 @@ def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Amoun
     return Amounts(objects, sizes)
 
 
-def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carry | str, amounts: Amounts) -> Report:
-    """The report; `success` only where every deletion was accepted or none was asked for.
+def make_report(
+    step: Step[R],
+    outcomes: StoredFrame[DeletedFigures],
+    left: Carry | str,
+    amounts: Amounts,
+    failures: Verdict | None,
+) -> Report:
+    """The report; `success` only where every deletion was accepted, is known to be impossible, or none was asked for.
 
     Args:
         left: what the next run can build on, or why it cannot.
+        failures: what failed deletions mean; None for a dry run.
     """
     listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
     committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
     mark = mark_of(listed, uncommitted, committed, candidates)
     objects, sizes = amounts.objects, amounts.sizes
-    failed, plan, swept = objects[Outcome.FAILED], step.plan, outcomes.figures.swept
+    plan, swept = step.plan, outcomes.figures.swept
     return Report(
         run_id=plan.run_id,
         attempt=plan.attempt,
@@ -98,7 +106,7 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
         flow=plan.flow.value,
         previous_run=plan.previous_run,
         dry_run=not swept,
-        success=not failed,
+        success=failures is None or failures.success,
         ending=ending(swept, quarantines(step), objects),
         started_at=plan.started_at,
         ended_at=step.repository.clock.now(),
@@ -121,7 +129,8 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
             "late_arrivals": count_late_arrivals(step, candidates),
             "deleted": objects[Outcome.ACCEPTED],
             "quarantined": objects[Outcome.QUARANTINED],
-            "failed": failed,
+            "failed": objects[Outcome.FAILED],
+            "undeletable": len(failures.failing) if failures else 0,
             "kept_live": objects[Outcome.KEPT_LIVE],
         },
         object_bytes={
@@ -137,7 +146,10 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
         predecessor=plan.predecessor,
         carry=left if isinstance(left, Carry) else None,
         no_carry=left if isinstance(left, str) else None,
-        warnings=list_warnings(mark, candidates, committed, step.repository.settings, swept),
+        warnings=(
+            *list_warnings(mark, candidates, committed, step.repository.settings, swept),
+            *([failures.warning] if failures and failures.warning else []),
+        ),
     )
 
 

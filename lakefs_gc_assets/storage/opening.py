@@ -5,12 +5,12 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local import LocalStore
-from lakefs_gc_assets.storage.s3 import S3Store
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.s3.store import S3Store
 
 _opened: dict[tuple[int, "StoreOpener"], ObjectStore] = {}
 _opening = threading.Lock()
@@ -25,11 +25,11 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
             return S3Store(settings, namespace.location)
         # Who has no such store does not wait for its libraries.
         case "gs":
-            from lakefs_gc_assets.storage.gcs import GCSStore
+            from lakefs_gc_assets.storage.gcs.store import GCSStore
 
             return GCSStore(settings, namespace.location)
         case "azure":
-            from lakefs_gc_assets.storage.azure import AzureStore
+            from lakefs_gc_assets.storage.azure.store import AzureStore
 
             return AzureStore(settings, namespace)
         case "local":

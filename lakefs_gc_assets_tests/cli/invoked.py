@@ -9,7 +9,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 Invoke = Callable[..., Result]
@@ -28,9 +29,9 @@ def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     return lambda *arguments: CliRunner().invoke(main, arguments)
 
 
-def assert_one_line(result: Result, *parts: str) -> None:
+def assert_one_line(result: Result, *parts: str, status: Status = Status.FAILED) -> None:
     """One line on standard error that says what is wrong, and nothing else anywhere."""
-    assert result.exit_code == 1
+    assert result.exit_code == status
     assert result.stdout == ""
     lines = result.stderr.splitlines()
     assert len(lines) == 1, lines

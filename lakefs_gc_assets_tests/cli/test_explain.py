@@ -9,14 +9,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.explain import verdict
-from lakefs_gc_assets.collection import receipts, run_folder
-from lakefs_gc_assets.collection.explanation import Decision, Explanation
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.tables import RECEIPTS
+from lakefs_gc_assets.collector.explain import Decision, Explanation
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 
@@ -146,7 +148,7 @@ def test_addresses_in_full(made: RetainedRepository, explain: Invoke) -> None:
     assert lines(explain(f"local://repo/{relative}")) == lines(explain(relative))
     for outside in ("local://other/data/x", "s3://bucket/repo/data/x"):
         result = explain(outside)
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
         assert f"{outside} lies outside of local://repo/" in result.stderr
 
 

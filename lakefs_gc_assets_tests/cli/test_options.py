@@ -5,7 +5,8 @@ import re
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests.cli.invoked import SECRET, Invoke, assert_one_line, invoke, write
 
 __all__ = ["invoke"]
@@ -31,7 +32,9 @@ def test_each_command_says_what_it_does(invoke: Invoke, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["run", "status"])
 def test_without_a_configuration(invoke: Invoke, command: str) -> None:
-    assert_one_line(invoke(command), "no configuration: give --config, set LAKEFS_GC_CONFIG")
+    assert_one_line(
+        invoke(command), "no configuration: give --config, set LAKEFS_GC_CONFIG", status=Status.CONFIGURATION
+    )
 
 
 @pytest.mark.parametrize("command", ["run", "status"])
@@ -53,11 +56,13 @@ def test_without_a_configuration(invoke: Invoke, command: str) -> None:
 def test_a_configuration_that_is_wrong(invoke: Invoke, command: str, content: str, parts: list[str]) -> None:
     write(content, "x.yaml")
 
-    assert_one_line(invoke(command, "--config", "x.yaml"), *parts)
+    assert_one_line(invoke(command, "--config", "x.yaml"), *parts, status=Status.CONFIGURATION)
 
 
 def test_a_configuration_file_that_is_missing(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_one_line(invoke("run", "--config", "nowhere.yaml"), "nowhere.yaml", "No such file")
+    assert_one_line(
+        invoke("run", "--config", "nowhere.yaml"), "nowhere.yaml", "No such file", status=Status.CONFIGURATION
+    )
 
     monkeypatch.setenv(CONFIGURATION_VARIABLE, "elsewhere.yaml")
-    assert_one_line(invoke("status"), "elsewhere.yaml", "No such file")
+    assert_one_line(invoke("status"), "elsewhere.yaml", "No such file", status=Status.CONFIGURATION)

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
@@ -68,7 +69,7 @@ class TestShow:
         for days in (-1, 2**31 - 1):
             made.rules(days)
             result = invoke("show")
-            assert (result.exit_code, result.stdout) == (1, "")
+            assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
             assert "retention rules: default_retention_days is" in result.stderr.splitlines()[-1]
 
     def test_zero_is_said_first(self, made: RetainedRepository) -> None:
@@ -111,7 +112,7 @@ class TestCheck:
         monkeypatch.chdir(tmp_path)
         Path("new.yaml").write_text("default: 2w\nbranches:\n  main: 7\n")
         result = invoke("check", "new.yaml")
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
         assert result.stderr == (
             "lakefs-gc: new.yaml, line 3: 7 has no unit: write 7d for days, 7h for hours or 7w for weeks\n"
         )
@@ -119,7 +120,7 @@ class TestCheck:
     def test_branches_that_do_not_exist(self, made: RetainedRepository) -> None:
         Path("new.yaml").write_text("branches:\n  mian: 2w\n")
         result = invoke("check", "new.yaml")
-        assert result.exit_code == 1
+        assert result.exit_code == Status.REFUSED
         assert "WARNING: the policy's rule of mian, line 2: there is no such branch" in result.stdout
         assert "a sweep would be refused: guard rules of unknown branches" in result.stdout
         made.configuration(allow_rules_of_unknown_branches=True)
@@ -187,7 +188,7 @@ class TestSet:
         before = self.stated(made)
         Path("rules.json").write_text(text)
         result = invoke("set", "rules.json", "--yes")
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
         assert words in result.stderr.splitlines()[-1]
         assert self.stated(made) == before
 

@@ -9,20 +9,21 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collection import lock, planning
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.predecessor import NoPredecessor
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collection.sweep import Sweep
-from lakefs_gc_assets.configuration import load
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.collector import lock, planning
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.running import opened
+from lakefs_gc_assets.settings import load
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.collection.past_runs import DAY, NOW, began, ended
-from lakefs_gc_assets_tests.collection.scripted import HandClock
-from lakefs_gc_assets_tests.collection.test_receipts import candidates
+from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended
+from lakefs_gc_assets_tests.collector.scripted import HandClock
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.s3_server import SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
@@ -126,7 +127,7 @@ def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) ->
 
     result = restore("--run-id", deleted.run_id)
 
-    assert result.exit_code == 1
+    assert result.exit_code == Status.INCOMPLETE
     lines = result.stdout.splitlines()
     assert f"{deleted.addresses[0]}: still gone: the delete marker of the run is not the newest version" in lines
     assert lines[-1] == "1 restored, 1 still gone"
@@ -134,17 +135,19 @@ def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "said", "status"),
     [
-        (("--run-id", "c" * 20), "has no plan in this repository"),
-        (("--run-id", "{run}", "--address", "data/x/y"), "did not delete 'data/x/y'"),
-        (("--run-id", "{run}", "--address", "s3://elsewhere/data/x/y"), "lies outside of"),
+        (("--run-id", "c" * 20), "has no plan in this repository", Status.FAILED),
+        (("--run-id", "{run}", "--address", "data/x/y"), "did not delete 'data/x/y'", Status.FAILED),
+        (("--run-id", "{run}", "--address", "s3://elsewhere/data/x/y"), "lies outside of", Status.CONFIGURATION),
     ],
 )
-def test_what_cannot_be_meant_changes_nothing(deleted: Deleted, arguments: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_changes_nothing(
+    deleted: Deleted, arguments: tuple[str, ...], said: str, status: Status
+) -> None:
     result = restore(*(argument.replace("{run}", deleted.run_id) for argument in arguments))
 
-    assert result.exit_code == 1
+    assert result.exit_code == status
     assert said in result.stderr and result.stderr.count("\n") == 1
     assert deleted.statuses() == [410, 410]
     assert lock.holder(deleted.repository.store) is None
@@ -158,7 +161,7 @@ def test_a_collection_under_way_is_not_disturbed(deleted: Deleted) -> None:
 
     result = restore("--run-id", deleted.run_id)
 
-    assert result.exit_code == 1
+    assert result.exit_code == Status.LOCKED
     assert "another collects this repository" in result.stderr
     assert deleted.statuses() == [410, 410]
     held.check()

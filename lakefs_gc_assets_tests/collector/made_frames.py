@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collector.frames import (
+from lakefs_gc_assets.collector.frame.files import FileWriter, nullable
+from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     STORE_DF,
@@ -19,11 +19,11 @@ from lakefs_gc_assets.collector.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.frames.files import FileWriter, nullable
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collection.past_runs import NOW
+from lakefs_gc_assets_tests.collector.past_runs import NOW
 
 LISTED_FIGURES = StoredFigures(
     flow="clean",

@@ -2,16 +2,16 @@
 
 from typing import Any, cast
 
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Note, Step
-from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collection.scripted import HandClock, ScriptedApi
-from lakefs_gc_assets_tests.collection.test_plan import PLAN
+from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
 
 
 def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:

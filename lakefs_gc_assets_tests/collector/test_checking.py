@@ -11,8 +11,8 @@ from lakefs_gc_assets.collector.checking import (
     find_losses,
     find_young_candidates,
 )
-from lakefs_gc_assets.collector.frames import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF
-from lakefs_gc_assets.configuration import StoreSettings
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector import made_frames
@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.collector.made_frames import (
     frame_of_rows,
     made_frame,
 )
-from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 ENGINE = ArrowEngine()
 CUTOFF = datetime(2026, 11, 20, tzinfo=UTC)

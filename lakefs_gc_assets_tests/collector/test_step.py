@@ -9,23 +9,24 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collection import commits, run_folder
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collection.tables import LISTED
-from lakefs_gc_assets.collector import manifest as manifests
+from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import step as steps
-from lakefs_gc_assets.collector.frames import FRAMES, STEPS, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import place_by_address, renewed
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.errors import LockLost, StorageError
-from lakefs_gc_assets.frames.io_manager import FrameIOManager
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets_tests.frames.frame_rows import listed
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, refused, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
+from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 __all__ = ["replaying"]
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import demo, running
-from lakefs_gc_assets.collection import report
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.collector import recheck
+from lakefs_gc_assets.collector import recheck, report
+from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets_tests.embedded import clients
 

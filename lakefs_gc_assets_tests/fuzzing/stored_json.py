@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from lakefs_gc_assets.collection import lock
-from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collection.plan import Flow, Plan
-from lakefs_gc_assets.collection.report import Ending, Report
-from lakefs_gc_assets.collector.frames import COMMITTED_DF, CommittedFigures
-from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, CommittedFigures
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets_tests.fuzzing.mutation import mutated, mutated_json
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 

@@ -8,13 +8,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.incremental import leaving
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
-from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 BORN = datetime(2026, 10, 1, tzinfo=UTC)
 ISSUE = xids.Generator(b"12345", 0)

@@ -6,16 +6,14 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
-from lakefs_gc_assets.sources.failures import from_worker
 from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark.errors import from_worker
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
 COUNT = pa.schema([pa.field("number", pa.int64())])
-ITEMS = st.lists(st.integers(0, 1000), max_size=50)
 
 
 def squares(item: int) -> Iterator[pa.RecordBatch]:

@@ -9,11 +9,12 @@ from typing import Generic
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import digests, hidden
-from lakefs_gc_assets.collection.eligibility import PLAIN_ETAG, Kept
-from lakefs_gc_assets.collection.hidden import Question
-from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LISTED
+from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG, Kept
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
+from lakefs_gc_assets.collector.live import hidden
+from lakefs_gc_assets.collector.live.hidden import Question
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.storage.opening import StoreOpener
 

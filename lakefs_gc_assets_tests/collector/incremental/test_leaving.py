@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.incremental.leaving import (
     CarriedCounts,
     count_carried,
@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.incremental.leaving import (
 )
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 ENGINE = ArrowEngine()
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

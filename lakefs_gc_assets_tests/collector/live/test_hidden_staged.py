@@ -10,19 +10,21 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collection import commits, digests
-from lakefs_gc_assets.collection.eligibility import Kept
-from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine
+from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden, know_contents
-from lakefs_gc_assets.lakefs import ranges, xids
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.made_steps import made_step
-from lakefs_gc_assets_tests.frames.frame_rows import listed
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, replays
 from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
+from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 pytestmark = needs_recordings
 
