@@ -215,7 +215,12 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
 @needs_recordings
 @pytest.mark.parametrize(
     ("begins", "ended_in"),
-    [("prepare_uncommited", "uncommitted_df"), ("/dump", "committed_df"), ("between steps", "committed_df")],
+    [
+        ("prepare_uncommited", "uncommitted_df"),
+        ("/dump", "committed_df"),
+        ("between steps", "uncommitted_df_shape"),
+        ("as a step begins", "committed_df"),
+    ],
 )
 def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, begins: str, ended_in: str
@@ -229,14 +234,21 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
             gone.append(target)
         return refused(503, "away for maintenance") if gone else None
 
-    handle_output = FrameIOManager.handle_output
+    handle_output, load_input = FrameIOManager.handle_output, FrameIOManager.load_input
 
-    def going(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
+    def after_an_output(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         handle_output(self, context, obj)
         if begins == "between steps" and obj.name == "uncommitted_df":
             gone.append(obj.name)
 
-    monkeypatch.setattr(FrameIOManager, "handle_output", going)
+    def after_an_input(self: FrameIOManager, context: dg.InputContext) -> StoredFrame[Any]:
+        found = load_input(self, context)
+        if begins == "as a step begins" and context.step_context.step.key == ended_in:
+            gone.append(found.name)
+        return found
+
+    monkeypatch.setattr(FrameIOManager, "handle_output", after_an_output)
+    monkeypatch.setattr(FrameIOManager, "load_input", after_an_input)
     runs.server.fault = fault
 
     result = runs.make(opened)

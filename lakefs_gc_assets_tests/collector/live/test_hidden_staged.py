@@ -57,8 +57,8 @@ class Head:
         engine = engine or ArrowEngine()
         step = made_step(engine, replace(self.repository, settings=settings))
         candidates = engine.table(pa.Table.from_pylist(list(rows), schema=SCHEMA))
-        found = clear_hidden(step, candidates, self.heads, SCHEMA)
-        return set(engine.collect(found.candidates).column("address").to_pylist()), found
+        with clear_hidden(step, candidates, self.heads, SCHEMA) as found:
+            return set(engine.collect(found.candidates).column("address").to_pylist()), found
 
     def stage(self) -> None:
         """Lets the server say that the copy is what the path means on the branch."""
