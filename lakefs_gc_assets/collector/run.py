@@ -11,6 +11,7 @@ Each step stores one frame, which the next one reads: a run that is broken off g
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -196,25 +197,24 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
         reasons = count_reasons(engine, unreferenced)
         eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
-        cleared = Cleared(eligible)
-        if reasons.eligible:
-            cleared = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
-        sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
-        strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
-        written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
-        step.complete(UNRECOGNISED_DF, NoFigures(), written)
-        gap = found_gap()
-        figures = CandidateFigures(
-            kept={**reasons.kept, **cleared.kept},
-            paths_asked=cleared.asked,
-            missing=gap.missing,
-            expected=gap.expected,
-            missing_examples=gap.examples,
-            lost=gap.lost,
-            lost_examples=gap.lost_examples,
-        )
-        written = step.write(CANDIDATES_DF, cleared.candidates)
-        stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
+        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
+        with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
+            sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
+            strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
+            written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
+            step.complete(UNRECOGNISED_DF, NoFigures(), written)
+            gap = found_gap()
+            figures = CandidateFigures(
+                kept={**reasons.kept, **cleared.kept},
+                paths_asked=cleared.asked,
+                missing=gap.missing,
+                expected=gap.expected,
+                missing_examples=gap.examples,
+                lost=gap.lost,
+                lost_examples=gap.lost_examples,
+            )
+            written = step.write(CANDIDATES_DF, cleared.candidates)
+            stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
     found = mark_of(listed, uncommitted, committed, stored)
     guards.require_live_set(found)
     for warning in guards.tripped(found, step.repository.settings):

@@ -14,9 +14,9 @@ import yaml
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.collector.checking import Violation
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.defs import checks
-from lakefs_gc_assets.defs.checks import Violation
 from lakefs_gc_assets_tests.cli.invoked import (
     LAKEFS_SECRET,
     SECRET,
@@ -163,7 +163,9 @@ def test_a_step_that_fails(runs: GraphRuns, invoke: Invoke) -> None:
 
 @needs_recordings
 def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "too_young", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
+    monkeypatch.setattr(
+        checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)]
+    )
 
     result = invoke("run", "--sweep")
 

@@ -8,6 +8,7 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.frame.kinds import DeletedFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes
@@ -98,11 +99,11 @@ def test_a_listing_that_lacks_what_branches_hold_is_not_swept(runs: GraphRuns) -
 def test_a_long_sweep_rechecks_until_nothing_is_left(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = sorted(truth_classes("chain/1")[GARBAGE])
     left: list[int] = []
-    ask, sweep_once = passes.find_live_again, passes.sweep_once
+    sweep_once = passes.sweep_once
 
     def counted(step: Step[Rows]) -> Rows:
         left.append(len(garbage) - len(runs.server.deleted))
-        return ask(step)
+        return find_live_again(step)
 
     def four_at_a_time(step: Step[Rows], remaining: Rows, count: int) -> StoredFrame[DeletedFigures]:
         return sweep_once(step, dataframe_of(remaining).orderBy("address").limit(4).persist(), count)

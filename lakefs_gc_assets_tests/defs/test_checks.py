@@ -1,20 +1,18 @@
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
-from lakefs_gc_assets.frames import manifest as manifests
-from lakefs_gc_assets.frames.manifest import FrameFile
-from lakefs_gc_assets.frames.spark import SCHEMAS, StoredFrame
 from pandera.config import config_context
 from pyspark.sql import DataFrame, SparkSession
 
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.defs.checks import broken_rules, not_disjoint, shape_violations, too_young
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.defs.checks import broken_rules, shape_violations
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
@@ -24,7 +22,6 @@ from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, table_fil
 __all__ = ["replaying"]
 
 Change = Callable[[pa.Table], pa.Table]
-CUTOFF = datetime(2026, 11, 20, tzinfo=UTC)
 GOOD: dict[str, dict[str, Any]] = {
     "store_df": listed("data/a"),
     "uncommitted_df": live("data/a"),
@@ -45,7 +42,7 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def frame(spark: SparkSession, name: str, *rows: dict[str, Any]) -> DataFrame:
-    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=nullable(SCHEMAS[name])))
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=nullable(FRAMES[name].schema)))
 
 
 def rules(rows: DataFrame, name: str) -> set[str]:
@@ -68,12 +65,12 @@ def test_a_column_that_nobody_described_is_told(spark: SparkSession, name: str) 
 
 @pytest.mark.parametrize(
     ("name", "column"),
-    [(name, column.name) for name, schema in SCHEMAS.items() if name in MODELS for column in schema],
+    [(name, column.name) for name in MODELS for column in FRAMES[name].schema],
 )
 def test_a_null_is_told_where_none_may_be(spark: SparkSession, name: str, column: str) -> None:
     rows = frame(spark, name, GOOD[name], {**GOOD[name], column: None})
 
-    expected = set() if SCHEMAS[name].field(column).nullable else {"SCHEMA: SERIES_CONTAINS_NULLS"}
+    expected = set() if FRAMES[name].schema.field(column).nullable else {"SCHEMA: SERIES_CONTAINS_NULLS"}
     assert rules(rows, name) == expected
 
 
@@ -132,37 +129,6 @@ def test_the_environment_cannot_turn_the_checks_off(spark: SparkSession) -> None
         assert rules(frame(spark, "store_df", {**GOOD["store_df"], "size": -1}), "store_df")
 
 
-def test_candidates_that_are_live_are_told(spark: SparkSession) -> None:
-    candidates = frame(spark, "candidates", *(listed(f"data/{number}") for number in range(60)))
-    live_rows = frame(spark, "committed_df", *(live(f"data/{number}") for number in range(25, 90)), live("data/25"))
-
-    (violation,) = not_disjoint(candidates, live_rows, "committed_df")
-
-    assert (violation.rule, violation.rows) == ("disjoint from committed_df", 35)
-    assert len(set(violation.detail.split(", "))) == 20
-    assert not_disjoint(candidates.where("address < 'data/2'"), live_rows, "committed_df") == []
-
-
-@pytest.mark.parametrize(
-    ("change", "young"),
-    [
-        ({}, False),
-        ({"last_modified": CUTOFF}, True),
-        ({"last_modified": CUTOFF - timedelta(microseconds=1)}, False),
-        ({"issued_at": CUTOFF}, True),
-        ({"issued_at": CUTOFF - timedelta(microseconds=1)}, False),
-        ({"issued_at": None}, False),
-        ({"issued_at": None, "last_modified": CUTOFF}, True),
-    ],
-)
-def test_candidates_as_young_as_the_cutoff_are_told(spark: SparkSession, change: dict[str, Any], young: bool) -> None:
-    plan = cast(Plan, SimpleNamespace(cutoff=CUTOFF))
-
-    found = too_young(frame(spark, "candidates", listed("data/a", **change), listed("data/b")), plan)
-
-    assert [violation.rows for violation in found] == ([1] if young else [])
-
-
 @pytest.fixture
 def runs(replaying: Replaying) -> GraphRuns:
     return replaying("chain/1", deletes="overlay", sweep=True, max_candidate_share=1)
@@ -172,7 +138,7 @@ def poison(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, after: str, frame_n
     """Replaces a frame by another one, manifest and all, between an asset and its checks."""
     handle_output = FrameIOManager.handle_output
 
-    def poisoning(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame) -> None:
+    def poisoning(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         handle_output(self, context, obj)
         if obj.name == after:
             store, run_id = runs.repository.store, obj.manifest.span.run_id
@@ -315,4 +281,5 @@ def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
         "candidates.disjoint": True,
         "candidates.older_than_cutoff": True,
         "candidates.live_set": True,
+        "candidates.nothing_deleted_is_live": True,
     }

@@ -23,11 +23,7 @@ __all__ = ["bucket", "replaying", "s3_server"]
 
 
 def stored(
-    s3_server: S3Server,
-    bucket: str,
-    rows: list[dict[str, object]],
-    frame: Frame[F],
-    figures: F,
+    s3_server: S3Server, bucket: str, rows: list[dict[str, object]], frame: Frame[F], figures: F
 ) -> StoredFrame[F]:
     opener = StoreOpener(s3_server.settings(), f"s3://{bucket}/repo/")
     writer = FileWriter(opener.open(), "frame/", frame.schema)

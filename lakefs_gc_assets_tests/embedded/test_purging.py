@@ -13,8 +13,6 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from lakefs_gc_assets.assets.live import Uncommitted
-from lakefs_gc_assets.assets.step import Step
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
@@ -24,11 +22,13 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine import check, move, restore_record
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.quarantine import purging_config
@@ -40,6 +40,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.embedded import clients
@@ -254,15 +255,14 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
     quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[None] = []
-    prepare = Uncommitted.prepare
 
-    def meanwhile(run: Step) -> Uncommitted:
+    def meanwhile(step: Step[Rows]) -> Uncommitted[Rows]:
         looks.append(None)
         if len(looks) == 2:
             branch_on(quarantined, quarantined.old)
-        return prepare(run)
+        return prepare_uncommitted(step)
 
-    monkeypatch.setattr(Uncommitted, "prepare", meanwhile)
+    monkeypatch.setattr(check, "prepare_uncommitted", meanwhile)
     result = quarantined.command("--run-id", quarantined.expired)
 
     assert result.exit_code == 0, result.output
@@ -272,16 +272,14 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
 def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
     quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = Uncommitted.prepare
-
-    def and_then_the_branch_goes(run: Step) -> Uncommitted:
-        prepared = prepare(run)
+    def and_then_the_branch_goes(step: Step[Rows]) -> Uncommitted[Rows]:
+        prepared = prepare_uncommitted(step)
         path = f"/repositories/{quarantined.repository}/branches/back"
         clients.call(quarantined.server, "DELETE", path)
         return prepared
 
     branch_on(quarantined, quarantined.old)
-    monkeypatch.setattr(Uncommitted, "prepare", and_then_the_branch_goes)
+    monkeypatch.setattr(check, "prepare_uncommitted", and_then_the_branch_goes)
     result = quarantined.command("--run-id", quarantined.expired)
 
     assert result.exit_code == 0, result.output

@@ -100,10 +100,10 @@ class LiveCheck(Generic[R]):
         rest = engine.without_exactly(copies, live, len(self._live))
         if not engine.count(rest):
             return
-        cleared = clear_hidden(step, rest, found.own.heads, COPIES)
-        if not cleared.kept:
-            return
-        left = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))
-        kept = frozenset(engine.collect(left).column("address").to_pylist())
+        with clear_hidden(step, rest, found.own.heads, COPIES) as cleared:
+            if not cleared.kept:
+                return
+            left = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))
+            kept = frozenset(engine.collect(left).column("address").to_pylist())
         self._live |= kept & cleared.live
         self._unsure = kept - cleared.live
