@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic
 
+from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
@@ -67,6 +68,7 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
         )
         for each in repositories
     )
+    preparations.note(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
     addresses = [
         step.references(each).uncommitted(found.files) for each, found in zip(repositories, prepared, strict=True)
     ]
