@@ -41,10 +41,11 @@ lock: $(INSTALLED) ## Writes requirements.lock anew from pyproject.toml (LOCK_FL
 	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock --quiet $(LOCK_FLAGS)
 
-lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
+lint: $(INSTALLED) ## Checks style, types, which way imports go, and that Dagster can load the project
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/dg check toml
 	$(BIN)/dg check defs
 	$(BIN)/python -m dagster definitions validate -w workspace.yaml
