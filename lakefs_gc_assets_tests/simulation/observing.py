@@ -13,7 +13,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector import run, sightings
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving
 from lakefs_gc_assets.collector.incremental.checkpoint import Carry
@@ -136,7 +136,7 @@ def _sights(select_old_enough: Callable[..., Any]) -> Callable[..., Any]:
                 noted.update(batch.column("address").to_pylist())
                 yield batch
 
-        schema = pa.schema([pa.field("address", pa.string()), sightings.SIGHTINGS.field("first_listed_at")])
+        schema = pa.schema([pa.field("address", pa.string()), SIGHTINGS.field("first_listed_at")])
         chosen = engine.select(select_old_enough(engine, rows, moment), *schema.names)
         return engine.map_batches(chosen, note, schema)
 
