@@ -23,7 +23,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 
 BUCKET = "bench"
 AGE = timedelta(days=20)

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
-from lakefs_gc_assets.collection.tables import LISTED, SIGHTINGS, TIME
+from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
+from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS, TIME
 from lakefs_gc_assets.lakefs.layout import Layout
 
 Batches = Iterator[pa.RecordBatch]

@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 import yaml
 
-from lakefs_gc_assets import running
-from lakefs_gc_assets.collector.frames import STEPS
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, EMRServerlessSettings, loaded_from
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, EMRServerlessSettings, loaded_from
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
 from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, USER, needs_postgres, postgres
 from lakefs_gc_assets_tests.recordings import needs_recordings
@@ -86,7 +86,7 @@ def test_the_images_have_what_settings_point_to() -> None:
     text = (FOLDER / "Containerfile").read_text()
     folder, _, name = EMRServerlessSettings().entry_point.removeprefix("local://").rpartition("/")
     assert f"WORKDIR {folder}\n" in text
-    assert f"cp lakefs_gc_assets/{name} {name}" in text
+    assert f"cp lakefs_gc_assets/defs/{name} {name}" in text
     mounts = manifest()["Deployment", "lakefs-gc-code"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert f"{CONFIGURATION_VARIABLE}={mounts[0]['mountPath']}/lakefs-gc.yaml" in text
     assert f"DAGSTER_HOME={Path(mounts[1]['mountPath']).parent}" in text

@@ -10,6 +10,18 @@ from lakefs_gc_assets.cli.endings import MEANINGS
 from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup
 
 COMMANDS = {
+    "approve": LazyCommand(
+        "lakefs_gc_assets.cli.approve:approve",
+        "Deletes what an earlier dry run found, after a look whether it is live by now.",
+        "lakefs_gc_assets.cli.early_spark:start_as_configured",
+    ),
+    "candidates": LazyCommand(
+        "lakefs_gc_assets.cli.candidates:candidates",
+        "Lists what a run found to be garbage: what a sweep deletes.",
+    ),
+    "deleted": LazyCommand(
+        "lakefs_gc_assets.cli.deleted:deleted", "Lists what became of each object that a run was to delete."
+    ),
     "demo": LazyCommand(
         "lakefs_gc_assets.cli.demo:demo",
         "Shows a whole collection of a sample repository on an embedded lakeFS server.",

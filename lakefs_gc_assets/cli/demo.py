@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.options import OBJECTS, RULES, STORE_URL, RuleSet
-from lakefs_gc_assets.demo import show
+from lakefs_gc_assets.embedded.demo import show
 
 
 @click.command()

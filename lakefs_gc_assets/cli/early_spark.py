@@ -5,10 +5,10 @@ from contextlib import suppress
 
 import click
 
-from lakefs_gc_assets import spark_session
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration
-from lakefs_gc_assets.configuration import SparkSettings
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark import session as spark_session
 
 _HELP = frozenset({"-h", "--help"})
 

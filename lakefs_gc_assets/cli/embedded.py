@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.options import FOLDER, OBJECTS, RULES, STORE_URL, RuleSet
-from lakefs_gc_assets.playground import playground
+from lakefs_gc_assets.embedded.playground import playground
 
 
 @click.command()

@@ -7,9 +7,9 @@ import click
 
 from lakefs_gc_assets.cli.opening import open_to_look
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
-from lakefs_gc_assets.collection import explanation
-from lakefs_gc_assets.collection.explanation import Explanation, Holder
-from lakefs_gc_assets.collection.receipts import GONE, Outcome
+from lakefs_gc_assets.collector import explain as collector_explain
+from lakefs_gc_assets.collector.explain import Explanation, Holder
+from lakefs_gc_assets.collector.sweep.receipts import GONE, Outcome
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.layout import Layout
 
@@ -37,7 +37,7 @@ def explain(file: Path | None, repository: str | None, address: str) -> None:
     is read.
     """
     opened = open_to_look(loaded_configuration(file, repository))
-    for line in describe(explanation.explain(opened, address, opened.clock.now(), show_progress)):
+    for line in describe(collector_explain.explain(opened, address, opened.clock.now(), show_progress)):
         click.echo(line)
 
 

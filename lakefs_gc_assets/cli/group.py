@@ -1,6 +1,5 @@
 """A group of commands that imports a command's module when the command is given, and says its errors in one line."""
 
-import importlib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,8 +7,9 @@ from typing import Any
 
 import click
 
-from lakefs_gc_assets import interpreter
 from lakefs_gc_assets.cli.endings import one_line_errors
+from lakefs_gc_assets.deferred import imported
+from lakefs_gc_assets.spark.start import interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class LazyCommand:
 
     def load(self) -> click.Command:
         """Imports the command."""
-        command = _imported(self.target)
+        command = imported(self.target)
         assert isinstance(command, click.Command)
         return command
 
     def begin(self, arguments: list[str]) -> None:
         """Begins what takes long, so that it goes on while the command's module is imported."""
         if self.before is not None:
-            begin: Callable[[list[str]], None] = _imported(self.before)
+            begin: Callable[[list[str]], None] = imported(self.before)
             begin(arguments)
 
 
@@ -76,8 +76,3 @@ class LazyGroup(click.Group):
         warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
         with one_line_errors():
             return super().invoke(ctx)
-
-
-def _imported(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import Loaded
-from lakefs_gc_assets.resources import Collector
-from lakefs_gc_assets.running import opened
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.settings import Loaded
 
 
 def open_collector(loaded: Loaded) -> Collector:

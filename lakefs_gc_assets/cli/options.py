@@ -7,15 +7,9 @@ from typing import Literal
 
 import click
 
-from lakefs_gc_assets.configuration import (
-    CONFIGURATION_VARIABLE,
-    DEFAULT_FILE,
-    Configuration,
-    Loaded,
-    default_file,
-)
+from lakefs_gc_assets.defs.repositories import load_all, named
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.repositories import load_all, named
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, DEFAULT_FILE, Configuration, Loaded, default_file
 
 Progress = Callable[[str], None]
 """Is told each line as it happens."""

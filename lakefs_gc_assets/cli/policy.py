@@ -9,13 +9,14 @@ import click
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_to_look
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, Progress, loaded_configuration, show_progress
-from lakefs_gc_assets.collection import commits, policy_file, retention, retention_rules, rules_file, rules_in_force
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collection.retention import Readings
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import policy_file, retention, retention_rules, rules_file, rules_in_force
+from lakefs_gc_assets.collector.retention.retention import Readings
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.lakefs.api import LakeFSClient
-from lakefs_gc_assets.lakefs.facts import RetentionRules
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.settings import Loaded
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets import purging
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
-from lakefs_gc_assets.purging import PurgePlan, Totals
-from lakefs_gc_assets.sizes import size
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs.purging import PurgePlan, Totals
 
 _SHOWN = 5
 

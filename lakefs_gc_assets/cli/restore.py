@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
-from lakefs_gc_assets import restoring
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
-from lakefs_gc_assets.collection.restoring import Fate
-from lakefs_gc_assets.sizes import size
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.sizes import size
 
 _SHOWN = 20
 
@@ -42,12 +42,12 @@ def restore(file: Path | None, repository: str | None, run_id: str, addresses: t
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
     if dry_run:
-        for line in _describe(restoring.plan_restore(opened, run_id, addresses)):
+        for line in _describe(restore_run.plan_restore(opened, run_id, addresses)):
             click.echo(line)
         return
     counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"
-    for each in restoring.restore(opened, run_id, addresses, owner, show_progress):
+    for each in restore_run.restore(opened, run_id, addresses, owner, show_progress):
         counts[each.fate] += 1
         click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
     click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.described_report import describe
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, Progress, loaded_configuration, show_progress
-from lakefs_gc_assets.collection import report
-from lakefs_gc_assets.collection.clock import Clock, SystemClock
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.clock import Clock, SystemClock
+from lakefs_gc_assets.collector.described_report import describe
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.defs.running import execute, instance, opened
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.running import execute, instance, opened
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets import purging
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration
-from lakefs_gc_assets.collection import lock, report, run_folder
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.running import one_line
-from lakefs_gc_assets.sizes import size
+from lakefs_gc_assets.collector import lock, report
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs.running import one_line
 
 
 @click.command()

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.options import FOLDER, OBJECTS, RULES, RuleSet
-from lakefs_gc_assets.playground import dagster_ui, playground
+from lakefs_gc_assets.embedded.playground import dagster_ui, playground
 
 
 @click.command()

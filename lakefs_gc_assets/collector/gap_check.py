@@ -12,13 +12,13 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import carry
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frames import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.inherited import open_inherited
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
@@ -61,7 +61,7 @@ def find_gap(
     collected by lakeFS's own retention.
     """
     engine = step.engine
-    slices = carry.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
+    slices = checkpoint.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
     if not slices:
         return Gap(0, 0)
     expected = partial(select_expected, engine, slices=slices, cutoff=step.plan.cutoff)

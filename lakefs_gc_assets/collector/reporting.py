@@ -3,15 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakefs_gc_assets.collection import guards
-from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.guards import Mark
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.report import Report, ending
-from lakefs_gc_assets.collection.undeletable import Verdict
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frames import (
+from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     STORE_DF,
@@ -22,11 +16,17 @@ from lakefs_gc_assets.collector.frames import (
     StoredFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.guards import Mark
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report, ending
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
 
 
 @dataclass(frozen=True)

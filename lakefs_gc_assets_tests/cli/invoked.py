@@ -8,9 +8,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli import main, opening, run
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 Invoke = Callable[..., Result]
@@ -69,3 +70,14 @@ def content_of(server: ReplayServer, collection: dict[str, object] | None = None
         },
         "collection": {**waits, **(collection or {})},
     }
+
+
+@pytest.fixture
+def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> GraphRuns:
+    """A replayed repository that the configuration file in the working folder names, on its own clock."""
+    runs = replaying("chain/1", deletes="overlay")
+    for module in (opening, run):
+        monkeypatch.setattr(module, "SystemClock", lambda: runs.clock)
+    monkeypatch.setenv(LAKEFS_SECRET, runs.server.secret_access_key)
+    write(content_of(runs.server, {"max_candidate_share": 1}))
+    return runs

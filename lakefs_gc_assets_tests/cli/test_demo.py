@@ -9,14 +9,15 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from lakefs_gc_assets import demo, spark_session
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.configuration import Loaded
-from lakefs_gc_assets.demonstration import Shown
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet
+from lakefs_gc_assets.embedded.demonstration import Shown
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.spark import session as spark_session
 
 
 def _collector(

@@ -11,13 +11,14 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.explain import verdict
-from lakefs_gc_assets.collection import receipts, run_folder
-from lakefs_gc_assets.collection.explanation import Decision, Explanation
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.tables import RECEIPTS
+from lakefs_gc_assets.collector.explain import Decision, Explanation
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 

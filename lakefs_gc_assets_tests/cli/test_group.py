@@ -11,11 +11,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from lakefs_gc_assets import spark_session
 from lakefs_gc_assets.cli import COMMANDS, early_spark, main
 from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, SparkSettings
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, SparkSettings
+from lakefs_gc_assets.spark import session as spark_session
 
 HEAVY = {"boto3", "dagster", "numba", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich"}
 

@@ -10,20 +10,20 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.collection import lock, planning
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.predecessor import NoPredecessor
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collection.sweep import Sweep
-from lakefs_gc_assets.configuration import load
+from lakefs_gc_assets.collector import lock, planning
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.running import opened
+from lakefs_gc_assets.settings import load
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.collection.past_runs import DAY, NOW, began, ended
-from lakefs_gc_assets_tests.collection.scripted import HandClock
-from lakefs_gc_assets_tests.collection.test_receipts import candidates
+from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended
+from lakefs_gc_assets_tests.collector.scripted import HandClock
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.s3_server import SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import s3_server

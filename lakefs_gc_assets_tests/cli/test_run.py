@@ -13,11 +13,10 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import checks
-from lakefs_gc_assets.checks import Violation
-from lakefs_gc_assets.cli import opening, run
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.collection.lock import Lock
+from lakefs_gc_assets.collector.checking import Violation
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.defs import checks
 from lakefs_gc_assets_tests.cli.invoked import (
     LAKEFS_SECRET,
     SECRET,
@@ -26,30 +25,20 @@ from lakefs_gc_assets_tests.cli.invoked import (
     assert_one_line,
     content_of,
     invoke,
+    runs,
     write,
 )
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, refused, replaying, truth_classes
-from lakefs_gc_assets_tests.lakefs.scripted_server import said, scripted
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, refused, replaying, truth_classes
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import said, scripted
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-__all__ = ["invoke", "replaying"]
+__all__ = ["invoke", "replaying", "runs"]
 
 
 @pytest.fixture(autouse=True)
 def session(spark: SparkSession) -> None:
     """The session of the tests: a command that runs in this process would begin one of its own."""
-
-
-@pytest.fixture
-def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> GraphRuns:
-    """A replayed repository that the configuration file in the working folder names, on its own clock."""
-    runs = replaying("chain/1", deletes="overlay")
-    for module in (opening, run):
-        monkeypatch.setattr(module, "SystemClock", lambda: runs.clock)
-    monkeypatch.setenv(LAKEFS_SECRET, runs.server.secret_access_key)
-    write(content_of(runs.server, {"max_candidate_share": 1}))
-    return runs
 
 
 def test_a_server_that_is_down(invoke: Invoke) -> None:
@@ -174,7 +163,9 @@ def test_a_step_that_fails(runs: GraphRuns, invoke: Invoke) -> None:
 
 @needs_recordings
 def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "too_young", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
+    monkeypatch.setattr(
+        checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)]
+    )
 
     result = invoke("run", "--sweep")
 

@@ -1,9 +1,12 @@
-"""Stored frames that are never read, for tests that need no more than what manifests say."""
+"""Frames made by hand: such as are never read, since their manifests say enough, and such as have rows."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collector.frames import (
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.frame.files import FileWriter, nullable
+from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     STORE_DF,
@@ -16,9 +19,11 @@ from lakefs_gc_assets.collector.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets_tests.collection.past_runs import NOW
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.past_runs import NOW
 
 LISTED_FIGURES = StoredFigures(
     flow="clean",
@@ -72,3 +77,15 @@ def committed(rows: int) -> StoredFrame[CommittedFigures]:
 def candidates(rows: int) -> StoredFrame[CandidateFigures]:
     """What may go."""
     return made_frame(CANDIDATES_DF, rows, CANDIDATE_FIGURES)
+
+
+def frame_of_rows(
+    opener: StoreOpener, frame: Frame[F], rows: Sequence[Mapping[str, Any]], figures: F
+) -> StoredFrame[F]:
+    """A frame of these rows, in a file for each window."""
+    table = pa.Table.from_pylist(rows, schema=nullable(frame.schema))
+    writer = FileWriter(opener.open(), f"{frame.name}/", nullable(frame.schema))
+    for batch in table.to_batches():
+        writer.write(batch)
+    span = Span(frame.name, "run", "attempt", NOW, NOW)
+    return StoredFrame(frame, Manifest(span, tuple(writer.close()), figures), opener)

@@ -5,15 +5,15 @@ from typing import Any, cast
 
 import pytest
 
-from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.frames import DELETED_REPORT, Frame
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, Frame
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.collector.sweeping import require_all_decided
+from lakefs_gc_assets.collector.sweep.passes import require_all_decided
 from lakefs_gc_assets.errors import CollectionError, GuardTripped
-from lakefs_gc_assets_tests.collection.past_runs import opened
 from lakefs_gc_assets_tests.collector.made_frames import SWEPT, candidates, committed, listed, made_frame, uncommitted
+from lakefs_gc_assets_tests.collector.past_runs import opened
 
 __all__ = ["opened"]
 

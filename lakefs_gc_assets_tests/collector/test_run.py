@@ -4,15 +4,15 @@ from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collection import approval
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.approval import Approval
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets.collector import sweeping
-from lakefs_gc_assets.collector.frames import DeletedFigures
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.kinds import DeletedFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.sweep import approval, passes
+from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
@@ -99,17 +99,17 @@ def test_a_listing_that_lacks_what_branches_hold_is_not_swept(runs: GraphRuns) -
 def test_a_long_sweep_rechecks_until_nothing_is_left(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = sorted(truth_classes("chain/1")[GARBAGE])
     left: list[int] = []
-    ask, sweep_once = sweeping.find_live_again, sweeping.sweep_once
+    sweep_once = passes.sweep_once
 
     def counted(step: Step[Rows]) -> Rows:
         left.append(len(garbage) - len(runs.server.deleted))
-        return ask(step)
+        return find_live_again(step)
 
     def four_at_a_time(step: Step[Rows], remaining: Rows, count: int) -> StoredFrame[DeletedFigures]:
         return sweep_once(step, dataframe_of(remaining).orderBy("address").limit(4).persist(), count)
 
-    monkeypatch.setattr(sweeping, "find_live_again", counted)
-    monkeypatch.setattr(sweeping, "sweep_once", four_at_a_time)
+    monkeypatch.setattr(passes, "find_live_again", counted)
+    monkeypatch.setattr(passes, "sweep_once", four_at_a_time)
     opened = runs.open()
     assert runs.make(opened, sweep=True).success
     assert left == list(range(len(garbage), 0, -4))

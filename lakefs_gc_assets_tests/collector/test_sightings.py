@@ -2,8 +2,8 @@ import logging
 
 import pytest
 
-from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.collection.eligibility import Kept
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.collector.test_subtraction import place_old
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings

@@ -1,27 +1,32 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collection import commits, run_folder
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collector import manifest as manifests
+from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import step as steps
-from lakefs_gc_assets.collector.frames import FRAMES, STEPS, UNCOMMITTED_DF
-from lakefs_gc_assets.collector.step import renewed
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import place_by_address, renewed
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.errors import LockLost, StorageError
-from lakefs_gc_assets.frames.io_manager import FrameIOManager
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, refused, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
+from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 __all__ = ["replaying"]
 
@@ -210,7 +215,12 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
 @needs_recordings
 @pytest.mark.parametrize(
     ("begins", "ended_in"),
-    [("prepare_uncommited", "uncommitted_df"), ("/dump", "committed_df"), ("between steps", "committed_df")],
+    [
+        ("prepare_uncommited", "uncommitted_df"),
+        ("/dump", "committed_df"),
+        ("between steps", "uncommitted_df_shape"),
+        ("as a step begins", "committed_df"),
+    ],
 )
 def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, begins: str, ended_in: str
@@ -224,14 +234,21 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
             gone.append(target)
         return refused(503, "away for maintenance") if gone else None
 
-    handle_output = FrameIOManager.handle_output
+    handle_output, load_input = FrameIOManager.handle_output, FrameIOManager.load_input
 
-    def going(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
+    def after_an_output(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         handle_output(self, context, obj)
         if begins == "between steps" and obj.name == "uncommitted_df":
             gone.append(obj.name)
 
-    monkeypatch.setattr(FrameIOManager, "handle_output", going)
+    def after_an_input(self: FrameIOManager, context: dg.InputContext) -> StoredFrame[Any]:
+        found = load_input(self, context)
+        if begins == "as a step begins" and context.step_context.step.key == ended_in:
+            gone.append(found.name)
+        return found
+
+    monkeypatch.setattr(FrameIOManager, "handle_output", after_an_output)
+    monkeypatch.setattr(FrameIOManager, "load_input", after_an_input)
     runs.server.fault = fault
 
     result = runs.make(opened)
@@ -327,3 +344,17 @@ def test_a_lost_lock_is_not_renewed(often: OpenRepository) -> None:
 
     assert said == ["it belongs to another run"]
     assert failing.renewals == 1
+
+
+def test_rows_return_to_the_window_of_their_address() -> None:
+    born = datetime(2026, 11, 20, tzinfo=UTC)
+    ids = xids.Generator(b"abcde", 7)
+    slices = [ids.descending(born - timedelta(days=days)) for days in (1, 40, 80)]
+    names = [f"data/{folder}/{ids.ascending(born)}" for folder in slices]
+    rows = [{**listed(name), "slice_window": "other"} for name in [*names, "root"]]
+
+    found = place_by_address(pa.RecordBatch.from_pylist(rows, schema=LISTED), "month")
+
+    windows = {row["address"]: row["slice_window"] for row in found.to_pylist()}
+    assert windows == {**dict(zip(names, ["2026-11", "2026-10", "2026-09"], strict=True)), "root": "legacy"}
+    assert found.schema == LISTED

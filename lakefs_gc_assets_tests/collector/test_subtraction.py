@@ -1,8 +1,8 @@
 from datetime import timedelta
 
-from lakefs_gc_assets.collection.eligibility import Kept
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.partitions import RANGE_END_TAG, RANGE_START_TAG
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 

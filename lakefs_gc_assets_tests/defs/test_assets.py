@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from lakefs_gc_assets.collection.report import Ending
+from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.defs.assets import report_figures
-from lakefs_gc_assets.partitions import RANGE_END_TAG, RANGE_START_TAG
-from lakefs_gc_assets_tests.collection.test_report import REPORT
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
+from lakefs_gc_assets_tests.collector.test_report import REPORT
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 

@@ -5,17 +5,18 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import demo, restoring
-from lakefs_gc_assets.cli.described_report import describe
 from lakefs_gc_assets.cli.status import summarize
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets.collection.restoring import Fate
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.described_report import describe
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.running import opened
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, status_of
 
@@ -49,7 +50,7 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(spark: SparkSession, t
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
 
         collector = opened(loaded, SystemClock())
-        (told,) = restoring.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
+        (told,) = restore_run.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
 
         assert told.fate is Fate.RESTORED
         assert status_of(server, old, "replaced") == 200

@@ -13,33 +13,36 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from lakefs_gc_assets.assets.live import Uncommitted
-from lakefs_gc_assets.assets.step import Step
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import demo
-from lakefs_gc_assets.automation.undoing import purging_config
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.collection import guards, lock, ownership, quarantining, receipts, restoration
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.quarantining import Quarantine
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import Loaded
-from lakefs_gc_assets.definitions import build
-from lakefs_gc_assets.embedded import entries, refs_dump
+from lakefs_gc_assets.collector import guards, lock
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import check, move, restore_record
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.quarantine import purging_config
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.embedded import demo, entries, refs_dump
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.naming import Names
-from lakefs_gc_assets.running import opened
-from lakefs_gc_assets_tests.collection.past_runs import DAY, HOUR, NOW, began
-from lakefs_gc_assets_tests.collection.test_receipts import candidates
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, status_of
 
@@ -70,8 +73,8 @@ class Quarantined:
 
     def moved(self) -> set[str]:
         return {
-            key.removeprefix(quarantining.ROOT).partition("/")[2]
-            for batch in self.opened.store.list(quarantining.ROOT)
+            key.removeprefix(move.ROOT).partition("/")[2]
+            for batch in self.opened.store.list(move.ROOT)
             for key in batch["key"].to_pylist()
         }
 
@@ -166,7 +169,7 @@ def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarant
     assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
     assert quarantined.moved() == set()
     store = quarantined.opened.store
-    assert restoration.read(store) is not None
+    assert restore_record.read(store) is not None
     outcomes = receipts.read(store, quarantined.dropped)["outcome"].to_pylist()
     assert outcomes.count("purged") == 1
     assert lock.holder(store) is None
@@ -252,15 +255,14 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
     quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[None] = []
-    prepare = Uncommitted.prepare
 
-    def meanwhile(run: Step) -> Uncommitted:
+    def meanwhile(step: Step[Rows]) -> Uncommitted[Rows]:
         looks.append(None)
         if len(looks) == 2:
             branch_on(quarantined, quarantined.old)
-        return prepare(run)
+        return prepare_uncommitted(step)
 
-    monkeypatch.setattr(Uncommitted, "prepare", meanwhile)
+    monkeypatch.setattr(check, "prepare_uncommitted", meanwhile)
     result = quarantined.command("--run-id", quarantined.expired)
 
     assert result.exit_code == 0, result.output
@@ -270,16 +272,14 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
 def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
     quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = Uncommitted.prepare
-
-    def and_then_the_branch_goes(run: Step) -> Uncommitted:
-        prepared = prepare(run)
+    def and_then_the_branch_goes(step: Step[Rows]) -> Uncommitted[Rows]:
+        prepared = prepare_uncommitted(step)
         path = f"/repositories/{quarantined.repository}/branches/back"
         clients.call(quarantined.server, "DELETE", path)
         return prepared
 
     branch_on(quarantined, quarantined.old)
-    monkeypatch.setattr(Uncommitted, "prepare", and_then_the_branch_goes)
+    monkeypatch.setattr(check, "prepare_uncommitted", and_then_the_branch_goes)
     result = quarantined.command("--run-id", quarantined.expired)
 
     assert result.exit_code == 0, result.output

@@ -21,6 +21,7 @@ from lakefs_gc_assets_tests.simulation.clocks import MachineClock, moment
 
 ETags = Literal["md5", "foreign", "none"]
 """What the store gives for an object of lakeFS: the MD5, something that looks like one, or nothing."""
+_AFTER_SLASH, _AFTER_ALL = chr(ord("/") + 1), chr(0x10FFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,15 @@ class Bucket:
         if self.objects.pop(key, None) is not None:
             del self.keys[bisect_left(self.keys, key)]
 
-    def below(self, prefix: str, after: str = "") -> Iterator[str]:
-        """Keys below a prefix, in order, as they are when they are asked for."""
-        position = bisect_left(self.keys, max(prefix, after + "\0" if after else ""))
-        while position < len(self.keys) and self.keys[position].startswith(prefix):
-            yield self.keys[position]
-            position += 1
+    def between(self, prefix: str, after: str = "") -> tuple[int, int]:
+        """Where the keys below a prefix begin and end, or those of them after one."""
+        first = bisect_left(self.keys, max(prefix, after + "\0" if after else ""))
+        return first, bisect_left(self.keys, prefix + _AFTER_ALL, first) if prefix else len(self.keys)
+
+    def keys_below(self, prefix: str) -> list[str]:
+        """The keys below a prefix, in order."""
+        first, end = self.between(prefix)
+        return self.keys[first:end]
 
 
 @dataclass
@@ -135,11 +139,8 @@ class BucketView:
         after = ""
         while True:
             self._point(f"list {prefix}")
-            page: list[str] = []
-            for key in self._bucket.below(prefix, after):
-                page.append(key)
-                if len(page) == self._page:
-                    break
+            first, end = self._bucket.between(prefix, after)
+            page = self._bucket.keys[first:end][: self._page]
             if not page:
                 return
             facts = [self._facts(key) for key in page if key != prefix]
@@ -154,12 +155,19 @@ class BucketView:
         self._point(f"list_level {prefix}")
         prefixes: dict[str, None] = {}
         objects = []
-        for key in self._bucket.below(prefix):
+        keys = self._bucket.keys
+        position, end = self._bucket.between(prefix)
+        while position < end:
+            key = keys[position]
             name, slash, _ = key[len(prefix) :].partition("/")
             if slash:
                 prefixes[f"{prefix}{name}/"] = None
-            elif name:
+                # Past all that lies below it.
+                position = bisect_left(keys, f"{prefix}{name}{_AFTER_SLASH}", position, end)
+                continue
+            if name:
                 objects.append(self._facts(key))
+            position += 1
         return Level(tuple(prefixes), tuple(objects))
 
     def get(self, key: str) -> bytes:

@@ -8,10 +8,11 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from unittest import mock
 
-from lakefs_gc_assets.collection import hidden, quarantining, restoring, uncommitted
-from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collector import step as steps
-from lakefs_gc_assets.configuration import SweepMode
+from lakefs_gc_assets.collector.live import hidden, uncommitted
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import move, restore
+from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets_tests.simulation import ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
@@ -102,10 +103,13 @@ def deterministic(seed: int) -> Iterator[None]:
     """Random names and threads of the code under test depend on the seed alone."""
     chance = random.Random(seed)
     with ExitStack() as patches:
-        made = patches.enter_context(mock.patch.object(uuid, "uuid4"))
-        made.side_effect = lambda: uuid.UUID(int=chance.getrandbits(128), version=4)
+
+        def made() -> uuid.UUID:
+            return uuid.UUID(int=chance.getrandbits(128), version=4)
+
+        patches.enter_context(mock.patch.object(uuid, "uuid4", made))
         patches.enter_context(mock.patch.object(os, "urandom", chance.randbytes))
-        for module in (hidden, quarantining, restoring, uncommitted):
+        for module in (hidden, move, restore, uncommitted):
             patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", _OneByOne))
         # The world renews the lock of a process that does not stand still.
         patches.enter_context(mock.patch.object(steps, "renewed", lambda *about: nullcontext()))

@@ -5,14 +5,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.collection import lock, run_folder
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets.collector.frames import STEPS
-from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, MARK_VALID, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
@@ -186,6 +187,7 @@ class Process:
             watch=Watch(
                 world.oracle.listing,
                 world.oracle.marked,
+                self.recheck.opens,
                 self.recheck.ends,
                 self.exactness,
                 self.retention,

@@ -3,33 +3,32 @@
 Every call to the store is still made; only what is made of the same bytes is taken from memory.
 """
 
-import copy
-import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collection import live_files, stored_records, stored_tables, uncommitted
-from lakefs_gc_assets.collection.commits import fetch
-from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.collection.tables import TIME
-from lakefs_gc_assets.collector.frames import Frame
-from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.kinds import Frame
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.schemas import TIME
+from lakefs_gc_assets.collector.live import live_files, uncommitted
+from lakefs_gc_assets.collector.live.commits import fetch
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.stored import records, tables
 from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.frames import files
-from lakefs_gc_assets.lakefs import commit_columns, names, ranges, refs
+from lakefs_gc_assets.lakefs import names
+from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.simulation.remembered_parquet import ParquetMemory
 
 _dumps = json.dumps
-_read_parquet = pq.ParquetFile.read
 
 
 class _Given:
@@ -51,7 +50,7 @@ class _Absent:
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Readers remember what they made of a content; parquet is read without threads."""
+    """Readers remember what they made of a content."""
     memory: dict[Any, Any] = {}
     with ExitStack() as patches:
 
@@ -69,18 +68,14 @@ def remembering() -> Iterator[None]:
         patch(uncommitted, "read_addresses", read_addresses)
         patch(live_files, "read_addresses", read_addresses)
         patch(names, "read", _of_names(names.read))
-        patch(stored_tables, "decode", _of_table(memory, stored_tables.decode))
-        patch(stored_records, "decode", _of_record(memory, stored_records.decode))
+        patch(tables, "decode", _of_table(memory, tables.decode))
+        patch(records, "decode", _of_record(memory, records.decode))
         patch(files, "read_file", _of_frame(memory, files.read_file))
         patch(Manifest, "from_json", _of_manifest(memory, Manifest.from_json))
-        patch(pq.ParquetFile, "read", functools.partialmethod(_read_parquet, use_threads=False))
+        for name, replacement in ParquetMemory().patches().items():
+            patch(pq, name, replacement)
         # Indented JSON is made in Python, the plain one in C.
         patch(json, "dumps", lambda value, *, indent=None, **options: _dumps(value, **options))
-        # Times are immutable: `asdict` need not copy them.
-        patches.enter_context(
-            mock.patch.dict(vars(copy)["_deepcopy_dispatch"], {datetime: lambda moment, memo: moment})
-        )
-        patch(pq, "read_table", lambda source: pq.ParquetFile(source).read())
         yield
 
 

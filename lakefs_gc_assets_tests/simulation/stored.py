@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lakefs_gc_assets.collector import manifest as manifests
-from lakefs_gc_assets.collector.frames import FRAMES, Frame
-from lakefs_gc_assets.collector.manifest import FrameFile
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, Frame
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.frames import files
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 Row = dict[str, Any]
@@ -15,26 +17,36 @@ Row = dict[str, Any]
 
 def exists(store: ObjectStore, run_id: str, name: str) -> bool:
     """Whether a run has stored a frame."""
-    try:
-        manifests.read(store, run_id, FRAMES[name])
-    except CollectionError:
-        return False
-    return True
+    return _manifest(store, run_id, name) is not None
 
 
-def rows_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[FrameFile]) -> list[Row]:
+def table_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[FrameFile]) -> pa.Table:
     """The rows of files of a frame."""
-    found: list[Row] = files.preview(store, written, frame.schema, sum(file.rows for file in written)).to_pylist()
-    return found
+    return files.preview(store, written, frame.schema, sum(file.rows for file in written))
 
 
 def stored_rows(store: ObjectStore, run_id: str, name: str) -> list[Row]:
-    """The rows of a frame."""
-    return rows_of_files(store, FRAMES[name], manifests.read(store, run_id, FRAMES[name]).files)
+    """The rows of a frame, which exists."""
+    stored = table_of_files(store, FRAMES[name], manifests.read(store, run_id, FRAMES[name]).files)
+    found: list[Row] = stored.to_pylist()
+    return found
 
 
 def addresses(store: ObjectStore, run_id: str, name: str) -> frozenset[str]:
     """The addresses of a frame; none where the run has not stored it."""
-    if not exists(store, run_id, name):
+    manifest = _manifest(store, run_id, name)
+    if manifest is None:
         return frozenset()
-    return frozenset(row["address"] for row in stored_rows(store, run_id, name))
+    return addresses_of_files(store, FRAMES[name], manifest.files)
+
+
+def addresses_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[FrameFile]) -> frozenset[str]:
+    """The addresses in files of a frame."""
+    return frozenset(table_of_files(store, frame, written).column("address").to_pylist())
+
+
+def _manifest(store: ObjectStore, run_id: str, name: str) -> Manifest[Any] | None:
+    try:
+        return manifests.read(store, run_id, FRAMES[name])
+    except CollectionError:
+        return None

@@ -175,8 +175,10 @@ class World:
         """A moment passes: a call."""
         self.time.now += seconds
         now = self.time.now
-        if any(running.due is not None and running.due <= now for running in self.jobs):
-            self.pass_time(0.0)
+        for running in self.jobs:
+            if running.due is not None and running.due <= now:
+                self.pass_time(0.0)
+                return
 
     def pass_time(self, seconds: float) -> None:
         """Lets time pass; what is due meanwhile happens."""

@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets.collector.frames import STEPS
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets_tests import process_tree
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings

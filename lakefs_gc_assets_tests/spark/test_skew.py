@@ -8,10 +8,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakefs_gc_assets.collection.tables import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.incremental import leaving
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.sources import carrying, subtraction, tasks
-from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 BORN = datetime(2026, 10, 1, tzinfo=UTC)
 ISSUE = xids.Generator(b"12345", 0)
@@ -44,8 +47,9 @@ def four_workers(spark: SparkSession) -> Iterator[SparkSession]:
             spark.conf.set(name, earlier)
 
 
-def largest_share(frame: DataFrame) -> float:
+def largest_share(rows_of_tasks: Rows) -> float:
     """How many of all rows one task has, at most."""
+    frame = dataframe_of(rows_of_tasks)
     rows: list[int] = [row["count"] for row in frame.groupBy(F.spark_partition_id()).count().collect()]
     return max(rows) / sum(rows)
 
@@ -63,13 +67,14 @@ def test_what_is_left_after_a_subtraction_is_spread(four_workers: SparkSession) 
     held = made_by_tasks(four_workers, "live", ADDRESSES[::2])
     nothing = four_workers.createDataFrame([], held.schema)
 
-    left = subtraction.without(universe, held, nothing, rows=10**7)
-    told = subtraction.kept_because(left, BORN + timedelta(days=900), ["2026-11"], nothing)
+    engine = SparkEngine(four_workers, TASKS)
+    left = engine.without(universe, held, nothing, count=10**7)
+    told = engine.kept_because(left, BORN + timedelta(days=900), ["2026-11"], nothing)
 
     assert largest_share(universe) == 0.5
     assert largest_share(left) <= 1 / 5
     assert largest_share(told) <= 1 / 5
-    assert left.count() == len(ADDRESSES) / 2
+    assert engine.count(left) == len(ADDRESSES) / 2
 
 
 def test_distinct_addresses_and_what_is_carried_are_spread(four_workers: SparkSession) -> None:
@@ -78,8 +83,9 @@ def test_distinct_addresses_and_what_is_carried_are_spread(four_workers: SparkSe
     committed = made_by_tasks(four_workers, "live", ADDRESSES[2000:])
     deleted = made_by_tasks(four_workers, "live", ADDRESSES[:10])
 
-    still_open = carrying.still_open(universe, [LARGE], committed, deleted, rows=10**7)
+    engine = SparkEngine(four_workers, TASKS)
+    waiting = leaving.select_open(engine, universe, [LARGE], committed, deleted, count=10**7)
 
-    assert largest_share(held.distinct()) <= 1 / 5
-    assert largest_share(still_open) <= 1 / 5
-    assert still_open.count() == 1990
+    assert largest_share(engine.distinct(held)) <= 1 / 5
+    assert largest_share(waiting) <= 1 / 5
+    assert engine.count(waiting) == 1990

@@ -6,54 +6,14 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
-from lakefs_gc_assets.sources import tasks
-from lakefs_gc_assets.sources.failures import from_worker
+from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark.errors import from_worker
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
 COUNT = pa.schema([pa.field("number", pa.int64())])
-ITEMS = st.lists(st.integers(0, 1000), max_size=50)
-
-
-@given(ITEMS, st.integers(1, 20))
-def test_items_are_dealt_out_evenly(items: list[int], partitions: int) -> None:
-    groups = tasks.spread(items, partitions)
-
-    assert Counter(item for group in groups for item in group) == Counter(items)
-    assert len(groups) == min(partitions, len(items))
-    assert max(map(len, groups), default=0) - min(map(len, groups), default=0) <= 1
-
-
-@given(ITEMS, st.integers(1, 20))
-def test_no_group_weighs_much_more_than_another(items: list[int], partitions: int) -> None:
-    groups = tasks.spread_by_weight(items, partitions, lambda item: item)
-
-    assert Counter(item for group in groups for item in group) == Counter(items)
-    assert len(groups) <= partitions
-    weights = [sum(group) for group in groups]
-    assert max(weights, default=0) - min(weights, default=0) <= max(items, default=0)
-
-
-@given(ITEMS, st.integers(1, 20))
-def test_neighbours_stay_together_and_no_run_of_them_weighs_much(items: list[int], partitions: int) -> None:
-    runs = tasks.runs_by_weight(items, partitions, lambda item: item)
-
-    assert [item for run in runs for item in run] == items
-    assert len(runs) <= partitions
-    assert all(runs)
-    # A run begins and ends with an item whose middle is in it.
-    assert all(sum(run) <= sum(items) / partitions + max(items) for run in runs)
-
-
-def test_a_heavy_item_has_a_run_almost_to_itself() -> None:
-    runs = tasks.runs_by_weight([10] * 50 + [1000] + [10] * 50, 16, lambda item: item)
-
-    assert len(next(run for run in runs if 1000 in run)) <= 10
-    assert len(runs) >= 8
 
 
 def squares(item: int) -> Iterator[pa.RecordBatch]:
@@ -77,18 +37,6 @@ def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> N
     assert (frame.count(), frame.columns) == (0, ["number", "share"])
 
 
-@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 30))
-def test_gathered_batches_have_the_same_rows_and_are_large(sizes: list[int], rows: int) -> None:
-    numbers = iter(range(sum(sizes)))
-    batches = [pa.RecordBatch.from_pydict({"number": [next(numbers) for _ in range(size)]}, COUNT) for size in sizes]
-
-    found = list(tasks.gathered(batches, rows))
-
-    assert [number for batch in found for number in batch.column(0).to_pylist()] == list(range(sum(sizes)))
-    assert all(batch.num_rows >= rows for batch in found[:-1])
-    assert all(batch.num_rows for batch in found)
-
-
 @pytest.fixture(params=["read by tasks", "made by Spark"])
 def numbers(request: pytest.FixtureRequest, spark: SparkSession) -> tasks.Rows:
     """The squares of 1 to 6, some of them several times."""
@@ -101,7 +49,7 @@ SQUARES = [item * item for item in range(1, 7) for _ in range(2 * (item % 3))]
 
 def test_rows_are_the_same_whoever_has_them(numbers: tasks.Rows, spark: SparkSession) -> None:
     assert sorted(row.number for row in tasks.dataframe_of(numbers).collect()) == SQUARES
-    assert sorted(row.number for row in tasks.together([numbers, numbers]).collect()) == sorted(SQUARES * 2)
+    assert sorted(row.number for row in tasks.union([numbers, numbers]).collect()) == sorted(SQUARES * 2)
     assert tasks.schema_of(numbers).names == NUMBERS.names
     assert tasks.session_of(numbers) is spark
 
@@ -121,7 +69,7 @@ def test_what_becomes_of_rows_is_asked_once_for_each_task(numbers: tasks.Rows) -
     def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"number": [sum(batch.num_rows for batch in batches)]}, schema=COUNT)
 
-    counts = [row.number for row in tasks.changed(numbers, counted, COUNT).collect()]
+    counts = [row.number for row in tasks.map_batches(numbers, counted, COUNT).collect()]
 
     assert sum(counts) == len(SQUARES)
     assert len(counts) == 3
@@ -166,7 +114,7 @@ def test_two_pieces_of_work_are_done_at_the_same_time() -> None:
         both.wait(timeout=30)
         return "met"
 
-    with tasks.beside(meet) as met:
+    with tasks.in_background(meet) as met:
         both.wait(timeout=30)
         assert met() == "met"
 
@@ -175,7 +123,7 @@ def test_a_failure_of_work_done_meanwhile_is_raised_where_its_result_is_asked_fo
     def fail() -> None:
         raise CorruptFile("lakefs://files/a", "digest", "not the one that was written")
 
-    with tasks.beside(fail) as result, pytest.raises(CorruptFile, match="not the one"):
+    with tasks.in_background(fail) as result, pytest.raises(CorruptFile, match="not the one"):
         result()
 
 
@@ -187,7 +135,7 @@ def test_work_done_meanwhile_has_ended_when_something_else_fails() -> None:
         time.sleep(0.2)
         ended.set()
 
-    with pytest.raises(LockLost), tasks.beside(work):
+    with pytest.raises(LockLost), tasks.in_background(work):
         began.wait(timeout=30)
         raise LockLost("the lock is somebody else's")
     assert ended.is_set()
@@ -197,7 +145,7 @@ def test_queries_of_two_threads_give_each_its_own_rows(spark: SparkSession) -> N
     def numbers(first: int) -> list[int]:
         return [row.id for row in spark.range(first, first + 1000).repartition(3).sort("id").collect()]
 
-    with tasks.beside(lambda: [numbers(first) for first in range(0, 5000, 1000)]) as others:
+    with tasks.in_background(lambda: [numbers(first) for first in range(0, 5000, 1000)]) as others:
         own = [numbers(first) for first in range(5000, 10000, 1000)]
         found = [*others(), *own]
         assert [number for each in found for number in each] == list(range(10000))

@@ -3,12 +3,12 @@ from typing import Any, cast
 
 import pytest
 
-from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental.inherited import open_inherited
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import OrderViolation
-from lakefs_gc_assets_tests.collection.past_runs import DAY, began, ended, opened
+from lakefs_gc_assets_tests.collector.past_runs import DAY, began, ended, opened
 
 __all__ = ["opened"]
 

@@ -7,15 +7,15 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Ending, Report
-from lakefs_gc_assets.collector import manifest as manifests
-from lakefs_gc_assets.collector import stored_frame
-from lakefs_gc_assets.collector.frames import OPEN_DF
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import stored
+from lakefs_gc_assets.collector.frame.kinds import OPEN_DF
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -78,7 +78,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) ->
     clean = collected(runs, Flow.CLEAN)
     assert (clean.flow, clean.ending) == ("clean", Ending.DELETED)
     assert carried(clean).settled == clean.counts["slices_listed"] == 1
-    clean_ids = carries.read_ids(runs.repository.store, clean.run_id, carried(clean))
+    clean_ids = checkpoints.read_ids(runs.repository.store, clean.run_id, carried(clean))
     assert len(clean_ids) > clean.counts["ranges_read"] > 0
     before = len(runs.server.requests)
     again = collected(runs)
@@ -97,7 +97,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) ->
 
 def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     """As frames of many rows are; the driver keeps those of these recordings."""
-    monkeypatch.setattr(stored_frame, "LOCAL_ROWS", -1)
+    monkeypatch.setattr(stored, "LOCAL_ROWS", -1)
     monkeypatch.setattr(tasks, "LOCAL_ROWS", -1)
     stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])
     runs.server.undeletable = {stubborn}
@@ -188,7 +188,7 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
     store = swept.repository.store
     change_open(store, clean.run_id)
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(carries, "require_frames", lambda *given: None)
+        unchecked.setattr(checkpoints, "require_frames", lambda *given: None)
         swept.clock.moment += DAY
         result = swept.make(swept.open(Flow.OPTIMIZED))
     assert "open is not the frame that the report" in failures(result)["store_df"]

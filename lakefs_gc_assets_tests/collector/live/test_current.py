@@ -6,14 +6,14 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collection import borrowed, uncommitted
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collection.tables import LIVE
-from lakefs_gc_assets.collection.uncommitted import Prepared
+from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.live import cross_repository, uncommitted
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
+from lakefs_gc_assets.collector.live.uncommitted import Prepared
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets_tests.collection.past_runs import NOW, opened
+from lakefs_gc_assets_tests.collector.past_runs import NOW, opened
 
 __all__ = ["opened"]
 
@@ -28,7 +28,7 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
         opened.clock.sleep(600)
         return LIVE.empty_table()
 
-    monkeypatch.setattr(borrowed, "staged_elsewhere", asked)
+    monkeypatch.setattr(cross_repository, "staged_elsewhere", asked)
     step = SimpleNamespace(
         repository=replace(opened, others=(opened,)),
         plan=SimpleNamespace(flow=Flow.CLEAN, cutoff=NOW, slice_window="month"),

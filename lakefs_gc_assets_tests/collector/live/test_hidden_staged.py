@@ -1,25 +1,30 @@
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import pyarrow as pa
 import pytest
-from lakefs_gc_assets.sources.hidden_staged import Cleared, clear, known_contents
-from lakefs_gc_assets.sources.references import References
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collection import commits, digests
-from lakefs_gc_assets.collection.eligibility import Kept
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.lakefs import ranges, xids
-from lakefs_gc_assets_tests.frames.frame_rows import listed
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
+from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.engine import Engine
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden, know_contents
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.collector.made_steps import made_step
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, replays
 from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
-
-__all__ = ["replaying"]
+from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 pytestmark = needs_recordings
 
@@ -44,14 +49,16 @@ class Head:
         usual = {"address": self.copy, "size": len(self.content), "etag": hashlib.md5(self.content).hexdigest()}
         return {**usual, **changed}
 
-    def clear(self, spark: SparkSession, *rows: dict[str, object], limit: int = 100) -> tuple[set[str], Cleared]:
+    def clear(
+        self, *rows: dict[str, object], limit: int = 100, engine: Engine[Any] | None = None
+    ) -> tuple[set[str], Cleared[Any]]:
         """What is left of candidates."""
         settings = self.repository.settings.model_copy(update={"hidden_suspect_limit": limit})
-        repository = replace(self.repository, settings=settings)
-        references = References(spark, repository.opener, repository.namespace, "month", 2)
-        candidates: DataFrame = spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=SCHEMA)).persist()
-        found = clear(candidates, references, repository, self.heads, lambda line: None)
-        return {row.address for row in found.candidates.collect()}, found
+        engine = engine or ArrowEngine()
+        step = made_step(engine, replace(self.repository, settings=settings))
+        candidates = engine.table(pa.Table.from_pylist(list(rows), schema=SCHEMA))
+        with clear_hidden(step, candidates, self.heads, SCHEMA) as found:
+            return set(engine.collect(found.candidates).column("address").to_pylist()), found
 
     def stage(self) -> None:
         """Lets the server say that the copy is what the path means on the branch."""
@@ -78,8 +85,13 @@ class Head:
 
 
 @pytest.fixture
-def head(replaying: Replaying) -> Head:
-    runs = replaying("small")
+def head() -> Iterator[Head]:
+    with replays() as replaying:
+        yield head_of(replaying("small"))
+
+
+def head_of(runs: GraphRuns) -> Head:
+    """An object of the main branch's head."""
     repository = runs.repository
     live = commits.live_commits(
         repository.api, repository.store, repository.settings, repository.clock, runs.clock.now()
@@ -105,10 +117,10 @@ def other(head: Head) -> dict[str, object]:
     return {"address": "data/other", "size": len(head.content), "etag": "f" * 32}
 
 
-def test_a_candidate_that_a_path_means_is_kept(spark: SparkSession, head: Head) -> None:
+def test_a_candidate_that_a_path_means_is_kept(head: Head) -> None:
     head.stage()
 
-    left, found = head.clear(spark, head.candidate(), other(head))
+    left, found = head.clear(head.candidate(), other(head))
 
     assert left == {"data/other"}
     assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
@@ -116,49 +128,49 @@ def test_a_candidate_that_a_path_means_is_kept(spark: SparkSession, head: Head) 
     assert found.asked == len(head.asked) == len(set(head.asked))
 
 
-def test_a_candidate_with_the_content_of_a_committed_object_may_go(spark: SparkSession, head: Head) -> None:
-    left, found = head.clear(spark, head.candidate(), other(head))
+def test_a_candidate_with_the_content_of_a_committed_object_may_go(head: Head) -> None:
+    left, found = head.clear(head.candidate(), other(head))
 
     assert left == {head.copy, "data/other"}
     assert found.kept == {}
     assert found.asked > 0
 
 
-def test_contents_of_their_own_ask_nothing(spark: SparkSession, head: Head) -> None:
+def test_contents_of_their_own_ask_nothing(head: Head) -> None:
     head.stage()
 
-    left, found = head.clear(spark, {**other(head), "size": 1}, {**other(head), "address": "data/more"})
+    left, found = head.clear({**other(head), "size": 1}, {**other(head), "address": "data/more"})
 
     assert left == {"data/other", "data/more"}
     assert (found.asked, head.asked) == (0, [])
 
 
-def test_more_suspects_than_may_be_asked_are_kept(spark: SparkSession, head: Head) -> None:
-    left, found = head.clear(spark, head.candidate(), other(head), limit=0)
+def test_more_suspects_than_may_be_asked_are_kept(head: Head) -> None:
+    left, found = head.clear(head.candidate(), other(head), limit=0)
 
     assert left == {"data/other"}
     assert found.kept == {Kept.UNCERTAIN.value: 1}
     assert found.asked == 0
 
 
-def test_what_is_known_to_be_staged_is_not_uncertain_as_well(spark: SparkSession, head: Head) -> None:
+def test_what_is_known_to_be_staged_is_not_uncertain_as_well(head: Head) -> None:
     """One place may be asked; whichever it is, each candidate is kept for at most one reason."""
     head.stage()
 
-    left, found = head.clear(spark, head.candidate(), other(head), limit=1)
+    left, found = head.clear(head.candidate(), other(head), limit=1)
 
     assert "data/other" in left
     assert sum(found.kept.values()) + len(left) == 2
 
 
-def test_etags_that_are_no_digests_do_not_hide_a_staged_object(spark: SparkSession, head: Head) -> None:
+def test_etags_that_are_no_digests_do_not_hide_a_staged_object(head: Head) -> None:
     """With keys of KMS, ETags look like an MD5 and are none."""
     head.stage()
     head.runs.server.place(
         head.copy, written_at=head.runs.clock.now() - timedelta(days=9), content=head.content, etag="e" * 32
     )
 
-    left, found = head.clear(spark, head.candidate(etag="e" * 32))
+    left, found = head.clear(head.candidate(etag="e" * 32))
 
     assert left == set()
     assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
@@ -174,7 +186,7 @@ def test_etags_that_are_no_digests_do_not_hide_a_staged_object(spark: SparkSessi
     ],
 )
 def test_large_objects_are_no_reason_to_believe_etags(
-    spark: SparkSession, head: Head, size: int, etag_is_digest: bool, expected: str | None
+    head: Head, size: int, etag_is_digest: bool, expected: str | None
 ) -> None:
     """Objects of which not one can be read have no content that is known."""
     content = b"0123456789abcdef" * (2 * 1024 * 1024 // 16)
@@ -182,27 +194,38 @@ def test_large_objects_are_no_reason_to_believe_etags(
     etag = digest if etag_is_digest else "e" * 32
     head.runs.server.place(head.copy, written_at=head.runs.clock.now(), content=content, etag=etag)
     rows = pa.Table.from_pylist([head.candidate(size=size, etag=etag)], schema=SCHEMA)
-    candidates = spark.createDataFrame(rows)
+    engine = ArrowEngine()
+    step, candidates = made_step(engine, head.repository), engine.table(rows)
 
-    (row,) = known_contents(candidates, candidates.select("size"), head.repository, lambda line: None).collect()
+    contents = know_contents(step, candidates, engine.select(candidates, "size"), SCHEMA)
 
-    assert (row.address, row.size) == (head.copy, size)
-    assert row.etag == (digest if expected else None)
+    assert engine.collect(contents).to_pylist() == [
+        {"address": head.copy, "size": size, "etag": digest if expected else None}
+    ]
 
 
 @pytest.mark.parametrize("etag", [None, "0123456789abcdef0123456789abcdef-2", "odd"])
-def test_without_a_digest_content_or_size_decides(spark: SparkSession, head: Head, etag: str | None) -> None:
+def test_without_a_digest_content_or_size_decides(head: Head, etag: str | None) -> None:
     head.stage()
 
-    left, found = head.clear(spark, head.candidate(etag=etag))
+    left, found = head.clear(head.candidate(etag=etag))
 
     assert left == set()
     assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
 
 
-def test_rows_of_a_listing_are_enough(spark: SparkSession, head: Head) -> None:
+def test_tasks_of_spark_read_contents_as_well(spark: SparkSession, head: Head) -> None:
+    head.stage()
+
+    left, found = head.clear(head.candidate(etag=None), other(head), engine=SparkEngine(spark, 2))
+
+    assert left == {"data/other"}
+    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
+
+
+def test_rows_of_a_listing_are_enough(head: Head) -> None:
     rows = listed(head.copy, size=len(head.content), etag=hashlib.md5(head.content).hexdigest())
 
-    left, _ = head.clear(spark, {name: rows[name] for name in SCHEMA.names})
+    left, _ = head.clear({name: rows[name] for name in SCHEMA.names})
 
     assert left == {head.copy}
