@@ -34,17 +34,18 @@ setup: $(INSTALLED) ## Makes .venv with everything in it, once; again when the l
 $(INSTALLED): requirements.lock pyproject.toml make_venv.py
 	@"$(PYTHON)" make_venv.py
 	@touch $@
-	-@echo "setup: $$($(BIN)/python -m lakefs_gc_assets.class_archive)"
+	-@echo "setup: $$($(BIN)/python -m lakefs_gc_assets.cli.make_class_archive)"
 
 lock: $(INSTALLED) ## Writes requirements.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade for newest versions)
 	env -u UV_FIND_LINKS $(BIN)/python -m uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock --quiet $(LOCK_FLAGS)
 
-lint: $(INSTALLED) ## Checks style, types and that Dagster can load the project
+lint: $(INSTALLED) ## Checks style, types, which way imports go, and that Dagster can load the project
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/dg check toml
 	$(BIN)/dg check defs
 	$(BIN)/python -m dagster definitions validate -w workspace.yaml

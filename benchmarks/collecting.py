@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks import counting
-from lakefs_gc_assets import interpreter, spark_session
-from lakefs_gc_assets.configuration import Loaded, SparkSettings, load
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import Loaded, SparkSettings, load
+from lakefs_gc_assets.spark import session as spark_session
+from lakefs_gc_assets.spark.start import interpreter
 from lakefs_gc_assets.storage.interface import ObjectFacts
 
 
@@ -37,7 +38,7 @@ def move_local_store(moved: timedelta) -> None:
     """Lets files of a local folder seem as much older or younger, one by one; listings keep what the files say."""
     from dataclasses import replace
 
-    from lakefs_gc_assets.storage.local import LocalStore
+    from lakefs_gc_assets.storage.local.store import LocalStore
 
     head = LocalStore.head
 
@@ -60,8 +61,9 @@ def main() -> None:
     loaded = _counting(load(asked.configuration))
     spark_session.start(loaded.configuration.spark)
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
-    from lakefs_gc_assets import running
-    from lakefs_gc_assets.collection.plan import Flow
+    from lakefs_gc_assets.cli.run import collect
+    from lakefs_gc_assets.collector.described_report import describe
+    from lakefs_gc_assets.collector.plan import Flow
 
     counting.install()
     if moved and loaded.configuration.store.local_root:
@@ -73,11 +75,11 @@ def main() -> None:
         print(json.dumps({"at": time.time(), "line": line, **vars(counts)}), flush=True)
 
     try:
-        succeeded, told = running.collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
+        found = collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
     except CollectionError as error:
         sys.exit(f"benchmarks: {error}")
     progress("the end")
-    print(json.dumps({"succeeded": succeeded, "told": told}), flush=True)
+    print(json.dumps({"succeeded": found.success, "told": describe(found)}), flush=True)
 
 
 def _counting(loaded: Loaded) -> Loaded:

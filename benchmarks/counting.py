@@ -56,9 +56,9 @@ def total(folder: Path) -> Counts:
 
 def install() -> None:
     """Makes stores and API client of this process and its forks count, where counting is asked for."""
-    from lakefs_gc_assets.lakefs.calls import SdkClient
-    from lakefs_gc_assets.storage.local import LocalStore
-    from lakefs_gc_assets.storage.s3 import S3Store
+    from lakefs_gc_assets.lakefs.api.transport import SdkClient
+    from lakefs_gc_assets.storage.local.store import LocalStore
+    from lakefs_gc_assets.storage.s3.store import S3Store
 
     if FOLDER_VARIABLE not in os.environ:
         return

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lakefs_gc_assets.lakefs import ranges
-from lakefs_gc_assets_tests.lakefs.table_bytes import Entry, read_records
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets_tests.lakefs.formats.table_bytes import Entry, read_records
 from lakefs_gc_assets_tests.recordings import FIXTURES
 
 _ROUNDS = 25

@@ -7,8 +7,8 @@ from typing import Any
 from benchmarks import repositories
 from benchmarks.marks import Measure, at_least, figure
 from lakefs_gc_assets.embedded.tables import table
-from lakefs_gc_assets.lakefs import ranges
-from lakefs_gc_assets_tests.lakefs.table_bytes import Entry, read_records
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets_tests.lakefs.formats.table_bytes import Entry, read_records
 
 _RANGES, _ENTRIES = 8, 12_500
 _ROUNDS = 20

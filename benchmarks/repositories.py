@@ -17,7 +17,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from benchmarks.shapes import Shape
-from lakefs_gc_assets.embedded import branches, commits, entries, repositories, staging
+from lakefs_gc_assets.embedded import branches, commits, entries, repositories, repository_creation, staging
 from lakefs_gc_assets.embedded.committed import Record, TableFile, _table_file
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.entries import Entry
@@ -117,7 +117,7 @@ def _xid(start: int, number: int) -> str:
 
 
 def _fill(core: Core, shape: Shape, folder: Path) -> None:
-    repository = repositories.create(
+    repository = repository_creation.create(
         core, REPOSITORY, f"{core.blockstore.scheme}{REPOSITORY}", "main", read_only=False, bare=False
     )
     root = objects_folder(folder)

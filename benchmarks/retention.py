@@ -16,19 +16,19 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from lakefs_gc_assets.collection import commits as dumps
-from lakefs_gc_assets.collection import retention
-from lakefs_gc_assets.collection.active_commits import Graph, active_commits
-from lakefs_gc_assets.collection.policy import Policy
-from lakefs_gc_assets.collection.retention_rules import effective
-from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.collector.live import commits as dumps
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.retention_rules import effective
 from lakefs_gc_assets.embedded import entries
 from lakefs_gc_assets.embedded.committed import record_value
 from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.facts import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
-from lakefs_gc_assets.storage.local import LocalStore
-from lakefs_gc_assets_tests.collection.scripted import NOW, HandClock, Script, ScriptedApi
+from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
 
 _PER_FILE = 50_000
 _BRANCHES = 200

@@ -18,7 +18,7 @@ import yaml
 from benchmarks import counting, processes
 from benchmarks.counting import Counts
 
-_STORED = re.compile(r"^  (\w+): (\w+): ([\d,]+) rows in ")
+_STORED = re.compile(r"^  (\w+): ([\d,]+) rows in ")
 _SECRETS = {
     ("lakefs", "secret_access_key"): "BENCHMARK_LAKEFS_SECRET",
     ("store", "secret_access_key"): "BENCHMARK_STORE_SECRET",
@@ -164,8 +164,8 @@ def _phases(began: float, steps: Sequence[dict[str, Any]], memory: processes.Mem
         stored = _STORED.match(step["line"])
         if not marks and "cutoff" in step["line"]:
             marks.append(("start", None, step))
-        elif stored and stored[1] == stored[2]:
-            marks.append((stored[1], int(stored[3].replace(",", "")), step))
+        elif stored:
+            marks.append((stored[1], int(stored[2].replace(",", "")), step))
     marks.append(("report", None, steps[-1]))
     phases, since, before = [], began, Counts()
     for name, rows, step in marks:

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.repositories import REPOSITORY
-from lakefs_gc_assets.configuration import CollectionSettings, Configuration, LakeFSSettings, StoreSettings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, StoreSettings
 
 
 def main() -> None:

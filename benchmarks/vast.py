@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks.repositories import NAMES_IN_SLICE, REPOSITORY, addresses_of_slice, range_of
-from lakefs_gc_assets.embedded import branches, commits, entries, repositories, staging
+from lakefs_gc_assets.embedded import branches, commits, entries, repositories, repository_creation, staging
 from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.committed import Record, _table_file
 from lakefs_gc_assets.embedded.core import Core
@@ -23,7 +23,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 
 BUCKET = "bench"
 AGE = timedelta(days=20)
@@ -134,7 +134,7 @@ def server(folder: Path) -> EmbeddedServer:
 
 def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:
     namespace = f"s3://{BUCKET}/{REPOSITORY}"
-    repository = repositories.create(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
+    repository = repository_creation.create(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
     first = next(iter(commits.every(core, repository))).id
     with ProcessPoolExecutor() as pool:
         jobs = ((root, born, branch) for branch in range(vast.branches))

@@ -15,13 +15,8 @@ from threading import Thread
 from benchmarks import vast
 from benchmarks.repositories import REPOSITORY
 from benchmarks.vast_bucket import VastBucket
-from lakefs_gc_assets.configuration import (
-    CollectionSettings,
-    Configuration,
-    LakeFSSettings,
-    SparkSettings,
-)
 from lakefs_gc_assets.embedded.faults import Fault
+from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, SparkSettings
 from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
 from lakefs_gc_assets_tests.replay.server import LoopbackServer, loopback_store
 

@@ -10,7 +10,7 @@
         - repository: measurements
         - repository: images
 
-Attributes are those of a configuration file (`configuration.py`, `repositories.py`).
+Attributes are those of a configuration file (`settings.py`, `defs/repositories.py`).
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
 from pydantic import BaseModel, Field, create_model
 
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.configuration import Configuration, Loaded, Settings
-from lakefs_gc_assets.definitions import build_all
-from lakefs_gc_assets.repositories import all_from
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.defs.repositories import all_from
+from lakefs_gc_assets.defs.wiring import build_all
+from lakefs_gc_assets.settings import Configuration, Loaded, Settings
 
 
 class FromEnvironment(Settings):

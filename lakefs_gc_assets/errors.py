@@ -116,3 +116,19 @@ class LockHeld(CollectionError):
 
 class LockLost(CollectionError):
     """The lock this run held now belongs to another run: nothing more may be deleted."""
+
+
+class RunFailed(CollectionError):
+    """A run did not come to its end.
+
+    Attributes:
+        kind: of the error that ended it; CollectionError itself where nobody foresaw it.
+    """
+
+    def __init__(self, message: str, kind: type[CollectionError] = CollectionError) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Interrupted(CollectionError):
+    """A person or the machine asked the process to end before its work was done."""

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
-from lakefs_gc_assets.collection.tables import LISTED, SIGHTINGS, TIME
+from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
+from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS, TIME
 from lakefs_gc_assets.lakefs.layout import Layout
 
 Batches = Iterator[pa.RecordBatch]
@@ -379,12 +379,16 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches:
-    """Batches that have rows, in the columns that were promised. Raises an error where they have others."""
+    """Batches that have rows, in the columns that were promised. Raises ValueError where they have others."""
     for batch in batches:
-        if batch.schema.names != schema.names:
-            raise ValueError(f"columns {batch.schema.names} were made, {schema.names} were promised")
+        if batch.schema == schema:
+            declared = batch
+        elif batch.schema.names == schema.names and batch.schema.types == schema.types:
+            declared = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        else:
+            raise ValueError(f"columns were made other than promised: {batch.schema}, not {schema}")
         if batch.num_rows:
-            yield batch if batch.schema == schema else pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+            yield declared
 
 
 def _each(

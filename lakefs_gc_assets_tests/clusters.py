@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from lakefs_gc_assets.java import ensure_java
+from lakefs_gc_assets.spark.start.java import ensure_java
 
 _HOST = "127.0.0.1"
 _SECONDS = 180

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from lakefs_gc_assets import spark_session
-from lakefs_gc_assets.configuration import SparkSettings
+from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark import session as spark_session
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 _ROOT = Path(__file__).parents[1]

@@ -29,8 +29,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from lakefs_gc_assets.configuration import StoreSettings
-from lakefs_gc_assets.storage.azure_credentials import VERSION, SharedKey
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.azure.credentials import VERSION, SharedKey
 from lakefs_gc_assets_tests.s3_server import Request
 
 AZURITE = "3.37.0"

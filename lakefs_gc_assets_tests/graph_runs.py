@@ -15,17 +15,16 @@ import pytest
 from dagster._core.definitions.reconstruct import ReconstructableJob
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import automation, running
-from lakefs_gc_assets.assets.graph import ORDER
-from lakefs_gc_assets.automation import OpenedRun
-from lakefs_gc_assets.collection import lock, report
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import Configuration, Loaded
-from lakefs_gc_assets.definitions import build
-from lakefs_gc_assets.frames import manifest
-from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.collector import lock, report
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.defs import opening, running
+from lakefs_gc_assets.defs.opening import OpenedRun
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.settings import Configuration, Loaded
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import FIXTURES
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
@@ -124,13 +123,13 @@ class GraphRuns:
 
     def open(self, flow: Flow = Flow.CLEAN) -> OpenedRun:
         """Opens a run over every window that it needs."""
-        return automation.open_run(self.instance, running.opened(self.loaded, self.clock), flow)
+        return opening.open_run(self.instance, running.opened(self.loaded, self.clock), flow)
 
     def make(
         self,
         opened: OpenedRun,
         *,
-        assets: Sequence[str] = ORDER,
+        assets: Sequence[str] = STEPS,
         tags: Mapping[str, str] | None = None,
         sweep: bool | None = None,
     ) -> dg.ExecuteInProcessResult:
@@ -138,8 +137,8 @@ class GraphRuns:
         return self.job().execute_in_process(
             instance=self.instance,
             tags={**opened.tags, **(tags or {})},
-            run_config={"loggers": {"console": {}}, **({} if sweep is None else automation.run_config(sweep))},
-            asset_selection=None if tuple(assets) == ORDER else [dg.AssetKey(name) for name in assets],
+            run_config={"loggers": {"console": {}}, **({} if sweep is None else opening.run_config(sweep))},
+            asset_selection=None if tuple(assets) == STEPS else [dg.AssetKey(name) for name in assets],
             raise_on_error=False,
         )
 
@@ -159,10 +158,10 @@ class GraphRuns:
         assert found is not None
         return found
 
-    def frame(self, run_id: str, name: str) -> StoredFrame:
+    def frame(self, run_id: str, name: str) -> StoredFrame[Any]:
         """A frame as stored."""
         repository = self.repository
-        return StoredFrame(manifest.read(repository.store, run_id, name), repository.opener, 1)
+        return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[name])
 
     def table(self, run_id: str, name: str) -> pa.Table:
         """All rows of a frame."""

@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from lakefs_gc_assets.collection.active_commits import Active, Graph, active_commits
-from lakefs_gc_assets.collection.policy import Policy
-from lakefs_gc_assets.collection.retention_rules import effective
+from lakefs_gc_assets.collector.retention.active_commits import Active, Graph, active_commits
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.retention_rules import effective
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.lakefs.commit_columns import CommitColumns
-from lakefs_gc_assets.lakefs.facts import Commit, RetentionRules
+from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
 
 Case = dict[str, Any]
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)

@@ -16,7 +16,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
 
-from lakefs_gc_assets.configuration import StoreSettings
+from lakefs_gc_assets.settings import StoreSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

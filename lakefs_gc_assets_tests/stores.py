@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests import emulators

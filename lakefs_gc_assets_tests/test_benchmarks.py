@@ -16,9 +16,10 @@ from benchmarks.shapes import Shape
 from benchmarks.vast import Vast
 from benchmarks.vast_bucket import VastBucket
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.lakefs import layout, ranges
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 
 TINY = Shape("tiny", committed=600, ranges=3, commits=4, branches=3, uncommitted=20, garbage=30)
 

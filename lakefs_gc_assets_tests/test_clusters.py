@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lakefs_gc_assets import demo
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.embedded import bucket
+from lakefs_gc_assets.embedded import bucket, demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests import clusters
 
 pytestmark = pytest.mark.timeout(900)
@@ -79,7 +78,7 @@ def test_a_standalone_cluster_that_loses_executors(collected: Collected, tmp_pat
         properties = {
             "spark.driver.host": "127.0.0.1",
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.python.daemon.module": "lakefs_gc_assets.sources.worker_daemon",
+            "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.shuffle.partitions": "4",
         }

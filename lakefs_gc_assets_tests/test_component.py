@@ -12,16 +12,17 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from lakefs_gc_assets import running
-from lakefs_gc_assets.collection import report, run_folder
-from lakefs_gc_assets.collection.clock import SystemClock
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.component import GarbageCollection
-from lakefs_gc_assets.configuration import Configuration, Loaded
-from lakefs_gc_assets.demo import configuration
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.partitions import RunPartitions
+from lakefs_gc_assets.settings import Configuration, Loaded
 
 PROJECT = Path(__file__).resolve().parents[1]
 TYPE = "lakefs_gc_assets.component.GarbageCollection"

@@ -3,13 +3,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.assets.graph import ORDER
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, Configuration, Loaded, loaded_from
-from lakefs_gc_assets.definitions import build, build_all, defs
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.definitions import defs
+from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.wiring import build, build_all
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.frames.spark import SCHEMAS
-from lakefs_gc_assets.partitions import RunPartitions
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Configuration, Loaded, loaded_from
 
 SECRET = "do-not-show-me"
 
@@ -40,10 +40,11 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "candidates": ["committed_df", "store_df", "uncommitted_df"],
         "deleted_report": ["candidates"],
     }
-    assert [key.path[-1] for key in graph.toposorted_asset_keys] == list(ORDER)
+    assert [key.path[-1] for key in graph.toposorted_asset_keys] == list(STEPS)
     assert sorted(f"{key.asset_key.path[-1]}.{key.name}" for key in graph.asset_check_keys) == [
         "candidates.disjoint",
         "candidates.live_set",
+        "candidates.nothing_deleted_is_live",
         "candidates.older_than_cutoff",
         "candidates.shape",
         "committed_df.shape",
@@ -65,12 +66,13 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         assert (node.description or "").endswith(".")
 
 
-def test_every_check_blocks_and_is_partitioned_like_its_asset(definitions: dg.Definitions) -> None:
+def test_every_check_is_partitioned_like_its_asset_and_all_block_but_one(definitions: dg.Definitions) -> None:
     graph = definitions.resolve_asset_graph()
     specs = [graph.get_check_spec(key) for key in graph.asset_check_keys]
 
-    assert len(specs) == 8
-    assert all(spec.blocking and (spec.description or "").endswith(".") for spec in specs)
+    assert len(specs) == 9
+    assert {spec.name for spec in specs if not spec.blocking} == {"nothing_deleted_is_live"}
+    assert all((spec.description or "").endswith(".") for spec in specs)
     assert all(spec.partitions_def == graph.get(spec.asset_key).partitions_def for spec in specs)
 
 
@@ -80,7 +82,7 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
     for key in graph.get_all_asset_keys():
         schema = graph.get(key).metadata["dagster/column_schema"]
         assert isinstance(schema, dg.TableSchema)
-        assert [column.name for column in schema.columns] == SCHEMAS[key.path[-1]].names
+        assert [column.name for column in schema.columns] == FRAMES[key.path[-1]].schema.names
         assert all(column.description and column.type for column in schema.columns)
 
 
@@ -101,7 +103,7 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
         "empty_quarantine": ("0 6 * * *", dg.DefaultScheduleStatus.STOPPED),
     }
     collect = definitions.resolve_job_def("collect")
-    assert {node.name for node in collect.nodes} >= set(ORDER)
+    assert {node.name for node in collect.nodes} >= set(STEPS)
     assert collect.executor_def.name == "in_process"
 
 
@@ -128,8 +130,8 @@ def test_several_repositories_share_nothing() -> None:
     graph = both.resolve_asset_graph()
 
     assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "my_data"}
-    assert len(graph.get_all_asset_keys()) == 2 * len(ORDER)
-    assert len(graph.asset_check_keys) == 2 * 8
+    assert len(graph.get_all_asset_keys()) == 2 * len(STEPS)
+    assert len(graph.asset_check_keys) == 2 * 9
     for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
         own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
         assert {node.group_name for node in own} == {f"garbage_collection_{identifier}"}
@@ -146,7 +148,7 @@ def test_a_single_repository_has_plain_names_unless_it_is_given_one() -> None:
     alone = loaded_from({"repository": "my-data"}, "gc.yaml")
     plain = all_names(build(alone, SystemClock()))
 
-    assert {*ORDER, "collect", "open_run", "follow_deleted_report", "clean_runs", "spark"} <= plain
+    assert {*STEPS, "collect", "open_run", "follow_deleted_report", "clean_runs", "spark"} <= plain
     assert all_names(build_all([alone], SystemClock())) == plain
     given = loaded_from({"repository": "my-data", "name": "eu"}, "gc.yaml")
     assert "eu/store_df" in all_names(build_all([given], SystemClock()))

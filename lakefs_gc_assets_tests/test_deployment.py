@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 import yaml
 
-from lakefs_gc_assets import running
-from lakefs_gc_assets.assets.graph import ORDER
-from lakefs_gc_assets.configuration import CONFIGURATION_VARIABLE, EMRServerlessSettings, loaded_from
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, EMRServerlessSettings, loaded_from
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
 from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, USER, needs_postgres, postgres
 from lakefs_gc_assets_tests.recordings import needs_recordings
@@ -49,7 +49,7 @@ def test_runs_on_postgresql_as_the_manifest_sets_it_up(
         with running.instance() as instance:
             stored = instance.get_run_by_id(result.run_id)
             assert stored is not None and stored.status is dg.DagsterRunStatus.SUCCESS
-            for name in ORDER:
+            for name in STEPS:
                 event = instance.get_latest_materialization_event(dg.AssetKey(name))
                 assert event is not None and event.run_id == result.run_id
             assert opened.run_id in instance.get_dynamic_partitions("gc_runs_" + runs.repository.facts.id)
@@ -86,7 +86,7 @@ def test_the_images_have_what_settings_point_to() -> None:
     text = (FOLDER / "Containerfile").read_text()
     folder, _, name = EMRServerlessSettings().entry_point.removeprefix("local://").rpartition("/")
     assert f"WORKDIR {folder}\n" in text
-    assert f"cp lakefs_gc_assets/{name} {name}" in text
+    assert f"cp lakefs_gc_assets/defs/{name} {name}" in text
     mounts = manifest()["Deployment", "lakefs-gc-code"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert f"{CONFIGURATION_VARIABLE}={mounts[0]['mountPath']}/lakefs-gc.yaml" in text
     assert f"DAGSTER_HOME={Path(mounts[1]['mountPath']).parent}" in text

@@ -12,17 +12,18 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import demo
-from lakefs_gc_assets.assets.graph import ORDER
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collection import lock, quarantining, report, run_folder
-from lakefs_gc_assets.collection.report import Ending, Report
-from lakefs_gc_assets.configuration import StoreSettings
-from lakefs_gc_assets.embedded import bucket
+from lakefs_gc_assets.collector import lock, report
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.quarantine import move
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.embedded import bucket, demo
 from lakefs_gc_assets.embedded.sample import LiveObject, Sample, link_pending, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.session import session
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY
@@ -151,7 +152,7 @@ def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> N
     assert cloud.keys("data/") == before - garbage
     assert unreadable(cloud.server, cloud.sample) == []
     left = {key.removeprefix(run_folder.folder(clean.run_id)).partition("/")[0] for key in cloud.keys("_lakefs/")}
-    assert {*ORDER, "plan.json", "report.json", "receipts"} <= left
+    assert {*STEPS, "plan.json", "report.json", "receipts"} <= left
 
     dropped = cloud.drop()
     optimized = cloud.swept("--flow", "optimized")
@@ -166,14 +167,14 @@ def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> N
     assert (moved.flow, moved.ending) == ("clean", Ending.QUARANTINED)
     assert (moved.counts["quarantined"], moved.object_bytes["quarantined"]) == (1, len(dropped.content))
     assert dropped.address not in cloud.keys("data/")
-    copy = quarantining.key(moved.run_id, dropped.address)
+    copy = move.key(moved.run_id, dropped.address)
     assert cloud.store.get(copy) == dropped.content
 
     restored = cloud.command("restore", "--run-id", moved.run_id)
 
     assert restored.stdout.splitlines() == [f"{dropped.address}: restored", "1 restored"]
     assert cloud.store.get(dropped.address) == dropped.content
-    assert cloud.keys(quarantining.ROOT) == set()
+    assert cloud.keys(move.ROOT) == set()
     assert unreadable(cloud.server, cloud.sample) == []
     assert (lock.KEY in cloud.keys("_lakefs/"), lock.holder(cloud.store)) == (True, None)
     assert list(cloud.server.objects_folder.rglob("*")) == []

@@ -10,25 +10,25 @@ from urllib.parse import quote
 
 import pytest
 
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection import receipts
-from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.configuration import Configuration, LakeFSSettings, StoreSettings, loaded_from
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
-from lakefs_gc_assets.lakefs.api import LakeFSClient
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.settings import Configuration, LakeFSSettings, StoreSettings, loaded_from
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets.storage.s3 import S3Store
+from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests import planted
-from lakefs_gc_assets_tests.collection.scripted import NOW
-from lakefs_gc_assets_tests.collection.test_plan import PLAN
-from lakefs_gc_assets_tests.collection.test_receipts import candidates
+from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
-from lakefs_gc_assets_tests.lakefs.good_answers import GOOD
-from lakefs_gc_assets_tests.lakefs.scripted_server import Scripted, refused, said, scripted
-from lakefs_gc_assets_tests.lakefs.talking import FixedClock
+from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said, scripted
+from lakefs_gc_assets_tests.lakefs.api.talking import FixedClock
 from lakefs_gc_assets_tests.stores import local_store
 
 __all__ = ["local_store"]

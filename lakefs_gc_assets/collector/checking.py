@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import guards
-from lakefs_gc_assets.collection.tables import TIME
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frames import CandidateFigures, CommittedFigures, StoredFigures, UncommittedFigures
-from lakefs_gc_assets.collector.reporting import mark_of
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.frame.kinds import CandidateFigures, CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.schemas import TIME
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.reporting import describe_losses, mark_of
 from lakefs_gc_assets.errors import GuardTripped
 
 _SHOWN = 20
@@ -71,3 +71,9 @@ def find_empty_live_set(
     except GuardTripped as tripped:
         return [Violation(tripped.guard, str(tripped))]
     return []
+
+
+def find_losses(candidates: StoredFrame[CandidateFigures]) -> list[Violation]:
+    """Says so where a branch head or staging holds something that earlier runs deleted."""
+    told = describe_losses(candidates)
+    return [Violation("nothing deleted is live", told, candidates.figures.lost)] if told else []

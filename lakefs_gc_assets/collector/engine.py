@@ -71,7 +71,10 @@ class Engine(Protocol[R]):
         ...
 
     def map_distinct(self, frames: Sequence[R], change: ChangeBatches, schema: pa.Schema, count: int) -> R:
-        """The same of the rows of all frames, one row for each address, compared as strings."""
+        """The same of the rows of all frames, one row for each address, compared as strings.
+
+        A row without an address is an error.
+        """
         ...
 
     def distinct(self, rows: R) -> R:
@@ -82,7 +85,8 @@ class Engine(Protocol[R]):
         """The rows whose address is in none of the live frames.
 
         Addresses may be compared by a hash: a collision keeps an object and never loses one. So the right side must be
-        what is live, and this must never be used for an intersection.
+        what is live, and this must never be used for an intersection. What is left may be deleted: a row of it
+        without an address is an error.
         """
         ...
 

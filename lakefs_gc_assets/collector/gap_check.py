@@ -12,13 +12,13 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import carry
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frames import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.inherited import open_inherited
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
@@ -32,11 +32,21 @@ _ID_AT = len(DATA_PREFIX) + xids.LENGTH + len("/")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Addresses that the listing lacks, of those that it should have."""
+    """Addresses that the listing lacks, of those that it should have.
+
+    Attributes:
+        missing: those that no run of ours deleted.
+        expected: how many it should have.
+        examples: a few of the missing ones.
+        lost: those that earlier runs of ours deleted, and a branch head or staging holds all the same.
+        lost_examples: a few of them.
+    """
 
     missing: int
     expected: int
     examples: tuple[str, ...] = ()
+    lost: int = 0
+    lost_examples: tuple[str, ...] = ()
 
 
 def find_gap(
@@ -51,7 +61,7 @@ def find_gap(
     collected by lakeFS's own retention.
     """
     engine = step.engine
-    slices = carry.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
+    slices = checkpoint.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
     if not slices:
         return Gap(0, 0)
     expected = partial(select_expected, engine, slices=slices, cutoff=step.plan.cutoff)
@@ -63,11 +73,18 @@ def find_gap(
         return Gap(0, sum(objects for sets, objects in counts.items() if sets != _LISTED))
     of_heads = engine.select(expected(_of_heads(step, committed)), *_COLUMNS)
     heads = engine.distinct(engine.union(staged, of_heads))
-    missing = engine.without(heads, there, count=count)
-    with engine.cached(engine.without_exactly(missing, deleted_before(step)), at_most=count) as lacking:
-        examples = engine.collect(engine.select(lacking, "address"), limit=_EXAMPLES)
-        names = tuple(sorted(examples.column("address").to_pylist()))
-        return Gap(engine.count(lacking), engine.count(heads), names)
+    missing = engine.select(engine.without(heads, there, count=count), "address")
+    with (
+        engine.cached(missing, at_most=count) as lacking,
+        engine.cached(engine.among_exactly(lacking, deleted_before(step)), at_most=count) as lost,
+    ):
+        unexplained, gone = engine.without_exactly(lacking, lost), _examples(engine, lost)
+        examples = _examples(engine, unexplained)
+        return Gap(engine.count(unexplained), engine.count(heads), examples, engine.count(lost), gone)
+
+
+def _examples(engine: Engine[R], rows: R) -> tuple[str, ...]:
+    return tuple(sorted(engine.collect(rows, limit=_EXAMPLES).column("address").to_pylist()))
 
 
 def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: datetime) -> R:

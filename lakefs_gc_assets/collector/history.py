@@ -6,11 +6,13 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import receipts, restoration, run_folder
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.tables import RECEIPTS
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.collector.work import spread
 
 
@@ -29,7 +31,7 @@ def deleted_before(step: Step[R], since: datetime | None = None) -> R:
 
     rows = engine.read(spread(keys, engine.tasks), read, RECEIPTS)
     deleted = engine.where_among(rows, "outcome", receipts.GONE)
-    if restoration.read(store) is not None:
+    if restore_record.read(store) is not None:
         restored = engine.where_among(rows, "outcome", (Outcome.RESTORED.value,))
         deleted = engine.without_matching(deleted, restored, ("address", "attempt"))
     if since is not None:

@@ -1,8 +1,9 @@
 """What became live since the mark, asked right before anything is deleted: the whole live definition again."""
 
-from lakefs_gc_assets.collection import guards, order, ranges_read
+from lakefs_gc_assets.collector import guards, order
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frames import COMMITTED_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Uncommitted,

@@ -7,13 +7,13 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.engine import Engine, Item, R
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.work import runs_by_weight, spread, spread_by_weight
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.lakefs.ranges import RangeRecord
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _REQUEST = 20_000

@@ -3,14 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakefs_gc_assets.collection import guards
-from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.guards import Mark
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.report import Ending, Report
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frames import (
+from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     STORE_DF,
@@ -21,11 +16,17 @@ from lakefs_gc_assets.collector.frames import (
     StoredFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.guards import Mark
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report, ending
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
 
 
 @dataclass(frozen=True)
@@ -79,17 +80,24 @@ def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Amoun
     return Amounts(objects, sizes)
 
 
-def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carry | str, amounts: Amounts) -> Report:
-    """The report; `success` only where every deletion was accepted or none was asked for.
+def make_report(
+    step: Step[R],
+    outcomes: StoredFrame[DeletedFigures],
+    left: Carry | str,
+    amounts: Amounts,
+    failures: Verdict | None,
+) -> Report:
+    """The report; `success` only where every deletion was accepted, is known to be impossible, or none was asked for.
 
     Args:
         left: what the next run can build on, or why it cannot.
+        failures: what failed deletions mean; None for a dry run.
     """
     listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
     committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
     mark = mark_of(listed, uncommitted, committed, candidates)
     objects, sizes = amounts.objects, amounts.sizes
-    failed, plan, swept = objects[Outcome.FAILED], step.plan, outcomes.figures.swept
+    plan, swept = step.plan, outcomes.figures.swept
     return Report(
         run_id=plan.run_id,
         attempt=plan.attempt,
@@ -98,8 +106,8 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
         flow=plan.flow.value,
         previous_run=plan.previous_run,
         dry_run=not swept,
-        success=not failed,
-        ending=ending(swept, mark.candidates, failed, quarantines(step) and not objects[Outcome.ACCEPTED]),
+        success=failures is None or failures.success,
+        ending=ending(swept, quarantines(step), objects),
         started_at=plan.started_at,
         ended_at=step.repository.clock.now(),
         cutoff=plan.cutoff,
@@ -114,13 +122,15 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
             "commits": committed.figures.commits,
             "branches": mark.branches,
             "missing": mark.missing,
+            "lost": candidates.figures.lost,
             "ranges_read": committed.figures.ranges_read,
             **committed.figures.retention,
             "candidates": mark.candidates,
             "late_arrivals": count_late_arrivals(step, candidates),
             "deleted": objects[Outcome.ACCEPTED],
             "quarantined": objects[Outcome.QUARANTINED],
-            "failed": failed,
+            "failed": objects[Outcome.FAILED],
+            "undeletable": len(failures.failing) if failures else 0,
             "kept_live": objects[Outcome.KEPT_LIVE],
         },
         object_bytes={
@@ -136,33 +146,42 @@ def make_report(step: Step[R], outcomes: StoredFrame[DeletedFigures], left: Carr
         predecessor=plan.predecessor,
         carry=left if isinstance(left, Carry) else None,
         no_carry=left if isinstance(left, str) else None,
-        warnings=list_warnings(mark, committed, step.repository.settings, swept),
+        warnings=(
+            *list_warnings(mark, candidates, committed, step.repository.settings, swept),
+            *([failures.warning] if failures and failures.warning else []),
+        ),
     )
 
 
 def list_warnings(
-    mark: Mark, committed: StoredFrame[CommittedFigures], settings: CollectionSettings, swept: bool
+    mark: Mark,
+    candidates: StoredFrame[CandidateFigures],
+    committed: StoredFrame[CommittedFigures],
+    settings: CollectionSettings,
+    swept: bool,
 ) -> tuple[str, ...]:
     """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
+    lost = describe_losses(candidates)
     tripped = () if swept else guards.tripped(mark, settings)
-    return committed.figures.retention_warnings + tuple(f"a sweep would be refused: {guard}" for guard in tripped)
+    return (
+        *([lost] if lost else []),
+        *committed.figures.retention_warnings,
+        *(f"a sweep would be refused: {guard}" for guard in tripped),
+    )
+
+
+def describe_losses(candidates: StoredFrame[CandidateFigures]) -> str | None:
+    """What is referenced although earlier runs deleted it: the most important figure of all. None where nothing is."""
+    lost, examples = candidates.figures.lost, candidates.figures.lost_examples
+    if not lost:
+        return None
+    return (
+        f"{lost:,} objects that earlier runs deleted are held by a branch head or by staging, such as "
+        f"{', '.join(examples)}. `lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address "
+        "ADDRESS` brings it back where the bucket keeps versions or the run moved it to quarantine"
+    )
 
 
 def quarantines(step: Step[R]) -> bool:
     """Whether a sweep of the run moves candidates to quarantine."""
     return step.repository.settings.sweep_mode == "quarantine"
-
-
-def ending(swept: bool, candidates: int, failed: int, moved: bool = False) -> Ending:
-    """How a run that came to its end ended.
-
-    Args:
-        moved: whether the sweep moved candidates to quarantine, all of them.
-    """
-    if not candidates:
-        return Ending.NOTHING_TO_DELETE
-    if not swept:
-        return Ending.MARKED
-    if moved:
-        return Ending.PARTLY_QUARANTINED if failed else Ending.QUARANTINED
-    return Ending.PARTLY_DELETED if failed else Ending.DELETED

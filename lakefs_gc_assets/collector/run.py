@@ -11,28 +11,16 @@ Each step stores one frame, which the next one reads: a run that is broken off g
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lakefs_gc_assets.collection import (
-    carry,
-    guards,
-    neighbours,
-    order,
-    ownership,
-    ranges_read,
-    report,
-    restoration,
-    universe,
-)
-from lakefs_gc_assets.collection.eligibility import Kept
-from lakefs_gc_assets.collection.neighbours import Neighbours
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.collector import gap_check, listing, sightings, sweeping
+from lakefs_gc_assets.collector import gap_check, guards, order, report, sightings
+from lakefs_gc_assets.collector.branch_baseline import branch_baseline
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frames import (
+from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     DELETED_REPORT,
@@ -47,16 +35,26 @@ from lakefs_gc_assets.collector.frames import (
     StoredFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
 from lakefs_gc_assets.collector.incremental.leaving import leave
+from lakefs_gc_assets.collector.live import other_repositories, ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
-from lakefs_gc_assets.collector.manifest import FrameFile
-from lakefs_gc_assets.collector.reporting import count_amounts, make_report, mark_of, stored_mark
+from lakefs_gc_assets.collector.live.other_repositories import Neighbours
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.reporting import count_amounts, describe_losses, make_report, mark_of, stored_mark
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
+from lakefs_gc_assets.collector.universe import listing
+from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.errors import OrderViolation
 
 Stored = StoredFrame[StoredFigures]
@@ -73,12 +71,12 @@ def list_stored(step: Step[R]) -> Stored:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = open_inherited(step)
     around = look_around(step)
-    parts = universe.nothing(store)
+    parts = universe_parts.nothing(store)
     written: list[FrameFile] = []
     if plan.flow is Flow.COMMITTED:
         written += step.write(STORE_DF, find_expired(step))
     else:
-        parts = universe.listing(store, plan.cutoff, before.settled if before else None)
+        parts = universe_parts.listing(store, plan.cutoff, before.settled if before else None)
         step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(parts.slices)} slices")
         written += listing.list_objects(step, parts)
     if before:
@@ -97,14 +95,14 @@ def list_stored(step: Step[R]) -> Stored:
         predecessor=before.run_id if before else None,
         open_before=before.carry.open if before else None,
     )
-    carry.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
+    checkpoint.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
     return step.complete(STORE_DF, figures, written)
 
 
 def look_around(step: Step[R]) -> Neighbours:
     """What other repositories of the server may hold of this one's objects."""
     repository = step.repository
-    around = neighbours.neighbours(
+    around = other_repositories.neighbours(
         repository.api, repository.facts.id, repository.namespace, repository.settings.also_live
     )
     if around.refusal:
@@ -145,7 +143,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     # Ids and addresses belong together: a recheck skips what these ids name.
     ids = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, known | found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
-    figures = describe_committed(found, count_branches_before(step), ids)
+    figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
     return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
 
 
@@ -185,14 +183,6 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
     )
 
 
-def count_branches_before(step: Step[R]) -> int | None:
-    """How many branches the run before had; None where it did not come that far, or there was none."""
-    if step.plan.previous_run is None:
-        return None
-    earlier = report.read(step.repository.store, step.plan.previous_run)
-    return earlier.counts.get("branches") if earlier else None
-
-
 def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed: CommittedData) -> Candidates:
     """The fourth step: subtract what is live from what is stored, and tell what may go from what is kept all the same.
 
@@ -207,27 +197,30 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
         reasons = count_reasons(engine, unreferenced)
         eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
-        cleared = Cleared(eligible)
-        if reasons.eligible:
-            cleared = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
-        sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
-        strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
-        written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
-        step.complete(UNRECOGNISED_DF, NoFigures(), written)
-        gap = found_gap()
-        figures = CandidateFigures(
-            kept={**reasons.kept, **cleared.kept},
-            paths_asked=cleared.asked,
-            missing=gap.missing,
-            expected=gap.expected,
-            missing_examples=gap.examples,
-        )
-        written = step.write(CANDIDATES_DF, cleared.candidates)
-        stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
+        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
+        with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
+            sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
+            strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
+            written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
+            step.complete(UNRECOGNISED_DF, NoFigures(), written)
+            gap = found_gap()
+            figures = CandidateFigures(
+                kept={**reasons.kept, **cleared.kept},
+                paths_asked=cleared.asked,
+                missing=gap.missing,
+                expected=gap.expected,
+                missing_examples=gap.examples,
+                lost=gap.lost,
+                lost_examples=gap.lost_examples,
+            )
+            written = step.write(CANDIDATES_DF, cleared.candidates)
+            stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
     found = mark_of(listed, uncommitted, committed, stored)
     guards.require_live_set(found)
     for warning in guards.tripped(found, step.repository.settings):
         step.log(f"a sweep would be refused: {warning}")
+    if lost := describe_losses(stored):
+        step.warn(lost)
     return stored
 
 
@@ -235,12 +228,15 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     """The last step: delete the candidates if the plan says so, after a recheck, and report what became of each."""
     step.require_attempt(candidates)
     require_inputs(step, candidates)
-    swept = step.plan.sweep or sweeping.approve(step, candidates)
-    written = [*sweep_candidates(step, candidates)] if swept else [*sweeping.decide_dry(step, candidates)]
+    swept = step.plan.sweep or passes.approve(step, candidates)
+    written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
-    sweeping.require_all_decided(outcomes, candidates)
-    with step.engine.in_background(partial(count_amounts, step, outcomes)) as amounts:
-        ended = make_report(step, outcomes, leave(step, outcomes), amounts())
+    passes.require_all_decided(outcomes, candidates)
+    with step.engine.in_background(partial(count_amounts, step, outcomes)) as counted:
+        left, amounts = leave(step, outcomes), counted()
+    ended = make_report(
+        step, outcomes, left, amounts, passes.judge_failures(step, outcomes, amounts) if swept else None
+    )
     report.write(step.repository.store, ended)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
     return outcomes, ended
@@ -260,12 +256,13 @@ def require_inputs(step: Step[R], candidates: Candidates) -> None:
 def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFile]:
     """Deletes the candidates, pass by pass, each after a recheck; yields the files that say what became of them.
 
-    Raises OrderViolation where objects were brought back since, GuardTripped where the amount looks like a mistake, and
-    whatever a recheck raises.
+    Raises OrderViolation where objects were brought back since or a newer run has swept, GuardTripped where the amount
+    looks like a mistake, and whatever a recheck raises.
     """
     repository, settings = step.repository, step.repository.settings
     listed, found = step.stored(STORE_DF), stored_mark(step)
-    restoration.require_none_since(repository.store, step.plan.run_id)
+    restore_record.require_none_since(repository.store, step.plan.run_id)
+    require_not_overtaken(repository.store, step.plan.run_id)
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(repository), settings)
     guards.require_live_set(found)
     for guard in guards.tripped(found, settings):
@@ -273,13 +270,13 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
     if candidates.count:
         heads = step.stored(COMMITTED_DF).figures.heads
         ownership.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
-        sweeping.wait_for_recheck(step, listed.manifest.span.ended_at)
-    remaining, left, done = sweeping.resume(step, candidates)
+        passes.wait_for_recheck(step, listed.manifest.span.ended_at)
+    remaining, left, done = passes.resume(step, candidates)
     yield from done
     while left:
-        outcomes = sweeping.sweep_once(step, remaining, left)
+        outcomes = passes.sweep_once(step, remaining, left)
         yield from outcomes.manifest.files
         left -= outcomes.count
         if left:
-            remaining = sweeping.leave_out(step, remaining, outcomes)
+            remaining = passes.leave_out(step, remaining, outcomes)
             step.log(f"{left:,} candidates are left after {settings.recheck_valid_minutes:.0f} minutes")

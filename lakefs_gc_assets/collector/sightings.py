@@ -11,12 +11,12 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS
-from lakefs_gc_assets.collection.tables import SIGHTINGS, TIME
+from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frames import SIGHTINGS_DF, NoFigures
+from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
+from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS, TIME
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 
 _RUNS = 20

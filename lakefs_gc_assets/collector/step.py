@@ -14,20 +14,21 @@ from typing import Any, Generic, Protocol
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import failing, planning, run_folder
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collection.plan import Flow, Plan
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collector import manifest as manifests
+from lakefs_gc_assets.collector import failing, planning
+from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frames import STEPS, F, Frame
-from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import STEPS, F, Frame
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.references import References
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, StorageError
-from lakefs_gc_assets.frames import files
 from lakefs_gc_assets.lakefs import names
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakefs_gc_assets.collection.eligibility import Kept
 from lakefs_gc_assets.collector import sightings
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frames import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
 
 
 def subtract_live(

@@ -9,21 +9,21 @@ from typing import Any
 
 import dagster as dg
 
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.collection.repository import OpenRepository
 from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.frames import STEPS
-from lakefs_gc_assets.collector.manifest import Manifest
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step, Turn, step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.failures import explained, summary
-from lakefs_gc_assets.frames.columns import column_lineage, column_schema
-from lakefs_gc_assets.frames.models import MODELS
-from lakefs_gc_assets.naming import Names
-from lakefs_gc_assets.partitions import asked_flow, chosen, selected
-from lakefs_gc_assets.resources import Collector
+from lakefs_gc_assets.defs.columns import column_lineage, column_schema
+from lakefs_gc_assets.defs.failures import explained, summary
+from lakefs_gc_assets.defs.models import MODELS
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -11,7 +11,7 @@ from lakefs_gc_assets.embedded.clock import Clock
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import parse_location
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 
 _INCOMING = ".incoming"
 """Folder beside the storage namespaces where files are written before they are renamed into place."""

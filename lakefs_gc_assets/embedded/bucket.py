@@ -4,12 +4,12 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import open_store
 
 GRACE = timedelta(seconds=5)

@@ -4,6 +4,13 @@ lakeFS stores addresses relative, in full, or in a deprecated form that may be e
 spell the same bucket as `s3` or `s3a`, the same Azure container as `https` or `abfs`, and may double slashes or escape
 characters. Every spelling that *may* mean a key counts as that key: for referenced data this can only keep more.
 lakeFS reads a full address as a URL: it decodes the path and drops a query (lakeFS server, `pkg/block/namespace.go`).
+It reads a storage namespace in the same way: of `s3://bucket/my%20repo` the keys begin with `my repo/`.
+
+Access points of S3 have aliases that look like buckets, and nobody but AWS knows to which bucket one leads: an address
+by an alias may lie in the namespace where its path does.
+
+On the blockstore `local` a server spells addresses with the folder of the blockstore in front: of `local://repo` they
+begin with `local:///var/lakefs/repo/`. That folder is the server's, and may be mounted elsewhere here: any is believed.
 """
 
 import re
@@ -13,12 +20,18 @@ from enum import IntEnum
 from urllib.parse import unquote
 
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _GS_SCHEMES = frozenset({"gs", "gcs"})
 _AZURE_SCHEMES = frozenset({"https", "http", "abfs", "abfss", "wasb", "wasbs", "az", "azure", "adl"})
 _ODD = re.compile(r"[%?]|//|^/|/$")
+_ESCAPED = re.compile("[%?]")
 _SLASHES = re.compile("//+")
+_NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_ALIASES = ("-s3alias", "--op-s3", "--ol-s3", "--xa-s3", ".mrap")
+_ARN = "arn:"
+"""How the alias of an access point ends, and how its name begins where it is written in full."""
 
 
 class AddressType(IntEnum):
@@ -37,6 +50,17 @@ class Location:
     bucket: str
     key: str
 
+    @property
+    def is_access_point(self) -> bool:
+        """Whether an access point is named in place of a bucket, so that any bucket of S3 may be meant."""
+        return self.kind == "s3" and (self.bucket.endswith(_ALIASES) or self.bucket.startswith(_ARN))
+
+    def may_share_bucket(self, other: "Location") -> bool:
+        """Whether both lie in one bucket, or may do so because one of them is named by an access point."""
+        if (self.kind, self.bucket) == (other.kind, other.bucket):
+            return True
+        return self.kind == other.kind and (self.is_access_point or other.is_access_point)
+
 
 def parse_location(uri: str) -> Location | None:
     """Reads a full address; None where it has no scheme."""
@@ -48,6 +72,9 @@ def parse_location(uri: str) -> Location | None:
     if scheme in _AZURE_SCHEMES:
         return _azure(host, path)
     kind = "s3" if scheme in _S3_SCHEMES else "gs" if scheme in _GS_SCHEMES else scheme
+    if kind == "s3" and host.startswith(_ARN):
+        name, _, path = path.partition("/")
+        host = f"{host}/{name}"
     return Location(kind, host, path)
 
 
@@ -65,7 +92,7 @@ class Namespace:
 
     Attributes:
         uri: as lakeFS gives it, with exactly one trailing slash.
-        location: the same, taken apart; its key is empty or ends with a slash.
+        location: where lakeFS puts what belongs to it, its path decoded; its key is empty or ends with a slash.
     """
 
     uri: str
@@ -73,14 +100,28 @@ class Namespace:
 
     @classmethod
     def parse(cls, storage_namespace: str) -> "Namespace":
-        """Reads `storage_namespace` of a repository. Raises ConfigurationError where it is no full address."""
+        """Reads `storage_namespace` of a repository.
+
+        Raises ConfigurationError where it is no full address, or lakeFS could not decode it.
+        """
         uri = storage_namespace.rstrip("/") + "/"
         location = parse_location(uri)
         if location is None or (location.kind != "local" and not all(location.bucket.split("/"))):
             raise ConfigurationError(
                 f"storage namespace {storage_namespace!r} is not an address with a scheme such as s3://bucket/path"
             )
-        return cls(uri, Location(location.kind, location.bucket, location.key.lstrip("/")))
+        key = _decoded(location, storage_namespace).strip("/")
+        return cls(uri, Location(location.kind, location.bucket, f"{key}/" if key else ""))
+
+    @property
+    def is_escaped(self) -> bool:
+        """Whether lakeFS, which spells addresses by the decoded path, spells them otherwise than the namespace."""
+        return bool(_ESCAPED.search(self.uri))
+
+    def may_lie_elsewhere(self, address: str) -> bool:
+        """Whether an address counts as inside only because an access point or a folder is not known."""
+        location = parse_location(address)
+        return location is not None and location.bucket != self.location.bucket and any(self._readings(address))
 
     def relative(self, full_address: str) -> str | None:
         """The key below this namespace that a full address names, spelled as given; None where it lies outside."""
@@ -92,11 +133,28 @@ class Namespace:
             yield full_address[len(self.uri) :]
             return
         location = parse_location(full_address)
-        if location is None or (location.kind, location.bucket) != (self.location.kind, self.location.bucket):
+        if location is None:
+            return
+        if location.kind == "local":
+            yield from self._below_folders(location)
+        if not self.location.may_share_bucket(location):
             return
         for key in _spellings(location.key):
             if key.startswith(self.location.key):
                 yield key[len(self.location.key) :]
+
+    def _below_folders(self, location: Location) -> Iterator[str]:
+        """Every key that an absolute path may name, wherever the blockstore's folder lies; lakeFS's own names first."""
+        if self.location.kind != "local" or location.bucket:
+            return
+        own = "/" + f"{self.location.bucket}/{self.location.key}".lstrip("/")
+        found: list[str] = []
+        for path in _spellings(location.key):
+            start = path.find(own, 1)
+            while start > 0:
+                found.append(path[start + len(own) :])
+                start = path.find(own, start + 1)
+        yield from sorted(found, key=lambda key: not key.startswith((METADATA_PREFIX, DATA_PREFIX)))
 
     def live_keys(self, address: str, address_type: int) -> tuple[str, ...]:
         """Every key that a reference may mean; empty where it lies outside the namespace.
@@ -112,6 +170,20 @@ class Namespace:
         else:
             readings = [*self._readings(address)]
         return tuple(dict.fromkeys(key for reading in readings if reading for key in _spellings(reading)))
+
+
+def _decoded(location: Location, storage_namespace: str) -> str:
+    """The path of a storage namespace as Go's net/url reads it, to which lakeFS joins keys."""
+    path = location.key.partition("?")[0]
+    try:
+        if "%" in location.bucket or _NO_ESCAPE.search(path):
+            raise ValueError
+        return unquote(path, errors="strict")
+    except ValueError:
+        raise ConfigurationError(
+            f"storage namespace {storage_namespace!r} cannot be decoded: lakeFS itself cannot read it, or keeps keys "
+            "there that are no Unicode text"
+        ) from None
 
 
 def _spellings(key: str) -> tuple[str, ...]:

@@ -2,14 +2,13 @@
 
 Row by row, Spark's JVM takes more than a microsecond to turn Arrow into rows of its own and back: several times as long
 as a task needs to read an address, hash it and look it up. So the task that reads a piece of a frame hashes its
-addresses (`collection.address_hashes`) and hands on one row for each part of all hashes: a block. Blocks of one part
+addresses (`spark.address_hashes`) and hands on one row for each part of all hashes: a block. Blocks of one part
 meet in one task, whichever frames they come from.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +20,9 @@ from pyspark.sql.types import StructType
 
 from lakefs_gc_assets.collector import work
 from lakefs_gc_assets.collector.engine import ChangeBatches
-from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark import address_hashes, tasks
+from lakefs_gc_assets.spark.address_hashes import Hashes
 from lakefs_gc_assets.spark.tasks import Rows
-
-if TYPE_CHECKING:
-    from lakefs_gc_assets.collection.address_hashes import Hashes
 
 BLOCKS = pa.schema(
     [
@@ -110,8 +107,6 @@ def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema
 
 def unmatched(part: pa.Table) -> pa.Table:
     """Rows of frame 0 whose hash no other frame has."""
-    from lakefs_gc_assets.collection import address_hashes
-
     mine = pc.equal(part.column("frame"), 0)
     universe, live = part.filter(mine), part.filter(pc.invert(mine))
     if not universe.num_rows:
@@ -122,8 +117,6 @@ def unmatched(part: pa.Table) -> pa.Table:
 
 def counted(part: pa.Table) -> pa.Table:
     """How many addresses of a part are in the same frames (SETS), compared by 128 bits."""
-    from lakefs_gc_assets.collection import address_hashes
-
     each = pc.binary_length(part.column("hashes")).to_numpy() // 8
     bits = np.repeat(1 << part.column("frame").to_numpy(), each).astype(np.uint8)
     counts = address_hashes.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)
@@ -132,8 +125,6 @@ def counted(part: pa.Table) -> pa.Table:
 
 
 def _each_once(part: pa.Table) -> pa.RecordBatch:
-    from lakefs_gc_assets.collection import address_hashes
-
     rows = pa.concat_batches(_rows(part).to_batches())
     return rows.filter(pa.array(address_hashes.first_of_each(rows.column("address"), _numbers(part, "hashes"))))
 
@@ -146,12 +137,10 @@ def _blocks(
 
 
 def _cut_rows(parts: int, frame: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    from lakefs_gc_assets.collection import address_hashes
-
     return _cut_hashed(parts, frame, rows, address_hashes.hashes(rows.column("address")))
 
 
-def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: "Hashes") -> pa.RecordBatch:
+def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: Hashes) -> pa.RecordBatch:
     order, spans = _by_part(hashes, parts)
     ordered = rows.take(pa.array(order))
     streams = [_stream(ordered.slice(start, end - start)) for _, start, end in spans]
@@ -159,8 +148,6 @@ def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: "Hashes") 
 
 
 def _cut_first(parts: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    from lakefs_gc_assets.collection import address_hashes
-
     addresses = rows.column("address")
     hashes = address_hashes.hashes(addresses)
     first = address_hashes.first_of_each(addresses, hashes)
@@ -168,8 +155,6 @@ def _cut_first(parts: int, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _cut_hashes(parts: int, frame: int, twice: bool, rows: pa.RecordBatch) -> pa.RecordBatch:
-    from lakefs_gc_assets.collection import address_hashes
-
     addresses = rows.column("address").drop_null()
     hashes = address_hashes.hashes(addresses)
     order, spans = _by_part(hashes, parts)
@@ -177,17 +162,15 @@ def _cut_hashes(parts: int, frame: int, twice: bool, rows: pa.RecordBatch) -> pa
     return _of_spans(frame, spans, _bytes(hashes[order], spans), others)
 
 
-def _by_part(hashes: "Hashes", parts: int) -> tuple["Indices", list[Span]]:
+def _by_part(hashes: Hashes, parts: int) -> tuple[Indices, list[Span]]:
     """The order of rows that puts those of a part together, and where each part then is."""
-    from lakefs_gc_assets.collection import address_hashes
-
     part_of = address_hashes.parts(hashes, parts)
     order = np.argsort(part_of, kind="stable")
     bounds = np.searchsorted(part_of[order], np.arange(parts + 1)).tolist()
     return order, [(part, start, end) for part, (start, end) in enumerate(pairwise(bounds)) if end > start]
 
 
-def _bytes(hashes: "Hashes", spans: Sequence[Span]) -> list[bytes]:
+def _bytes(hashes: Hashes, spans: Sequence[Span]) -> list[bytes]:
     return [hashes[start:end].tobytes() for _, start, end in spans]
 
 
@@ -231,7 +214,7 @@ def _each_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _numbers(blocks: pa.Table, column: str) -> "Hashes":
+def _numbers(blocks: pa.Table, column: str) -> Hashes:
     return np.frombuffer(b"".join(blocks.column(column).to_pylist()), np.uint64)
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
-from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
+from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
 from lakefs_gc_assets.lakefs.layout import Layout
 
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
-from lakefs_gc_assets.collection.eligibility import MULTIPART_ETAG
-from lakefs_gc_assets.collection.tables import LISTED
+from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
+from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.spark import blocks, comparing, tasks
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 

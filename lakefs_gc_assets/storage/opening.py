@@ -4,13 +4,23 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lakefs_gc_assets.configuration import StoreSettings
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local import LocalStore
-from lakefs_gc_assets.storage.s3 import S3Store
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.s3.store import S3Store
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.storage.azure import store as azure
+    from lakefs_gc_assets.storage.gcs import store as gcs
+else:
+    # Who has no such store does not wait for its libraries.
+    azure = deferred("lakefs_gc_assets.storage.azure.store")
+    gcs = deferred("lakefs_gc_assets.storage.gcs.store")
 
 _opened: dict[tuple[int, "StoreOpener"], ObjectStore] = {}
 _opening = threading.Lock()
@@ -23,15 +33,10 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
     match namespace.location.kind:
         case "s3":
             return S3Store(settings, namespace.location)
-        # Who has no such store does not wait for its libraries.
         case "gs":
-            from lakefs_gc_assets.storage.gcs import GCSStore
-
-            return GCSStore(settings, namespace.location)
+            return gcs.GCSStore(settings, namespace.location)
         case "azure":
-            from lakefs_gc_assets.storage.azure import AzureStore
-
-            return AzureStore(settings, namespace)
+            return azure.AzureStore(settings, namespace)
         case "local":
             return LocalStore(_folder(settings, namespace))
         case kind:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets import demo
-from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.embedded import bucket as bucket_objects
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.sample import link_pending, make_sample_repository, rename, unreadable
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.embedded import clients

@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import demo, running
-from lakefs_gc_assets.assets.live import Uncommitted
-from lakefs_gc_assets.assets.step import Step
-from lakefs_gc_assets.collection import report
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Report
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.collector import recheck, report
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets_tests.embedded import clients
 
 DAYS = timedelta(days=1)
@@ -103,18 +105,16 @@ def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
         loaded = Loaded(given.model_copy(update={"collection": collection}), {})
 
         def branching(line: str) -> None:
-            if "candidates: candidates:" in line:
+            if "candidates: " in line and " rows in " in line:
                 for branch in ({"name": "rescued", "source": old}, {"name": "shown", "source": less_old}):
                     assert clients.call(server, "POST", f"/repositories/{repository}/branches", branch)[0] == 201
 
-        prepare = Uncommitted.prepare
-
-        def prepared(run: Step, *progress: Any) -> Uncommitted:
-            found = prepare(run, *progress)
+        def prepared(step: Step[Rows]) -> Uncommitted[Rows]:
+            found = prepare_uncommitted(step)
             clients.call(server, "DELETE", f"/repositories/{repository}/branches/shown")
             return found
 
-        monkeypatch.setattr(Uncommitted, "prepare", prepared)
+        monkeypatch.setattr(recheck, "prepare_uncommitted", prepared)
         with running.instance() as home:
             succeeded, run_id, error = running.execute(loaded, None, branching, SystemClock(), home, Flow.COMMITTED)
             assert succeeded, error

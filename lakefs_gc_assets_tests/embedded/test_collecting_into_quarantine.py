@@ -5,16 +5,18 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import demo
-from lakefs_gc_assets.bringing_back import brought_back
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets.collection.restoring import Fate
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.cli.status import summarize
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.described_report import describe
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.running import described, opened, summary
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, status_of
 
@@ -37,18 +39,18 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(spark: SparkSession, t
         assert (moved.counts["quarantined"], moved.counts["deleted"]) == (1, 0)
         assert (moved.object_bytes["quarantined"], moved.object_bytes["deleted"]) == (6, 0)
         assert moved.ending is Ending.QUARANTINED
-        assert "moved to quarantine" in described(moved)[0]
-        assert any("quarantined            1 objects, 6 B: moved, not freed" in line for line in described(moved))
-        assert not any("deleted  " in line for line in described(moved))
+        assert "moved to quarantine" in describe(moved)[0]
+        assert any("quarantined            1 objects, 6 B: moved, not freed" in line for line in describe(moved))
+        assert not any("deleted  " in line for line in describe(moved))
         loaded = Loaded(demo.configuration(server, repository), {})
-        shown = [*summary(loaded, 5)]
+        shown = [*summarize(opened(loaded, SystemClock()).open(), 5)]
         assert any(line.startswith(f"quarantine: 1 objects, 6 B of run {moved.run_id}, due ") for line in shown)
         assert any(line.endswith("moved to quarantine; 1 candidates, 1 moved to quarantine") for line in shown)
         assert status_of(server, old, "replaced") == 410
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
 
         collector = opened(loaded, SystemClock())
-        (told,) = brought_back(collector.open(), moved.run_id, (), "somebody", lambda line: None)
+        (told,) = restore_run.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
 
         assert told.fate is Fate.RESTORED
         assert status_of(server, old, "replaced") == 200

@@ -7,15 +7,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.configuration import LakeFSSettings
 from lakefs_gc_assets.embedded.faults import Fault
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import AccessDenied, NotFound, ServerUnavailable
-from lakefs_gc_assets.lakefs.api import LakeFSClient
-from lakefs_gc_assets.lakefs.ranges import read_metarange
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
+from lakefs_gc_assets.settings import LakeFSSettings
 from lakefs_gc_assets_tests.embedded import clients
-from lakefs_gc_assets_tests.lakefs.commit_rows import read_commits
+from lakefs_gc_assets_tests.lakefs.formats.commit_rows import read_commits
 
 
 class _Now:

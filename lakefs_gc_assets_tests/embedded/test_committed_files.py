@@ -5,10 +5,10 @@ from lakefs_gc_assets.embedded import branches, commits, committed, repositories
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.entries import decode_entry
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.lakefs.ranges import RangeRecord, read_metarange, read_range
-from lakefs_gc_assets.lakefs.refs import read_branches, read_tags
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_metarange, read_range
+from lakefs_gc_assets.lakefs.formats.refs import read_branches, read_tags
 from lakefs_gc_assets_tests.embedded import clients
-from lakefs_gc_assets_tests.lakefs.commit_rows import read_commits
+from lakefs_gc_assets_tests.lakefs.formats.commit_rows import read_commits
 
 
 def _ranges(server: EmbeddedServer, metarange_id: str) -> list[RangeRecord]:

@@ -13,8 +13,8 @@ import pytest
 from lakefs_gc_assets.embedded import multipart_uploads, repositories
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.lakefs.ranges import read_metarange
-from lakefs_gc_assets.storage.local import LocalStore
+from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.embedded.contract import DIFFERENCES, Call, Mapping, Player, read_calls
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 

@@ -15,30 +15,34 @@ import yaml
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets import demo
-from lakefs_gc_assets.assets.live import Uncommitted
-from lakefs_gc_assets.assets.step import Step
-from lakefs_gc_assets.automation.undoing import purging_config
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collection import guards, lock, ownership, quarantining, receipts, restoration
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection import report as reports
-from lakefs_gc_assets.collection.clock import SystemClock
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.quarantining import Quarantine
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import Loaded
-from lakefs_gc_assets.definitions import build
-from lakefs_gc_assets.embedded import entries, refs_dump
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.collector import guards, lock
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import check, move, restore_record
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.quarantine import purging_config
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.embedded import demo, entries, refs_dump
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.naming import Names
-from lakefs_gc_assets.running import opened
-from lakefs_gc_assets_tests.collection.past_runs import DAY, HOUR, NOW, began
-from lakefs_gc_assets_tests.collection.test_receipts import candidates
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, status_of
 
@@ -69,8 +73,8 @@ class Quarantined:
 
     def moved(self) -> set[str]:
         return {
-            key.removeprefix(quarantining.ROOT).partition("/")[2]
-            for batch in self.opened.store.list(quarantining.ROOT)
+            key.removeprefix(move.ROOT).partition("/")[2]
+            for batch in self.opened.store.list(move.ROOT)
             for key in batch["key"].to_pylist()
         }
 
@@ -165,7 +169,7 @@ def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarant
     assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
     assert quarantined.moved() == set()
     store = quarantined.opened.store
-    assert restoration.read(store) is not None
+    assert restore_record.read(store) is not None
     outcomes = receipts.read(store, quarantined.dropped)["outcome"].to_pylist()
     assert outcomes.count("purged") == 1
     assert lock.holder(store) is None
@@ -204,7 +208,7 @@ class TestWhereItCannotBeKnown:
     def test_what_commits_hold(self, quarantined: Quarantined) -> None:
         quarantined.opened.store.delete([METADATA_PREFIX + quarantined.new_metarange])
         result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.FAILED, 4), result.output
         assert "the file is missing from the object store" in result.stderr
 
     def test_what_a_commit_under_way_is_about_to_hold(
@@ -215,7 +219,7 @@ class TestWhereItCannotBeKnown:
 
         monkeypatch.setattr(refs_dump, "entries", SimpleNamespace(**{**vars(entries), "branch_data": sealed}))
         result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
         assert "commits under way" in result.stderr
 
     def test_rules_name_a_branch_that_there_is_not(self, quarantined: Quarantined) -> None:
@@ -223,7 +227,7 @@ class TestWhereItCannotBeKnown:
         path = f"/repositories/{quarantined.repository}/settings/gc_rules"
         assert clients.call(quarantined.server, "PUT", path, rules)[0] == 204
         result = quarantined.command("--run-id", quarantined.expired)
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
         assert "collection.allow_rules_of_unknown_branches" in result.stderr
 
     @pytest.mark.parametrize(("module", "rule"), [(ownership, "require_own_addresses"), (guards, "require_committed")])
@@ -235,7 +239,7 @@ class TestWhereItCannotBeKnown:
 
         monkeypatch.setattr(module, rule, refuse)
         result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
 
     def test_the_server_seems_to_have_lost_its_branches(self, quarantined: Quarantined) -> None:
         repository = quarantined.opened
@@ -243,7 +247,7 @@ class TestWhereItCannotBeKnown:
             ended = reports.failed(plans.read(repository.store, run_id), NOW, "")
             reports.write(repository.store, replace(ended, counts={"branches": 10}))
         result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (1, 4), result.output
+        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
         assert "number of branches" in result.stderr
 
 
@@ -251,15 +255,14 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
     quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[None] = []
-    prepare = Uncommitted.prepare
 
-    def meanwhile(run: Step) -> Uncommitted:
+    def meanwhile(step: Step[Rows]) -> Uncommitted[Rows]:
         looks.append(None)
         if len(looks) == 2:
             branch_on(quarantined, quarantined.old)
-        return prepare(run)
+        return prepare_uncommitted(step)
 
-    monkeypatch.setattr(Uncommitted, "prepare", meanwhile)
+    monkeypatch.setattr(check, "prepare_uncommitted", meanwhile)
     result = quarantined.command("--run-id", quarantined.expired)
 
     assert result.exit_code == 0, result.output
@@ -269,16 +272,14 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
 def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
     quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = Uncommitted.prepare
-
-    def and_then_the_branch_goes(run: Step) -> Uncommitted:
-        prepared = prepare(run)
+    def and_then_the_branch_goes(step: Step[Rows]) -> Uncommitted[Rows]:
+        prepared = prepare_uncommitted(step)
         path = f"/repositories/{quarantined.repository}/branches/back"
         clients.call(quarantined.server, "DELETE", path)
         return prepared
 
     branch_on(quarantined, quarantined.old)
-    monkeypatch.setattr(Uncommitted, "prepare", and_then_the_branch_goes)
+    monkeypatch.setattr(check, "prepare_uncommitted", and_then_the_branch_goes)
     result = quarantined.command("--run-id", quarantined.expired)
 
     assert result.exit_code == 0, result.output
@@ -299,5 +300,5 @@ def test_what_is_staged_where_the_server_does_not_list_it_stays(quarantined: Qua
         assert (result.exit_code, status_of(quarantined.server, "main", name)) == (0, 200)
         assert quarantined.moved() == set()
     else:
-        assert (result.exit_code, quarantined.moved()) == (1, {hidden})
+        assert (result.exit_code, quarantined.moved()) == (Status.INCOMPLETE, {hidden})
         assert "kept: it may be staged" in result.stdout

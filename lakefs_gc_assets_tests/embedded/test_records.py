@@ -10,8 +10,8 @@ from lakefs_gc_assets.embedded.committed import record_value
 from lakefs_gc_assets.embedded.entries import Entry, decode_entry, fields, retention_rules
 from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.lakefs.addresses import AddressType
-from lakefs_gc_assets.lakefs.records import DATA_END, DATA_START, IDENTITY_END, IDENTITY_START
-from lakefs_gc_assets.lakefs.sstables import read_table
+from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START, IDENTITY_END, IDENTITY_START
+from lakefs_gc_assets.lakefs.formats.sstables import read_table
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 
 _text = st.text(max_size=30)

@@ -7,7 +7,7 @@ from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.ranges import read_metarange
+from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.s3_server import S3Server

@@ -11,8 +11,8 @@ from rocksdict import Options, Rdict
 from lakefs_gc_assets.embedded.committed import record_value
 from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs.records import DATA_END, DATA_START, IDENTITY_END, IDENTITY_START
-from lakefs_gc_assets.lakefs.sstables import Table, read_table
+from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START, IDENTITY_END, IDENTITY_START
+from lakefs_gc_assets.lakefs.formats.sstables import Table, read_table
 
 _keys = st.binary(max_size=60)
 _long_keys = st.builds(lambda a, n, b: a * n + b, st.sampled_from([b"a", b"ab", b"\xff"]), st.integers(0, 400), _keys)

@@ -4,8 +4,8 @@ import csv
 import io
 import random
 
-from lakefs_gc_assets.collection import server_commits
-from lakefs_gc_assets.collection.server_commits import ServerCommits
+from lakefs_gc_assets.collector.retention import server_commits
+from lakefs_gc_assets.collector.retention.server_commits import ServerCommits
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-from lakefs_gc_assets.lakefs import answers
-from lakefs_gc_assets.lakefs.answers import Fields
-from lakefs_gc_assets.lakefs.facts import (
+from lakefs_gc_assets.lakefs.api import parsing
+from lakefs_gc_assets.lakefs.api.errors import Answer, Call, is_transient, refusal
+from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     Commit,
     DiffEntry,
@@ -23,7 +23,7 @@ from lakefs_gc_assets.lakefs.facts import (
     StorageConfiguration,
     UncommittedPage,
 )
-from lakefs_gc_assets.lakefs.refusals import Answer, Call, is_transient, refusal
+from lakefs_gc_assets.lakefs.api.parsing import Fields
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated, mutated_json
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome, require_clear
 
@@ -32,7 +32,7 @@ _CALL = Call("GET", "/repositories/repo", "fs:Read")
 Content = dict[str, Any]
 _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], Any]]] = {
     "repository": (
-        answers.repository,
+        parsing.repository,
         {
             "id": "repo",
             "storage_namespace": "s3://bucket/repo",
@@ -51,7 +51,7 @@ _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], 
         ),
     ),
     "storage": (
-        lambda fields: answers.storage_configuration(fields, "second"),
+        lambda fields: parsing.storage_configuration(fields, "second"),
         {
             "storage_config": {"blockstore_type": "s3"},
             "storage_config_list": [
@@ -66,12 +66,12 @@ _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], 
         ),
     ),
     "grace period": (
-        answers.grace_period,
+        parsing.grace_period,
         {"grace_period": 86400},
         lambda c: timedelta(seconds=c["grace_period"]),
     ),
     "page": (
-        answers.uncommitted_page,
+        parsing.uncommitted_page,
         {"run_id": "r", "gc_uncommitted_location": "s3://b/x", "continuation_token": "t"},
         lambda c: UncommittedPage(
             c["run_id"],
@@ -79,15 +79,15 @@ _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], 
             token if (token := c.get("continuation_token")) and token.strip() else None,
         ),
     ),
-    "branch": (answers.branch, {"id": "main", "commit_id": "c"}, lambda c: Branch(c["id"], c["commit_id"])),
-    "change": (answers.change, {"path": "p", "type": "added"}, lambda c: DiffEntry(c["path"], c["type"])),
+    "branch": (parsing.branch, {"id": "main", "commit_id": "c"}, lambda c: Branch(c["id"], c["commit_id"])),
+    "change": (parsing.change, {"path": "p", "type": "added"}, lambda c: DiffEntry(c["path"], c["type"])),
     "stats": (
-        answers.stats,
+        parsing.stats,
         {"path": "p", "physical_address": "s3://bucket/repo/data/x", "size_bytes": 3},
         lambda c: ObjectStats(c["path"], c["physical_address"], c.get("size_bytes")),
     ),
     "dump": (
-        answers.refs_dump,
+        parsing.refs_dump,
         {
             "done": True,
             "error": "e",
@@ -103,7 +103,7 @@ _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], 
         ),
     ),
     "commit": (
-        answers.commit,
+        parsing.commit,
         {"id": "c", "meta_range_id": "m", "parents": ["p"], "creation_date": 1, "version": 1, "generation": 2},
         lambda c: Commit(
             c["id"],
@@ -115,14 +115,14 @@ _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], 
         ),
     ),
     "rules": (
-        answers.retention_rules,
+        parsing.retention_rules,
         {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 7}]},
         lambda c: RetentionRules(
             c["default_retention_days"], {r["branch_id"]: r["retention_days"] for r in c.get("branches") or []}
         ),
     ),
     "task": (
-        answers.prepare_commits_task,
+        parsing.prepare_commits_task,
         {"completed": True, "result": {"run_id": "r", "gc_commits_location": "s3://b/c.csv"}},
         lambda c: (
             PrepareCommitsTask(True, result=PreparedCommits(c["result"]["run_id"], c["result"]["gc_commits_location"]))

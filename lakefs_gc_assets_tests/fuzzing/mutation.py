@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from lakefs_gc_assets_tests.lakefs.table_bytes import varint
+from lakefs_gc_assets_tests.lakefs.formats.table_bytes import varint
 
 _NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 1 << 15, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 63)
 _WRITTEN = [

@@ -14,11 +14,12 @@ from botocore.awsrequest import AWSRequest, AWSResponse
 from botocore.compat import HTTPHeaders
 from obstore.exceptions import InvalidPathError
 
-from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.lakefs.addresses import Location
-from lakefs_gc_assets.storage import obstore_listing, s3_listing
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage import obstore_listing
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level
-from lakefs_gc_assets.storage.s3 import S3Store
+from lakefs_gc_assets.storage.s3 import listing as s3_listing
+from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 

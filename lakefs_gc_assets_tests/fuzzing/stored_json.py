@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from lakefs_gc_assets.collection import lock
-from lakefs_gc_assets.collection.order import Span
-from lakefs_gc_assets.collection.plan import Flow, Plan
-from lakefs_gc_assets.collection.report import Ending, Report
-from lakefs_gc_assets.frames.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, CommittedFigures
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets_tests.fuzzing.mutation import mutated, mutated_json
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 
@@ -55,10 +56,24 @@ _REPORT = Report(
     server_run_ids=("a", "b"),
 )
 _MANIFEST = Manifest(
-    Span("store_df", _RUN, _ATTEMPT, _NOW, _NOW),
+    Span(COMMITTED_DF.name, _RUN, _ATTEMPT, _NOW, _NOW),
     (FrameFile("a.parquet", "2026-10", 1, 10, "00" * 32, 100), FrameFile("b.parquet", "legacy", 2, 20, "11" * 32)),
+    CommittedFigures(
+        commit_source="API",
+        commits=3,
+        commits_fetched=1,
+        metaranges_read=2,
+        ranges_read=2,
+        entries_promised=None,
+        heads={"main": "33" * 32},
+        sealed={"token": "main"},
+        branches_before=1,
+        read_sha256="44" * 32,
+        retention={"head": 1},
+        retention_warnings=("a warning",),
+        retention_guards=(("guard", "figures", "lifted by"),),
+    ),
     {"before": "22" * 32},
-    {"pages": 2, "note": None, "by": {"x": 1.5}},
 )
 
 
@@ -78,7 +93,7 @@ class Record:
 _RECORDS = (
     Record(_PLAN, _PLAN.to_json(), lambda data: Plan.from_json(data, "plan.json")),
     Record(_REPORT, _REPORT.to_json(), lambda data: Report.from_json(data, "report.json")),
-    Record(_MANIFEST, _MANIFEST.to_json(), lambda data: Manifest.from_json(data, "manifest.json")),
+    Record(_MANIFEST, _MANIFEST.to_json(), lambda data: Manifest.from_json(data, "manifest.json", COMMITTED_DF)),
 )
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from cramjam import snappy
 
-from lakefs_gc_assets.lakefs import ranges, refs
-from lakefs_gc_assets.lakefs.facts import Branch
-from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.api.models import Branch
+from lakefs_gc_assets.lakefs.formats import ranges, refs
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
-from lakefs_gc_assets_tests.lakefs import commit_rows
-from lakefs_gc_assets_tests.lakefs.table_bytes import (
+from lakefs_gc_assets_tests.lakefs.formats import commit_rows
+from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
     Entry,
     Record,
     TableBytes,

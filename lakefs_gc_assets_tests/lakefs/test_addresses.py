@@ -18,8 +18,21 @@ SPELLINGS_OF_A_NAMESPACE = {
     "s3://bucket/repo": ["s3://bucket/repo/", "s3a://bucket/repo/", "s3n://bucket/repo/", "S3://bucket/repo/"],
     "s3://bucket": ["s3://bucket/", "s3a://bucket/"],
     "s3://bucket/a b/repo/": ["s3://bucket/a b/repo/", "s3a://bucket/a%20b/repo/", "s3://bucket//a b//repo/"],
+    # The bucket itself, by the alias of an access point, and the other way round.
+    "s3://bucket/shared": [
+        "s3://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/shared/",
+        "s3a://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/shared/",
+        "s3a://arn:aws:s3:eu-central-1:123456789012:accesspoint/reader/shared/",
+    ],
+    "s3://reader-hrzrlukc5m36ft7okagglf3gmwluquse1b-s3alias/repo": ["s3://bucket/repo/", "s3a://other-s3alias/repo/"],
+    # lakeFS decodes the path of a namespace, and spells addresses by what it then is.
+    "s3://bucket/my%20repo": ["s3://bucket/my%20repo/", "s3://bucket/my repo/", "s3a://bucket/my repo/"],
+    "s3://bucket/100%25%2520": ["s3://bucket/100%25%2520/", "s3://bucket/100%%20/"],
     "gs://bucket/repo": ["gs://bucket/repo/", "gcs://bucket/repo/"],
-    "local://repo": ["local://repo/"],
+    # A real server puts the folder of its blockstore in front.
+    "local://repo": ["local://repo/", "local:///var/lakefs/repo/", "local:///repo/repo/", "local:///srv//data//repo/"],
+    "local://data/repo": ["local://data/repo/", "local:///var/lakefs/data/repo/", "local:///data/data/data/repo/"],
+    "local://repo/my%20folder": ["local:///var/lakefs/repo/my folder/"],
     "https://account.blob.core.windows.net/container/repo": [
         "https://account.blob.core.windows.net/container/repo/",
         "https://account.dfs.core.windows.net/container/repo/",
@@ -93,6 +106,8 @@ OTHER_PLACES = {
         "s3://bucket2/repo/",
         "s3://bucke/repo/",
         "s3://bucket.repo/",
+        "s3://reader-s3alias/repo2/",
+        "gs://reader-s3alias/repo/",
         "gs://bucket/repo/",
         "https://bucket/repo/",
         "local://bucket/repo/",
@@ -107,7 +122,8 @@ OTHER_PLACES = {
         "abfs://account@container.dfs.core.windows.net/repo/",
         "s3://account/container/repo/",
     ],
-    "local://repo": ["local://repo2/", "local://rep/", "local:///repo/", "s3://repo/"],
+    "s3://bucket/my%20repo": ["s3://bucket/my%20repo2/", "s3://bucket/my+repo/", "s3://bucket/myrepo/"],
+    "local://repo": ["local://repo2/", "local://rep/", "local:///repo/", "s3://repo/", "local:///var/repo2/"],
 }
 
 
@@ -171,6 +187,51 @@ def test_where_a_namespace_lies() -> None:
 
 
 @pytest.mark.parametrize(
+    ("uri", "key"),
+    [
+        ("s3://bucket/my%20repo", "my repo/"),
+        ("s3://bucket/my+repo", "my+repo/"),
+        ("s3://bucket/%C3%A9/x", "é/x/"),
+        ("s3://bucket/100%25", "100%/"),
+        ("s3://bucket/my%2520repo", "my%20repo/"),
+        ("s3://bucket/repo?version=1", "repo/"),
+        ("gs://bucket/my%20repo/", "my repo/"),
+        ("https://account.blob.core.windows.net/container/my%20repo", "my repo/"),
+        ("local://repo/my%20folder", "my folder/"),
+    ],
+)
+def test_keys_lie_where_lakefs_decodes_them_to(uri: str, key: str) -> None:
+    namespace = Namespace.parse(uri)
+    assert namespace.location.key == key
+    assert namespace.uri == uri.rstrip("/") + "/"
+    assert Namespace.parse(namespace.uri) == namespace
+    assert namespace.is_escaped == (key not in namespace.uri)
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/%zz", "s3://bucket/100%", "s3://bucket/%ff", "s3://buck%65t/repo"])
+def test_a_namespace_that_cannot_be_decoded_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"storage namespace .* cannot be decoded"):
+        Namespace.parse(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "address", "doubtful"),
+    [
+        ("s3://bucket/repo", "s3://bucket/repo/data/x", False),
+        ("s3://bucket/repo", "data/x", False),
+        ("s3://bucket/repo", "s3://reader-s3alias/repo/data/x", True),
+        ("s3://reader-s3alias/repo", "s3://bucket/repo/data/x", True),
+        ("s3://reader-s3alias/repo", "s3://reader-s3alias/repo/data/x", False),
+        ("s3://bucket/repo", "s3://other/repo/data/x", False),
+        ("local://repo", "local://repo/data/x", False),
+        ("local://repo", "local:///var/lakefs/repo/data/x", True),
+    ],
+)
+def test_where_an_address_lies_may_be_unknown(uri: str, address: str, doubtful: bool) -> None:
+    assert Namespace.parse(uri).may_lie_elsewhere(address) == doubtful
+
+
+@pytest.mark.parametrize(
     "wrong", ["", "/", "repo", "/repo", "bucket/repo", "s3:/bucket", "s3://", "s3:///", "://bucket"]
 )
 def test_what_is_no_namespace(wrong: str) -> None:
@@ -182,6 +243,20 @@ def test_a_namespace_without_a_bucket_is_refused() -> None:
     for wrong in ("s3:///repo", "gs:///repo", "https:///container/repo"):
         with pytest.raises(ConfigurationError, match="storage namespace"):
             Namespace.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("uri", "address", "key"),
+    [
+        ("local://locns", "local:///var/lakefs/locns/_lakefs/x", "_lakefs/x"),
+        ("local://locns", "local:///locns/locns/_lakefs/x", "_lakefs/x"),
+        ("local://gc", "local:///var/gc/_lakefs/retention/gc/uncommitted/x", "_lakefs/retention/gc/uncommitted/x"),
+        ("local://locns/inner", f"local:///var/locns/inner/{KEY}", KEY),
+        ("local://data", f"local:///data/data/{KEY}", KEY),
+    ],
+)
+def test_a_place_below_the_folder_of_a_blockstore(uri: str, address: str, key: str) -> None:
+    assert Namespace.parse(uri).relative(address) == key
 
 
 @needs_recordings

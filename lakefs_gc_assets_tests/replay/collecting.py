@@ -10,14 +10,14 @@ from typing import Any
 
 import dagster as dg
 
-from lakefs_gc_assets import running
-from lakefs_gc_assets.collection import report
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.configuration import Loaded
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.frames import manifest
-from lakefs_gc_assets.frames.spark import StoredFrame
+from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.replay.clock import SetClock, StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
@@ -94,7 +94,7 @@ def _collected(
     repository = running.opened(loaded, clock).open()
     ended = report.read(repository.store, run_id)
     if not succeeded or ended is None:
-        raise CollectionError(error or f"run {run_id} left no report")
+        raise error or CollectionError(f"run {run_id} left no report")
     return {
         "flow": ended.flow,
         "run_id": run_id,
@@ -108,5 +108,5 @@ def _collected(
 
 
 def _addresses(repository: OpenRepository, run_id: str, frame: str) -> list[str]:
-    stored = StoredFrame(manifest.read(repository.store, run_id, frame), repository.opener, 1)
+    stored = StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame])
     return sorted(stored.table().column("address").to_pylist())

@@ -5,7 +5,7 @@ from threading import Lock
 from typing import Any
 
 from lakefs_gc_assets.lakefs.addresses import AddressType, parse_location
-from lakefs_gc_assets.lakefs.ranges import RangeRecord, read_metarange, read_range
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_metarange, read_range
 
 Stats = dict[str, Any]
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import unquote
 
-from lakefs_gc_assets.configuration import CollectionSettings, Configuration, LakeFSSettings, StoreSettings
+from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, StoreSettings
 from lakefs_gc_assets_tests.replay.api_answers import ACCESS_KEY_ID, SECRET_ACCESS_KEY, ApiAnswers
 from lakefs_gc_assets_tests.replay.overlay import Deletes, Overlay
 from lakefs_gc_assets_tests.replay.recording import Recording

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import AGED, truth_classes

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.lakefs.facts import Commit, RetentionRules
-from lakefs_gc_assets_tests.collection.test_active_commits import by_definition, recorded_graph
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
+from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
 from lakefs_gc_assets_tests.graph_runs import AGED
-from lakefs_gc_assets_tests.lakefs.commit_rows import rows
+from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay import collecting
 from lakefs_gc_assets_tests.replay.server import ReplayServer

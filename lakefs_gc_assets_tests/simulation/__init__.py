@@ -3,7 +3,7 @@
 - The world: `clocks`, `bucket` (the object store), `lakefs_files`, `repository`, `servers` with `listed_commits` and
   what they `told`, `world`; its users: `writers` for objects, `versioning` for commits and branches, `ruling` for
   retention rules, `choosing` what they act on.
-- The collector, `collection/` in the order of `assets/` on plain rows: `stepping`, `carrying`, `retaining`, `marking`,
+- The collector, `collector/` in the order of `defs/` on plain rows: `stepping`, `carrying`, `retaining`, `marking`,
   `collector`, `plain`, `frames`; as processes that stop between any two calls, fail, die and come back: `coroutines`,
   `processes`, what they are `asked`, and the `calls` before which they stop.
 - Who can reach what, and whether what a collector claims is so: `oracle`. Whether an optimized run marks what a clean

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from functools import cache
 
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.configuration import CollectionSettings, SweepMode
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
 
 LOCK_EXPIRY = 1 * HOUR

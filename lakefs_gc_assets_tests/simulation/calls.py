@@ -12,7 +12,7 @@ CALLS = tuple(
         "refs_dump",
         "get _lakefs/[0-9a-f]{64}",
         "stat",
-        "delete",
+        "delete (?!_lakefs/retention/gc/uncommitted/)",
         "put_if_absent",
         "retention_rules",
         "start_prepare_commits|prepare_commits_task|prepare_commits$",

@@ -1,155 +1,171 @@
-"""Seeded bugs of optimized runs: what a hurried collector carries from one run to the next, see `bugs`.
+"""Seeded bugs of optimized runs: what a hurried collector carries from one run to the next.
 
 None is impossible by construction, but three take more than one line: a carry is part of the report, so to leave one
 without success takes another report; a run limited to some windows leaves none at all; and what is listed next, what is
 open and what is carried as committed all come from one set of settled slices, taken from no frame.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
-from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import commits, failing, predecessor, ranges_read, report, run_folder, universe
-from lakefs_gc_assets.collection import plan as plans
-from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.commits import CommitSource, Dump, LiveCommits
-from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.collection.receipts import Outcome
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector import failing, recheck, report, run
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
+from lakefs_gc_assets.collector.frame.schemas import LIVE, TIME
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
+from lakefs_gc_assets.collector.incremental.leaving import CarriedCounts, leave, reason_for_none, select_open
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.commits import CommitSource, Dump, complete_dump
+from lakefs_gc_assets.collector.live.current import Committed, ask_committed, find_unread
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.run import sweep_candidates
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import passes, receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.universe import parts
+from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.simulation.bucket import md5
-from lakefs_gc_assets_tests.simulation.bugs import Bug, replaced
-from lakefs_gc_assets_tests.simulation.carrying import Inherited
-from lakefs_gc_assets_tests.simulation.collector import Run
-from lakefs_gc_assets_tests.simulation.frames import Frame
-from lakefs_gc_assets_tests.simulation.marking import Unread
-from lakefs_gc_assets_tests.simulation.plain import Row
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced
 
-_dumps: list[Dump] = []
+Frame = StoredFrame[Any]
+_UNCHECKED: Replacement = (CarriedCounts, "contradiction", None)
+"""Nobody looks whether what is left contradicts itself."""
 
 
-class NewByDate(Run):
-    """Reads what commits hold that are dated after the newest one known to the run before."""
-
-    def unread_at_mark(self, live: LiveCommits, known: frozenset[str]) -> Unread:
-        if live.source is not CommitSource.REFS_DUMP:
-            return super().unread_at_mark(live, known)
-        before, found = self.inherited(), _dumps[-1].commits
-        self.store("newest", (), (), {"seconds": max(found.seconds.tolist(), default=0)})
-        if before is None:
-            return super().unread_at_mark(live, known)
-        limit = self.limit(before)
-        dated = zip(found.metarange_ids.to_pylist(), found.seconds.tolist(), strict=True)
-        new = {metarange_id for metarange_id, seconds in dated if seconds > limit}
-        chosen = tuple(name for name in live.metarange_ids if name in new)
-        return super().unread_at_mark(replace(live, metarange_ids=chosen), known)
-
-    def limit(self, before: Inherited) -> float:
-        """The date after which commits are new."""
-        newest: float = self.shelf[before.run_id, "newest"].figures["seconds"]
-        return newest
+def reading_only(step: ArrowStep, found: Committed, metarange_ids: Collection[str], known: frozenset[str]) -> Committed:
+    """What of some metaranges was not read before, of this repository."""
+    chosen = tuple(name for name in found.own.metarange_ids if name in metarange_ids)
+    unread = find_unread(step, step.repository, replace(found.own, metarange_ids=chosen), known)
+    return replace(found, unread=(unread, *found.unread[1:]))
 
 
-class NewByTimestamp(NewByDate):
-    """Reads what commits hold that are dated after the start of the run before."""
+def _new_by_date(limit: Callable[[Inherited, Mapping[str, float]], float]) -> Bug:
+    """Reads what commits hold that are dated after some moment of the run before."""
 
-    def limit(self, before: Inherited) -> float:
-        return before.report.started_at.timestamp()
+    def replacements() -> Sequence[Replacement]:
+        dumps: list[Dump] = []
+        newest: dict[str, float] = {}
 
+        def dump(*arguments: Any, **named: Any) -> Dump:
+            dumps[:] = [complete_dump(*arguments, **named)]
+            return dumps[0]
 
-def _noting_dumps() -> AbstractContextManager[object]:
-    dumped = commits.complete_dump
+        def ask(step: ArrowStep, until: datetime, known: frozenset[str]) -> Committed:
+            found = ask_committed(step, until, known)
+            before = open_inherited(step)
+            if found.own.source is not CommitSource.REFS_DUMP:
+                return found
+            dated = dumps[-1].commits
+            seconds = dated.seconds.tolist()
+            newest[step.plan.run_id] = max(seconds, default=0)
+            if before is None or before.report.commit_source != found.source:
+                return found
+            after = limit(before, newest)
+            pairs = zip(dated.metarange_ids.to_pylist(), seconds, strict=True)
+            return reading_only(step, found, {metarange_id for metarange_id, made in pairs if made > after}, known)
 
-    def noting(*arguments: Any, **named: Any) -> Dump:
-        _dumps[:] = [dumped(*arguments, **named)]
-        return _dumps[0]
+        return (commits, "complete_dump", dump), (run, "ask_committed", ask)
 
-    return replaced((commits, "complete_dump", noting))()
-
-
-class StopsAtLastSlice(Run):
-    """Lists slices that are newer than the newest one that the run before listed."""
-
-    def listing(self, before: Inherited | None) -> universe.Listing:
-        if before is None:
-            return super().listing(before)
-        store, last = self.repository.store, before.report.last_read_slice
-        older = frozenset(name for name in universe.folders(store).slices if name >= last)
-        return universe.listing(store, self.plan.cutoff, older)
-
-
-class Unchecked(Run):
-    """Does not look whether what it leaves contradicts itself."""
-
-    def contradiction(
-        self, there: Sequence[Row], committed: frozenset[str], deleted: frozenset[str], waiting: set[str]
-    ) -> str | None:
-        return None
+    return Bug(replacements)
 
 
-class OpenNotSubtracted(Unchecked):
+def _newest_commit(before: Inherited, newest: Mapping[str, float]) -> float:
+    """The date of the newest commit known to the run before."""
+    return newest[before.run_id]
+
+
+def _start(before: Inherited, newest: Mapping[str, float]) -> float:
+    """When the run before began."""
+    return before.report.started_at.timestamp()
+
+
+class _UpToLastSlice(Inherited):
+    """Takes all slices for settled but those that are newer than the newest one that the run before listed."""
+
+    @property
+    def settled(self) -> frozenset[str]:
+        slices = parts.folders(self._store).slices
+        return frozenset(name for name in slices if name >= self.report.last_read_slice)
+
+
+def _open_at_last_slice(step: ArrowStep) -> Inherited | None:
+    before = open_inherited(step)
+    return None if before is None else _UpToLastSlice(step.repository.store, before.run_id)
+
+
+def _nothing_committed(
+    engine: ArrowEngine, rows: ArrowRows, settled: Any, held: ArrowRows, *more: Any, **named: Any
+) -> ArrowRows:
     """Carries as open what commits hold."""
-
-    def waiting(
-        self, rows: Sequence[Row], settled: frozenset[str], committed: frozenset[str], deleted: frozenset[str]
-    ) -> list[Row]:
-        return super().waiting(rows, settled, frozenset(), deleted)
+    return select_open(engine, rows, settled, engine.table(LIVE.empty_table()), *more, **named)
 
 
-class YoungNotSubtracted(Unchecked):
+def _young_carried() -> Sequence[Replacement]:
     """Carries all objects that are too young, also those that commits hold."""
+    cutoffs: dict[int, datetime] = {}
 
-    def waiting(
-        self, rows: Sequence[Row], settled: frozenset[str], committed: frozenset[str], deleted: frozenset[str]
-    ) -> list[Row]:
-        young = {row["address"] for row in rows if row["last_modified"] >= self.plan.cutoff}
-        return super().waiting(rows, settled, committed - young, deleted)
+    def leave_by_age(step: ArrowStep, outcomes: Frame) -> Carry | str:
+        cutoffs[id(step.engine)] = step.plan.cutoff
+        return leave(step, outcomes)
+
+    def select(
+        engine: ArrowEngine, rows: ArrowRows, settled: Any, held: ArrowRows, *more: Any, **named: Any
+    ) -> ArrowRows:
+        moment = pa.scalar(cutoffs[id(engine)], TIME)
+        young = engine.where(rows, lambda batch: pc.greater_equal(batch.column("last_modified"), moment))
+        old = engine.without_exactly(held, engine.select(young, "address"))
+        return select_open(engine, rows, settled, old, *more, **named)
+
+    return (run, "leave", leave_by_age), (leaving, "select_open", select), _UNCHECKED
 
 
-class RecheckMarkedAsRead(Run):
+def _rechecked_as_read() -> Sequence[Replacement]:
     """Notes the ranges that a recheck reads as known, and keeps none of their addresses."""
+    rechecked: dict[str, frozenset[str]] = {}
 
-    def unread(self, live: LiveCommits, known: frozenset[str]) -> Unread:
-        found = super().unread(live, known)
-        marked = self.shelf.get((self.run_id, "candidates"))
-        if marked is not None and marked.span.attempt == self.plan.attempt:
-            store, committed = self.repository.store, self.stored("committed_df")
-            sha256 = ranges_read.write(store, self.run_id, self.plan.attempt, known | found.ids)
-            figures = {**committed.figures, "read_sha256": sha256}
-            self.replace_figures(committed, figures)
+    def ask(step: ArrowStep, until: datetime, known: frozenset[str], *more: Any) -> Committed:
+        found = ask_committed(step, until, known, *more)
+        rechecked[step.plan.run_id] = known | found.ids
         return found
 
-    def replace_figures(self, frame: Frame, figures: dict[str, Any]) -> None:
-        """Changes what a frame says of itself in place: others hold the very frame."""
-        object.__setattr__(frame, "figures", figures)
+    def leave_more(step: ArrowStep, outcomes: Frame) -> Carry | str:
+        left = leave(step, outcomes)
+        ids = rechecked.get(step.plan.run_id)
+        if not isinstance(left, Carry) or ids is None:
+            return left
+        sha256 = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, ids)
+        return replace(left, read=len(ids), read_sha256=sha256)
+
+    return (recheck, "ask_committed", ask), (run, "leave", leave_more)
 
 
-class SettledAnew(Run):
+def _settled_anew(step: ArrowStep) -> frozenset[str]:
     """Settles only slices that it lists itself."""
-
-    def settled_after(self) -> frozenset[str]:
-        listed = carries.read_listed_slices(self.repository.store, self.run_id, self.plan.attempt)
-        return carries.settled(frozenset(), listed, self.plan.cutoff, self.plan.skew)
-
-
-class FailedDropped(Unchecked):
-    """Does not ask again about what could not be deleted."""
-
-    def dealt_with(self, outcomes: Sequence[Row]) -> frozenset[str]:
-        ended = (Outcome.ACCEPTED, Outcome.FAILED)
-        return frozenset(row["address"] for row in outcomes if row["outcome"] in ended)
+    plan = step.plan
+    listed = checkpoints.read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
+    return checkpoints.settled(frozenset(), listed, plan.cutoff, plan.skew)
 
 
-class DryRunCounts(Unchecked):
-    """Builds on a dry run as if it had deleted its candidates."""
+def _dealt_with(*outcomes: Outcome) -> Replacement:
+    """Does not ask again about what has one of these outcomes."""
+    return leaving, "receipts", SimpleNamespace(GONE=(*receipts.GONE, *(each.value for each in outcomes)))
 
-    def reason_for_none(self, swept: bool) -> str | None:
-        return super().reason_for_none(swept=True)
 
-    def dealt_with(self, outcomes: Sequence[Row]) -> frozenset[str]:
-        ended = (Outcome.ACCEPTED, Outcome.DRY_RUN)
-        return frozenset(row["address"] for row in outcomes if row["outcome"] in ended)
+def _as_if_swept(step: ArrowStep, outcomes: Frame) -> str | None:
+    figures = DeletedFigures(swept=True)
+    return reason_for_none(step, replace(outcomes, manifest=replace(outcomes.manifest, figures=figures)))
 
 
 def _newest_of_all(store: ObjectStore, before: str | None = None, among: int | None = None) -> Plan | None:
@@ -158,66 +174,70 @@ def _newest_of_all(store: ObjectStore, before: str | None = None, among: int | N
     return None if newest is None else plans.read(store, newest)
 
 
-class CarryBeforeSweep(Run):
+def all_accepted(step: ArrowStep, candidates: Frame) -> Frame:
+    """The outcomes of a sweep that has not begun, as if all went well."""
+    decide = vars(passes)["_decide"]
+    written = step.write(DELETED_REPORT, decide(step, candidates.rows(step.engine), Outcome.ACCEPTED))
+    return step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
+
+
+def _carry_before_sweep(step: ArrowStep, candidates: Frame) -> Iterator[Any]:
     """Leaves what the next run builds on before it deletes, as if all went well."""
-
-    def swept(self, candidates: Frame) -> list[Row]:
-        left = self.leave(self.decided(candidates.rows, Outcome.ACCEPTED), swept=True)
-        early = report.failed(self.plan, self.repository.clock.now(), "it has not ended")
-        source = self.stored("committed_df").figures["commit_source"]
-        carry = left if isinstance(left, Carry) else None
-        report.write(self.repository.store, replace(early, commit_source=source, carry=carry))
-        return super().swept(candidates)
+    left = run.leave(step, all_accepted(step, candidates))
+    early = report.failed(step.plan, step.repository.clock.now(), "it has not ended")
+    source = step.stored(COMMITTED_DF).figures.commit_source
+    carry = left if isinstance(left, Carry) else None
+    report.write(step.repository.store, replace(early, commit_source=source, carry=carry))
+    yield from sweep_candidates(step, candidates)
 
 
-class FirstRow(Run):
+def _first_row(step: ArrowStep, outcomes: Frame) -> Carry | str:
     """Lets the next run list what is newer than some row's slice, which it takes for the newest one."""
-
-    def leave(self, outcomes: Sequence[Row], swept: bool) -> Carry | str:
-        left = super().leave(outcomes, swept)
-        if not isinstance(left, Carry):
-            return left
-        store, attempt, before = self.repository.store, self.plan.attempt, self.inherited()
-        listed = carries.read_listed_slices(store, self.run_id, attempt)
-        rows = sorted(self.stored("store_df").rows, key=lambda row: md5(row["address"].encode()))
-        first = next((row["slice"] for row in rows if row["slice"] in listed), "")
-        older = frozenset(name for name in listed if name >= first) | (before.settled if before else frozenset())
-        return replace(left, settled_sha256=carries.write_settled(store, self.run_id, attempt, older))
+    left = leave(step, outcomes)
+    if not isinstance(left, Carry):
+        return left
+    store, run_id, attempt, before = step.repository.store, step.plan.run_id, step.plan.attempt, open_inherited(step)
+    listed = checkpoints.read_listed_slices(store, run_id, attempt)
+    rows = sorted(step.stored(STORE_DF).table().to_pylist(), key=_hash)
+    first = next((row["slice"] for row in rows if row["slice"] in listed), "")
+    older = frozenset(name for name in listed if name >= first) | (before.settled if before else frozenset())
+    return replace(left, settled_sha256=checkpoints.write_settled(store, run_id, attempt, older))
 
 
-class WindowsDropped(Unchecked):
-    """A run limited to some windows leaves what it found in them."""
-
-    def reason_for_none(self, swept: bool) -> str | None:
-        plan = self.plan
-        self.plan = replace(plan, windows=tuple({row["slice_window"] for row in self.stored("store_df").rows}))
-        try:
-            return super().reason_for_none(swept)
-        finally:
-            self.plan = plan
-
-    def waiting(
-        self, rows: Sequence[Row], settled: frozenset[str], committed: frozenset[str], deleted: frozenset[str]
-    ) -> list[Row]:
-        inside = [row for row in rows if row["slice_window"] in self.plan.windows]
-        return super().waiting(inside, settled, committed, deleted)
+def _hash(row: Mapping[str, Any]) -> str:
+    return hashlib.md5(row["address"].encode(), usedforsecurity=False).hexdigest()
 
 
-_NO_REPORT: Callable[..., None] = lambda *arguments: None  # noqa: E731
+def _inside_alone(engine: ArrowEngine, rows: ArrowRows, *more: Any, **named: Any) -> ArrowRows:
+    """Carries what lies in the windows of the run."""
+    inside = engine.where(rows, lambda batch: pc.not_equal(batch.column("slice_window"), OTHER_WINDOW))
+    return select_open(engine, inside, *more, **named)
+
 
 CHAIN_BUGS: dict[str, Bug] = {
-    "new commits chosen by date": Bug(_noting_dumps, NewByDate),
-    "new commits chosen by the last run's timestamp": Bug(_noting_dumps, NewByTimestamp),
-    "stop at the last read slice": Bug(run=StopsAtLastSlice),
-    "open without subtracting committed": Bug(run=OpenNotSubtracted),
-    "too young without subtracting committed": Bug(run=YoungNotSubtracted),
-    "ranges of the recheck marked as read": Bug(run=RecheckMarkedAsRead),
-    "settled recomputed and shrinking": Bug(run=SettledAnew),
-    "carried committed left out": Bug(replaced((Inherited, "committed", lambda self: ()))),
-    "failed deletions dropped": Bug(run=FailedDropped),
-    "a dry run as predecessor": Bug(replaced((predecessor, "newest_sweep", _newest_of_all)), DryRunCounts),
-    "carry without success": Bug(replaced((failing, "store_report", _NO_REPORT)), CarryBeforeSweep),
-    "first slice from an unsorted frame": Bug(run=FirstRow),
-    "rows outside the run's windows dropped from the carry": Bug(run=WindowsDropped),
+    "new commits chosen by date": _new_by_date(_newest_commit),
+    "new commits chosen by the last run's timestamp": _new_by_date(_start),
+    "stop at the last read slice": replaced((run, "open_inherited", _open_at_last_slice)),
+    "open without subtracting committed": replaced((leaving, "select_open", _nothing_committed), _UNCHECKED),
+    "too young without subtracting committed": Bug(_young_carried),
+    "ranges of the recheck marked as read": Bug(_rechecked_as_read),
+    "settled recomputed and shrinking": replaced((leaving, "settle", _settled_anew)),
+    "carried committed left out": replaced(
+        (Inherited, "committed", lambda self, step: step.engine.table(LIVE.empty_table()))
+    ),
+    "failed deletions dropped": replaced(_dealt_with(Outcome.FAILED), _UNCHECKED),
+    "a dry run as predecessor": replaced(
+        (base_run, "newest_sweep", _newest_of_all),
+        (leaving, "reason_for_none", _as_if_swept),
+        _dealt_with(Outcome.DRY_RUN),
+        _UNCHECKED,
+    ),
+    "carry without success": replaced(
+        (run, "sweep_candidates", _carry_before_sweep), (failing, "store_report", ignored)
+    ),
+    "first slice from an unsorted frame": replaced((run, "leave", _first_row)),
+    "rows outside the run's windows dropped from the carry": replaced(
+        (leaving, "OTHER_WINDOW", "none of them"), (leaving, "select_open", _inside_alone), _UNCHECKED
+    ),
 }
 """By name; a sentence of the list for optimized runs each."""

@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from lakefs_gc_assets.collection import planning
-from lakefs_gc_assets.collection.plan import Flow, Plan
-from lakefs_gc_assets.collection.repository import OpenRepository
+from lakefs_gc_assets.collector import checking, planning
 from lakefs_gc_assets.collector import run as protocol
-from lakefs_gc_assets.collector.checking import find_empty_live_set, find_live_candidates, find_young_candidates
-from lakefs_gc_assets.collector.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
-from lakefs_gc_assets.configuration import CollectionSettings
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
@@ -62,7 +61,7 @@ class Watch:
     """Who is told what a run does; nothing of it changes the run.
 
     Attributes:
-        began_listing, marked, rechecked: tell the oracle.
+        began_listing, marked, rechecking, rechecked: tell the oracle.
         exactness: compares optimized runs with clean ones.
         retention: compares runs by retention rules with what must stay, where there are such runs.
         told: what servers told the collector last.
@@ -70,6 +69,7 @@ class Watch:
 
     began_listing: Callable[[str], None]
     marked: Callable[[str, Sequence[str]], None]
+    rechecking: Callable[[], None]
     rechecked: Callable[[], None]
     exactness: Exactness
     retention: RetentionExactness | None = None
@@ -185,11 +185,11 @@ class Run:
     def _check(self, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]]) -> None:
         """The blocking checks of the candidates. A failed one ends the run."""
         with self._between_steps(holds_lock=True):
-            engine = self.engine(self.open())
+            engine, (listed, uncommitted, committed) = self.engine(self.open()), inputs
             violations = [
-                *find_live_candidates(engine, candidates, *inputs[1:]),
-                *find_young_candidates(engine, candidates, self.plan.cutoff),
-                *find_empty_live_set(*inputs, candidates),
+                *checking.find_live_candidates(engine, candidates, uncommitted, committed),
+                *checking.find_young_candidates(engine, candidates, self.plan.cutoff),
+                *checking.find_empty_live_set(listed, uncommitted, committed, candidates),
             ]
             if violations:
                 raise CollectionError("; ".join(f"{found.rule}: {found.detail}" for found in violations))

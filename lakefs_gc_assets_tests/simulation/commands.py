@@ -4,18 +4,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from lakefs_gc_assets import emptying
-from lakefs_gc_assets.bringing_back import brought_back
-from lakefs_gc_assets.collection import quarantining, run_folder
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.plan import Plan
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.quarantine import move, restore_run
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.configuration import CollectionSettings
-from lakefs_gc_assets.emptying import Totals
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs.purging import Totals
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE, CollectorClock, MachineClock
@@ -41,7 +41,7 @@ def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
             raise Violation(f"{key} is removed although its object is not back")
 
     def work(repository: WatchedRepository) -> bool:
-        told = list(brought_back(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
+        told = list(restore_run.restore(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
         return all(each.fate.is_well for each in told)
 
     return _Command(scene, faults, removed).ended(options, work)
@@ -68,7 +68,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
             return _PausedCheck(step, looks)
 
         totals = Totals()
-        each = emptying.emptied(repository, None, f"purge-{world.time.now}", check, world.log.append)
+        each = purging.purge_by(repository, None, f"purge-{world.time.now}", check, world.log.append)
         world.log += [f"{told.address}: {told.fate} {told.why}" for told in totals.counted(each)]
         return totals.well
 
@@ -78,14 +78,14 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
 
 def address_of(key: str) -> tuple[str, str] | None:
     """The run that moved a copy in quarantine, and the address it was at; None where the key is no such copy."""
-    run_id, _, address = key.removeprefix(quarantining.ROOT).partition("/")
-    lies_there = key.startswith(quarantining.ROOT) and xids.is_xid(run_id)
+    run_id, _, address = key.removeprefix(move.ROOT).partition("/")
+    lies_there = key.startswith(move.ROOT) and xids.is_xid(run_id)
     return (run_id, address) if lies_there and not address.startswith("purging/") else None
 
 
 def copies(scene: Scene) -> dict[str, str]:
     """The address of each copy in quarantine, by its key."""
-    keys = scene.world.bucket.keys_below(quarantining.ROOT)
+    keys = scene.world.bucket.keys_below(move.ROOT)
     return {key: moved[1] for key in keys if (moved := address_of(key)) is not None}
 
 
@@ -158,7 +158,7 @@ class _Command:
     def run(self, plan: Plan, options: CollectionSettings) -> Run:
         """The run whose definition of what is live counts, for those who watch."""
         oracle, clock = self.world.oracle, CollectorClock(self.machine, self.world.pass_time)
-        watch = Watch(oracle.listing, oracle.marked, self.recheck.ends, self.scene.exactness)
+        watch = Watch(oracle.listing, oracle.marked, self.recheck.opens, self.recheck.ends, self.scene.exactness)
         return Run(
             self.api_of_command(), self.view, options, clock, plan.run_id, plan.owner, watch, self.world.log.append, []
         )

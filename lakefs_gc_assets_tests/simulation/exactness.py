@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import universe
-from lakefs_gc_assets.collection.eligibility import Kept
-from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.collection.tables import LISTED
-from lakefs_gc_assets.collection.universe import Listing
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector.universe.parts import Listing
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
@@ -71,8 +71,8 @@ class Exactness:
     def listing(self, plan: Plan, listing: Listing) -> None:
         """An optimized run begins to list: what a clean one would list beside that."""
         store = self.store
-        parts = [part for part in universe.listing(store, plan.cutoff).parts if part not in listing.parts]
-        batches = (batch for part in parts for batch in universe.list_part(store, part, plan.slice_window))
+        parts = [part for part in universe_parts.listing(store, plan.cutoff).parts if part not in listing.parts]
+        batches = (batch for part in parts for batch in universe_parts.list_part(store, part, plan.slice_window))
         self.elsewhere[plan.run_id] = [row for batch in batches for row in batch.to_pylist()]
 
     def commits(self, run_id: str, held: set[str]) -> None:

@@ -1,41 +1,39 @@
 """Seeded bugs in what is done when a call goes wrong, each of which the enumeration of faults must notice."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import (
-    failing,
-    lock,
-    purging,
-    quarantining,
-    receipts,
-    report,
-    restoration,
-    restoring,
-    uncommitted,
-)
-from lakefs_gc_assets.collection.clock import Clock
-from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.collection.lock import Lock
-from lakefs_gc_assets.collection.plan import Plan
-from lakefs_gc_assets.collection.purging import Purged
-from lakefs_gc_assets.collection.quarantining import Quarantine
-from lakefs_gc_assets.collection.restoring import Fate, Restored
-from lakefs_gc_assets.collection.tables import LIVE
+from lakefs_gc_assets.collector import failing, lock, report, run
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
+from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.quarantine import move, purge, restore, restore_record
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.quarantine.purge import Purged
+from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
+from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.reporting import count_amounts, make_report
+from lakefs_gc_assets.collector.run import sweep_candidates
+from lakefs_gc_assets.collector.sweep import passes, receipts
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
-from lakefs_gc_assets_tests.simulation.bugs import BUGS, Patches, replaced
+from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
+from lakefs_gc_assets_tests.simulation.chain_bugs import all_accepted
+from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault
-from lakefs_gc_assets_tests.simulation.filed import FiledRun
-from lakefs_gc_assets_tests.simulation.frames import Frame
-from lakefs_gc_assets_tests.simulation.plain import Row
-from lakefs_gc_assets_tests.simulation.quarantine_check import QuarantineCheck
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,7 @@ class FaultBug:
     kind: str
     calls: str
     fault: Fault
-    patches: Patches = nullcontext
-    run: type[FiledRun] = FiledRun
+    bug: Bug
 
 
 def _swallowing(read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
@@ -73,7 +70,7 @@ def _as_far_as_it_went(store: ObjectStore, state: object) -> tuple[str, ...]:
 _METADATA = "get _lakefs/[0-9a-f]{64}"
 _UNCOMMITTED = "get .*/uncommitted/.*/uncommitted/"
 _written: Callable[..., tuple[str, ...]] = uncommitted._written
-_release, _store_report = Lock.release, failing.store_report
+_release, _resume = Lock.release, passes.resume
 
 
 def _kept_on_failure(self: Lock) -> None:
@@ -85,57 +82,52 @@ def _claims_success(store: ObjectStore, plan: Plan, now: Any, error: str) -> Non
     report.write(store, replace(report.failed(plan, now, error), success=True, ending=report.Ending.DELETED))
 
 
-class ReportedFirst(FiledRun):
+def _report_first(step: ArrowStep, candidates: StoredFrame[Any]) -> Iterator[Any]:
     """Stores the report, with its carry, before it deletes."""
+    claimed = all_accepted(step, candidates)
+    outcomes = step.complete(DELETED_REPORT, claimed.figures, claimed.manifest.files, (candidates,))
+    ended = make_report(step, outcomes, run.leave(step, outcomes), count_amounts(step, outcomes))
+    report.write(step.repository.store, ended)
+    yield from sweep_candidates(step, candidates)
 
-    def swept(self, candidates: Frame) -> list[Row]:
-        rows = self.decided(candidates.rows, receipts.Outcome.ACCEPTED)
-        self.store("deleted_report", rows, (candidates,))
-        report.write(self.repository.store, self.report_of(rows, True, self.leave(rows, True)))
-        return super().swept(candidates)
 
-
-class NoRecheckOnceBegun(FiledRun):
+def _unchecked_once_begun(step: ArrowStep) -> ArrowRows:
     """Goes on with what was found live before."""
-
-    def live_before(self, done: Any) -> set[str]:
-        began = list(self.repository.store.list(f"_lakefs/retention/gc/uncommitted/{self.run_id}/receipts/"))
-        return set() if began else super().live_before(done)
+    begun = receipts.keys(step.repository.store, step.plan.run_id)
+    return step.engine.table(LIVE.empty_table()) if begun else find_live_again(step)
 
 
-class ForgetsEarlierTries(FiledRun):
+def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
     """Reports only what it deleted itself."""
-
-    def swept(self, candidates: Frame) -> list[Row]:
-        earlier = receipts.read(self.repository.store, self.run_id).column("address").to_pylist()
-        return [row for row in super().swept(candidates) if row["address"] not in earlier]
+    remaining, left, _ = _resume(step, candidates)
+    return remaining, left, ()
 
 
 def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | None:
     with suppress(StorageError):
-        store.copy(address, quarantining.key(self.run_id, address))
+        store.copy(address, move.key(self.run_id, address))
     return None
 
 
 def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
-    copy = quarantining.key(run_id, row["address"])
+    copy = move.key(run_id, row["address"])
     with suppress(StorageError):
         store.copy_if_absent(copy, row["address"])
     store.delete([copy])
     return Restored(row["address"], Fate.RESTORED)
 
 
-_purge_batch = purging._delete
+_purge_batch = purge._delete
 
 
 def _told_first(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
-    told = purging._receipts(batch, receipts.Outcome.PURGED, clock.now())
+    told = purge._receipts(batch, receipts.Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, f"{receipts.OF_PURGE}first", told)
     yield from _purge_batch(store, plan, batch, clock)
 
 
-def _not_again(self: QuarantineCheck, copies: Sequence[Row]) -> None:
-    self._as_of = self._run.repository.clock.now()
+def _not_again(self: LiveCheck[ArrowRows], copies: ArrowRows) -> None:
+    self._as_of = self._step.repository.clock.now()
 
 
 def _never(self: object, written_at: datetime) -> datetime:
@@ -147,9 +139,11 @@ _AS_FAR_AS_IT_WENT = (
     (uncommitted, "_written", _as_far_as_it_went),
     (uncommitted, "missing_samples", lambda *about: ()),
 )
+_REPORTED_FIRST = replaced((run, "sweep_candidates", _report_first))
+_FORGETFUL = replaced((passes, "resume", _forget_earlier_tries), (passes, "require_all_decided", ignored))
 FAULT_BUGS = {
     "receipts written before the delete": FaultBug(
-        "clean", "delete ", Fault.FAILS, BUGS["receipts written before the delete"].patches
+        "clean", "delete ", Fault.FAILS, CLEAN_BUGS["receipts written before the delete"]
     ),
     "a range that cannot be read is skipped": FaultBug(
         "clean", _METADATA, Fault.TRUNCATED, replaced((LiveFiles, "range", _swallowing(LiveFiles.range)))
@@ -160,11 +154,11 @@ FAULT_BUGS = {
     "a listing that breaks off is taken for whole": FaultBug(
         "clean", "list .*/uncommitted/$", Fault.FAILS, replaced(*_AS_FAR_AS_IT_WENT)
     ),
-    "report and carry before the deletes": FaultBug("clean", "delete ", Fault.DIES, run=ReportedFirst),
-    "carry of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, run=ReportedFirst),
+    "report and carry before the deletes": FaultBug("clean", "delete ", Fault.DIES, _REPORTED_FIRST),
+    "carry of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, _REPORTED_FIRST),
     "lock kept on failure": FaultBug("dry", "grace_period", Fault.FAILS, replaced((Lock, "release", _kept_on_failure))),
     "lock kept on failure between steps": FaultBug(
-        "dry", "get .*plan.json", Fault.FAILS, replaced((failing, "end_between_steps", lambda *about: None))
+        "dry", "get .*plan.json", Fault.FAILS, replaced((failing, "end_between_steps", ignored))
     ),
     "lock of the dead never free": FaultBug(
         "dry",
@@ -175,26 +169,28 @@ FAULT_BUGS = {
     "failure reported as success": FaultBug(
         "clean", "delete ", Fault.FAILS, replaced((failing, "store_report", _claims_success))
     ),
-    "a resumed sweep without recheck": FaultBug("clean", "delete ", Fault.DIES, run=NoRecheckOnceBegun),
-    "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, run=ForgetsEarlierTries),
+    "a resumed sweep without recheck": FaultBug(
+        "clean", "delete ", Fault.DIES, replaced((passes, "find_live_again", _unchecked_once_begun))
+    ),
+    "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, _FORGETFUL),
     "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
     "the copy removed before the object is back": FaultBug(
-        "restore", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
+        "restore", "copy_if_absent", Fault.FAILS, replaced((restore, "_from_quarantine", _removed_first))
     ),
     "a purge removes the copy before the object is back": FaultBug(
-        "purge", "copy_if_absent", Fault.FAILS, replaced((restoring, "_from_quarantine", _removed_first))
+        "purge", "copy_if_absent", Fault.FAILS, replaced((restore, "_from_quarantine", _removed_first))
     ),
     "a purge looks once": FaultBug(
-        "purge", "delete .*/purging/", Fault.DIES, replaced((QuarantineCheck, "look_again", _not_again))
+        "purge", "delete .*/purging/", Fault.DIES, replaced((LiveCheck, "look_again", _not_again))
     ),
     "a purge writes receipts before it deletes": FaultBug(
-        "purge", "delete .*/data/", Fault.FAILS, replaced((purging, "_delete", _told_first))
+        "purge", "delete .*/data/", Fault.FAILS, replaced((purge, "_delete", _told_first))
     ),
     "what a purge that was killed had deleted is not told": FaultBug(
-        "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purging, "_settle", lambda *about: None))
+        "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purge, "_settle", ignored))
     ),
     "the run after a purge does not know what came back": FaultBug(
-        "purge", "put .*/restored.json", Fault.FAILS, replaced((restoration, "write", lambda *about: None))
+        "purge", "put .*/restored.json", Fault.FAILS, replaced((restore_record, "write", ignored))
     ),
 }
 """By name."""

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collector.frames import STEPS
-from lakefs_gc_assets.configuration import CollectionSettings
-from lakefs_gc_assets.lakefs.facts import RetentionRules
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.commands import copies, purge, restore, stage_moved

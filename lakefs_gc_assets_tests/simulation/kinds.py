@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lakefs_gc_assets_tests.simulation import chains, histories, retention_histories
-from lakefs_gc_assets_tests.simulation.bugs import BUGS, Bug
+from lakefs_gc_assets_tests.simulation.bug import Bug
 from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
+from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.playing import History
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
@@ -20,7 +21,7 @@ class Histories:
 
 
 KINDS: dict[Kind, Histories] = {
-    "clean": Histories(histories.generate, BUGS),
+    "clean": Histories(histories.generate, CLEAN_BUGS),
     "optimized": Histories(chains.generate, CHAIN_BUGS),
     "retention": Histories(retention_histories.generate, RETENTION_BUGS),
 }

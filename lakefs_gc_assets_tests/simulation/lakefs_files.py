@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.embedded import entries as messages
 from lakefs_gc_assets.embedded.tables import table, varint
 from lakefs_gc_assets.lakefs.addresses import AddressType
-from lakefs_gc_assets.lakefs.facts import Branch, Commit
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 

@@ -8,7 +8,7 @@ from lakefs_gc_assets.embedded import prepared_commits
 from lakefs_gc_assets.embedded.commits import Commit as EmbeddedCommit
 from lakefs_gc_assets.embedded.retention_rules import Rules
 from lakefs_gc_assets.errors import NotFound
-from lakefs_gc_assets.lakefs.facts import Commit, PrepareCommitsTask, PreparedCommits
+from lakefs_gc_assets.lakefs.api.models import Commit, PrepareCommitsTask, PreparedCommits
 from lakefs_gc_assets_tests.simulation.clocks import moment
 from lakefs_gc_assets_tests.simulation.repository import Repository
 

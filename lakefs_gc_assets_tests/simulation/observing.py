@@ -9,19 +9,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.eligibility import Kept
-from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.tables import LISTED
-from lakefs_gc_assets.collector import listing, run, sightings, sweeping
-from lakefs_gc_assets.collector.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector import run, sightings
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.live import current
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.retention import expired
-from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.universe import listing
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets_tests.simulation.collecting import Run
 from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.stored import addresses, addresses_of_files, stored_rows
@@ -46,7 +48,7 @@ def observing() -> Iterator[None]:
         wrap(sightings, "select_old_enough", _sights)
         wrap(run, "subtract_live", _subtracts)
         wrap(run, "mark", _marks)
-        wrap(sweeping, "find_live_again", _rechecks)
+        wrap(passes, "find_live_again", _rechecks)
         wrap(LiveCheck, "_look", _looks)
         wrap(run, "leave", _leaves)
         wrap(leaving, "select_late", _finds_late)
@@ -134,7 +136,7 @@ def _sights(select_old_enough: Callable[..., Any]) -> Callable[..., Any]:
                 noted.update(batch.column("address").to_pylist())
                 yield batch
 
-        schema = pa.schema([pa.field("address", pa.string()), sightings.SIGHTINGS.field("first_listed_at")])
+        schema = pa.schema([pa.field("address", pa.string()), SIGHTINGS.field("first_listed_at")])
         chosen = engine.select(select_old_enough(engine, rows, moment), *schema.names)
         return engine.map_batches(chosen, note, schema)
 
@@ -178,6 +180,7 @@ def _marks(mark: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rechecks(find_live_again: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any) -> Any:
+        _run_of(step).watch.rechecking()
         found = find_live_again(step)
         _run_of(step).watch.rechecked()
         return found
@@ -187,8 +190,11 @@ def _rechecks(find_live_again: Callable[..., Any]) -> Callable[..., Any]:
 
 def _looks(look: Callable[..., Any]) -> Callable[..., Any]:
     def watched(self: Any, copies: Any) -> Any:
+        own = _run_of(self._step)
+        if own is not None:
+            own.watch.rechecking()
         found = look(self, copies)
-        if (own := _run_of(self._step)) is not None:
+        if own is not None:
             own.watch.rechecked()
         return found
 
@@ -199,7 +205,7 @@ def _leaves(leave: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, outcomes: Any) -> Any:
         left, exactness = leave(step, outcomes), _run_of(step).watch.exactness
         if isinstance(left, Carry):
-            exactness.left(step.plan, carries.read_settled(exactness.store, step.plan.run_id, left))
+            exactness.left(step.plan, checkpoints.read_settled(exactness.store, step.plan.run_id, left))
         return left
 
     return watched

@@ -42,17 +42,22 @@ class Recheck:
 
     time: TrueTime
     asked_at: float = 0.0
-    began: float = 0.0
+    began: float | None = None
     complete_began: float | None = None
     complete_ended: float = 0.0
+
+    def opens(self) -> None:
+        """A check is about to begin, and has not asked for anything yet."""
+        self.began = None
 
     def begins(self) -> None:
         """A preparation of uncommitted data is asked for."""
         self.began = self.time.now
 
     def ends(self) -> None:
-        """The check is complete."""
-        self.complete_began, self.complete_ended = self.began, self.time.now
+        """The check is complete; it counts from where it asked, and not at all where it did not."""
+        if self.began is not None:
+            self.complete_began, self.complete_ended = self.began, self.time.now
 
     @property
     def limit(self) -> float:

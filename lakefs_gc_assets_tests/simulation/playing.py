@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.collection import hidden, quarantining, restoring, uncommitted
-from lakefs_gc_assets.collection.plan import Flow
 from lakefs_gc_assets.collector import step as steps
-from lakefs_gc_assets.configuration import SweepMode
+from lakefs_gc_assets.collector.live import hidden, uncommitted
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import move, restore
+from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets_tests.simulation import ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
@@ -121,7 +122,7 @@ def deterministic(seed: int) -> Iterator[None]:
 
         replace(patches, uuid, "uuid4", made)
         replace(patches, os, "urandom", chance.randbytes)
-        for module in (hidden, quarantining, restoring, uncommitted):
+        for module in (hidden, move, restore, uncommitted):
             replace(patches, module, "ThreadPoolExecutor", _OneByOne)
         # The world renews the lock of a process that does not stand still.
         replace(patches, steps, "renewed", lambda *about: nullcontext())

@@ -5,14 +5,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.collection import lock, run_folder
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.report import Ending
-from lakefs_gc_assets.collector.frames import STEPS
-from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, MARK_VALID, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
@@ -35,6 +36,11 @@ _YEAR_4000 = 64_060_588_800
 
 class Crash(Violation):
     """The collector ended with something that is none of its own errors."""
+
+
+def _is_own(key: str) -> bool:
+    """Whether a key is that of a collector's own file."""
+    return key.startswith(run_folder.ROOT)
 
 
 @dataclass
@@ -163,7 +169,7 @@ class Process:
         self.view = view = BucketView(
             world.bucket,
             self._store_point,
-            lambda key, gone: world.oracle.deletion(run_id, key, self.recheck),
+            lambda key, gone: None if _is_own(key) else world.oracle.deletion(run_id, key, self.recheck),
             lambda key, data: self._written(run_id, key, data),
             page=setup.listing_page,
             delete_limit=setup.delete_limit,
@@ -181,6 +187,7 @@ class Process:
             watch=Watch(
                 world.oracle.listing,
                 world.oracle.marked,
+                self.recheck.opens,
                 self.recheck.ends,
                 self.exactness,
                 self.retention,
@@ -269,7 +276,7 @@ class Process:
         self._suspend_if_spent()
         if self.dead:
             raise Killed
-        if call.startswith("delete "):
+        if call.startswith("delete ") and not _is_own(call.removeprefix("delete ")):
             self._require_fenced(call)
             self._require_fresh_mark()
         if self.fail_at is not None:

@@ -1,9 +1,9 @@
 """Somebody brings back what a run deleted: the product's own command, while no collector works."""
 
-from lakefs_gc_assets.bringing_back import brought_back
-from lakefs_gc_assets.collection import run_folder
-from lakefs_gc_assets.configuration import CollectionSettings
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
@@ -31,7 +31,7 @@ def put_back(world: World, run_id: str, options: CollectionSettings) -> None:
     api = CollectorsApi(world.servers, point, lambda: None, machine, 1)
     repository = open_repository(api, view, options, CollectorClock(machine, world.pass_time))
     try:
-        for each in brought_back(repository, run_id, (), f"restore at {world.time.now}", world.log.append):
+        for each in restore_run.restore(repository, run_id, (), f"restore at {world.time.now}", world.log.append):
             assert each.fate.is_well, each
     except CollectionError as refusal:
         world.log.append(f"restore: {refusal}")

@@ -12,15 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collection import live_files, stored_records, stored_tables, uncommitted, universe
-from lakefs_gc_assets.collection.commits import fetch
-from lakefs_gc_assets.collection.live_files import LiveFiles
-from lakefs_gc_assets.collection.tables import TIME
-from lakefs_gc_assets.collector.frames import Frame
-from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.kinds import Frame
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.schemas import TIME
+from lakefs_gc_assets.collector.live import live_files, uncommitted
+from lakefs_gc_assets.collector.live.commits import fetch
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.stored import records, tables
+from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.frames import files
-from lakefs_gc_assets.lakefs import commit_columns, names, ranges, refs
+from lakefs_gc_assets.lakefs import names
+from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -68,8 +71,8 @@ def remembering() -> Iterator[None]:
         patch(uncommitted, "read_addresses", read_addresses)
         patch(live_files, "read_addresses", read_addresses)
         patch(names, "read", _of_names(names.read))
-        patch(stored_tables, "decode", _of_table(memory, stored_tables.decode))
-        patch(stored_records, "decode", _of_record(memory, stored_records.decode))
+        patch(tables, "decode", _of_table(memory, tables.decode))
+        patch(records, "decode", _of_record(memory, records.decode))
         patch(files, "read_file", _of_frame(memory, files.read_file))
         patch(Manifest, "from_json", _of_manifest(memory, Manifest.from_json))
         for name, replacement in ParquetMemory().patches().items():
@@ -77,7 +80,7 @@ def remembering() -> Iterator[None]:
         # Indented JSON is made in Python, the plain one in C.
         patch(json, "dumps", lambda value, *, indent=None, **options: _dumps(value, **options))
         # No store of a simulation lists between two keys; a protocol takes long to find that out.
-        patch(universe, "ListsInOrder", _Absent)
+        patch(parts, "ListsInOrder", _Absent)
         # Arrow asks for a variable whenever it makes an array.
         patch(os, "environ", dict(os.environ))
         yield

@@ -1,6 +1,7 @@
-"""Seeded bugs of runs by retention rules: what a hurried collector takes for expired, see `bugs`."""
+"""Seeded bugs of runs by retention rules: what a hurried collector takes for expired."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -8,183 +9,216 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import active_commits, main_ancestry, receipts, retention, run_folder, server_commits
-from lakefs_gc_assets.collection.active_commits import Graph
-from lakefs_gc_assets.collection.commits import LiveCommits
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.policy import Policy
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.retention import LiveDefinition, Retention
-from lakefs_gc_assets.collection.server_commits import ServerCommits
+from lakefs_gc_assets.collector import recheck, run
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, TIME
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.live import commits, current
+from lakefs_gc_assets.collector.live.commits import Dump, complete_dump
+from lakefs_gc_assets.collector.live.current import (
+    Committed,
+    Uncommitted,
+    ask_committed,
+    define_live,
+    prepare_uncommitted,
+)
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.retention import active_commits, expired, main_ancestry, retention
+from lakefs_gc_assets.collector.retention.active_commits import Graph
+from lakefs_gc_assets.collector.retention.expired import find_expired
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
+from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
+from lakefs_gc_assets.collector.step import latest_clock
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.subtraction import subtract_live
+from lakefs_gc_assets.collector.sweep import passes, receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import LakeFSError
-from lakefs_gc_assets.lakefs.commit_columns import CommitColumns, Integers
-from lakefs_gc_assets.lakefs.facts import RetentionRules
-from lakefs_gc_assets_tests.simulation.bugs import Bug, replaced
-from lakefs_gc_assets_tests.simulation.clocks import moment
-from lakefs_gc_assets_tests.simulation.collector import Run
-from lakefs_gc_assets_tests.simulation.plain import Row
-from lakefs_gc_assets_tests.simulation.stepping import latest_clock
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
+from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, replaced
+from lakefs_gc_assets_tests.simulation.chain_bugs import reading_only
+from lakefs_gc_assets_tests.simulation.clean_bugs import only_uncommitted
 
+Ask = Callable[[], RetentionRules | None]
 _ZERO = RetentionRules(0, {"-": 0})
 _NONE_LISTED = ServerCommits("", pa.array([], pa.string()), None)
-
-
-class OtherRules(Run):
-    """Takes what it is told about rules in a way of its own."""
-
-    def rules(self, ask: Callable[[], RetentionRules | None]) -> RetentionRules | None:
-        """The rules that it goes by."""
-        return ask()
-
-    def live_by_rules(self, prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
-        told = self.repository
-        self.repository = replace(told, api=_Misled(told.api, lambda: self.rules(told.api.retention_rules)))
-        try:
-            return super().live_by_rules(prepared_until, shown)
-        finally:
-            self.repository = told
 
 
 class _Misled:
     """A server whose rules are others."""
 
-    def __init__(self, api: Any, rules: Callable[[], RetentionRules | None]) -> None:
+    def __init__(self, api: Any, rules: Ask, lists: bool = True) -> None:
         self._api = api
         self.retention_rules = rules
+        self.lists = lists
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._api, name)
 
 
-class OfTheMark(OtherRules):
+def _defining(define: Callable[..., LiveDefinition]) -> tuple[Replacement, ...]:
+    """Learns what is live by rules in another way, wherever that is asked."""
+    return (current, "define_live", define), (expired, "define_live", define)
+
+
+def _with_rules(step: ArrowStep, rules: Callable[[Ask], RetentionRules | None], lists: bool = True) -> ArrowStep:
+    """The step, which takes what it is told about rules in a way of its own."""
+    told, misled = step.repository, copy.copy(step)
+    misled.repository = replace(told, api=_Misled(told.api, lambda: rules(told.api.retention_rules), lists))  # type: ignore[arg-type]
+    return misled
+
+
+def _by_rules(rules: Callable[[Ask], RetentionRules | None]) -> tuple[Replacement, ...]:
+    def define(step: ArrowStep, *more: Any) -> LiveDefinition:
+        return define_live(_with_rules(step, rules), *more)
+
+    return _defining(define)
+
+
+def _of_the_mark() -> Sequence[Replacement]:
     """Rechecks by the rules and the server's list that there were at the mark."""
+    told: dict[str, RetentionRules | None] = {}
 
-    def marked_by_rules(self, prepared_until: datetime) -> LiveDefinition:
-        found = super().marked_by_rules(prepared_until)
-        self.store("rules", (), (), {"rules": self.told().rules})
-        return found
+    def define(step: ArrowStep, until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
+        def note(ask: Ask) -> RetentionRules | None:
+            told[step.plan.run_id] = ask()
+            return told[step.plan.run_id]
 
-    def live_again(self) -> set[str]:
-        if self.plan.flow.by_retention:
-            self.rules = lambda ask: self.stored("rules").figures["rules"]  # type: ignore[method-assign]
-        with replaced((retention, "server_commits", lambda *arguments: _NONE_LISTED))():
-            return super().live_again()
+        def repeat(ask: Ask) -> RetentionRules | None:
+            return told[step.plan.run_id]
+
+        # A recheck alone knows the heads that were shown before.
+        return define_live(_with_rules(step, repeat if shown else note, lists=not shown), until, shown)
+
+    def listed(api: Any, *more: Any) -> ServerCommits:
+        return server_commits(api, *more) if api.lists else _NONE_LISTED
+
+    return *_defining(define), (retention, "server_commits", listed)
 
 
-class ErrorIsNone(OtherRules):
+def _none_where_unread(ask: Ask) -> RetentionRules | None:
     """Takes rules that cannot be read for none."""
-
-    def rules(self, ask: Callable[[], RetentionRules | None]) -> RetentionRules | None:
-        try:
-            return ask()
-        except LakeFSError:
-            return None
+    try:
+        return ask()
+    except LakeFSError:
+        return None
 
 
-class ErrorIsZero(OtherRules):
+def _zero_where_unread(ask: Ask) -> RetentionRules | None:
     """Takes rules that cannot be read for zero days."""
-
-    def rules(self, ask: Callable[[], RetentionRules | None]) -> RetentionRules | None:
-        try:
-            return ask()
-        except LakeFSError:
-            return _ZERO
+    try:
+        return ask()
+    except LakeFSError:
+        return _ZERO
 
 
-class NoneIsZero(OtherRules):
+def _zero_where_none(ask: Ask) -> RetentionRules | None:
     """Takes no rules for zero days."""
-
-    def rules(self, ask: Callable[[], RetentionRules | None]) -> RetentionRules | None:
-        return ask() or _ZERO
+    return ask() or _ZERO
 
 
-class NewCommitsAlone(Run):
+def _new_commits_alone() -> Sequence[Replacement]:
     """Rechecks what commits made since the mark hold: not what old ones do that count again."""
+    let_go: dict[str, frozenset[str]] = {}
 
-    def marked_by_rules(self, prepared_until: datetime) -> LiveDefinition:
-        found = super().marked_by_rules(prepared_until)
-        self.store("expired", (), (), {"metaranges": frozenset(found.expired_metaranges)})
+    def define(step: ArrowStep, until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
+        found = define_live(step, until, shown)
+        if not shown:
+            let_go[step.plan.run_id] = frozenset(found.expired_metaranges)
         return found
 
-    def live_commits(self, prepared_until: datetime, shown: Collection[str] = ()) -> LiveCommits:
-        live = super().live_commits(prepared_until, shown)
-        if not self.plan.flow.by_retention:
-            return live
-        expired = self.stored("expired").figures["metaranges"]
-        return replace(live, metarange_ids=tuple(name for name in live.metarange_ids if name not in expired))
+    def ask(step: ArrowStep, until: datetime, known: frozenset[str], *more: Any) -> Committed:
+        found = ask_committed(step, until, known, *more)
+        if not step.plan.flow.by_retention:
+            return found
+        return reading_only(step, found, set(found.own.metarange_ids) - let_go[step.plan.run_id], known)
+
+    return *_defining(define), (recheck, "ask_committed", ask)
 
 
-class UncommittedAlone(Run):
+def _uncommitted_alone(step: ArrowStep) -> ArrowRows:
     """Rechecks uncommitted data only."""
-
-    def live_again(self) -> set[str]:
-        if not self.plan.flow.by_retention:
-            return super().live_again()
-        found = self.staged(self.prepare().files)
-        self.rechecked()
-        return found
+    return only_uncommitted(step) if step.plan.flow.by_retention else find_live_again(step)
 
 
-class LatestClock(Run):
+def _by_latest_clock(step: ArrowStep, *more: Any) -> LiveDefinition:
     """Counts ages back from the clock that is ahead of the others."""
-
-    def live_by_rules(self, prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
-        plan, own = self.plan, self.repository.clock.now()
-        ahead = max(latest_clock(self.repository) - own, timedelta())
-        self.plan = replace(plan, earliest_clock=plan.started_at + ahead)
-        try:
-            return super().live_by_rules(prepared_until, shown)
-        finally:
-            self.plan = plan
+    ahead = max(latest_clock(step.repository) - step.repository.clock.now(), timedelta())
+    late = copy.copy(step)
+    late.plan = replace(step.plan, earliest_clock=step.plan.started_at + ahead)
+    return define_live(late, *more)
 
 
-class UncommittedIgnored(Run):
+def _nothing_staged(step: ArrowStep, *more: Any) -> Uncommitted[ArrowRows]:
     """Takes for garbage what is staged, where only expired commits hold it."""
+    found = prepare_uncommitted(step, *more)
+    nothing = step.engine.table(LIVE.empty_table())
+    return replace(found, addresses=(nothing,)) if step.plan.flow is Flow.COMMITTED else found
 
-    def staged(self, files: Sequence[str]) -> set[str]:
-        return set() if self.plan.flow is Flow.COMMITTED else super().staged(files)
 
-
-class ActiveNotSubtracted(Run):
+def _nothing_active(step: ArrowStep, listed: Any, uncommitted: Any, committed: Any, earlier: ArrowRows) -> ArrowRows:
     """Takes for garbage what expired ranges hold, whether or not an active one holds it too."""
+    if step.plan.flow is Flow.COMMITTED:
+        committed = StoredFrame(committed.frame, replace(committed.manifest, files=()), committed.opener)
+    return subtract_live(step, listed, uncommitted, committed, earlier)
 
-    def unreferenced(self, rows: Sequence[Row], staged: frozenset[str], committed: frozenset[str]) -> list[Row]:
-        return super().unreferenced(rows, staged, frozenset() if self.plan.flow is Flow.COMMITTED else committed)
 
-
-class AgedByCommit(Run):
+def _aged_by_commit() -> Sequence[Replacement]:
     """Takes the date of a commit for the age of what it holds."""
+    dumps: list[Dump] = []
 
-    def expired_objects(self) -> list[Row]:
-        dates: dict[str, datetime] = {}
-        rows = super().expired_objects()
-        for commit in self.told().commits.values():
-            for record in self.ranges((commit.metarange_id,) if commit.metarange_id else ()):
-                for entry in self.live_files().entries(record).to_pylist():
-                    made = moment(commit.creation_date)
-                    dates[entry["address"]] = min(made, dates.get(entry["address"], made))
-        return [{**row, **dict.fromkeys(("issued_at", "last_modified"), dates[row["address"]])} for row in rows]
+    def dump(*arguments: Any, **named: Any) -> Dump:
+        dumps[:] = [complete_dump(*arguments, **named)]
+        return dumps[0]
 
+    def find(step: ArrowStep) -> ArrowRows:
+        rows = find_expired(step)
+        dates = _dates(step, dumps[-1]) if dumps else {}
 
-def _with_receipts(run: Run, outcomes: Collection[str]) -> frozenset[str]:
-    store = run.repository.store
-    earlier = [run_id for run_id in run_folder.newest_runs(store) if run_id != run.run_id]
-    rows = (row for run_id in earlier for row in receipts.read(store, run_id).to_pylist())
-    return frozenset(row["address"] for row in rows if row["outcome"] in outcomes)
+        def aged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                made = pa.array([dates[address] for address in batch.column("address").to_pylist()], TIME)
+                for name in ("issued_at", "last_modified"):
+                    position = batch.schema.get_field_index(name)
+                    batch = batch.set_column(position, batch.schema.field(position), made)
+                yield batch
 
+        return step.engine.map_batches(rows, aged, LISTED)
 
-class FailedTakenForGone(Run):
-    """Does not ask again about what an earlier run could not delete."""
-
-    def deleted_before(self) -> frozenset[str]:
-        return super().deleted_before() | _with_receipts(self, (Outcome.FAILED,))
+    return (commits, "complete_dump", dump), (run, "find_expired", find)
 
 
-class BackTakenForGone(Run):
-    """Does not look at what was brought back."""
+def _dates(step: ArrowStep, dump: Dump) -> dict[str, int]:
+    """When the first commit was made that holds each address, in microseconds."""
+    references, dates = step.references(), dict[str, int]()
+    pairs = zip(dump.commits.metarange_ids.to_pylist(), dump.commits.seconds.tolist(), strict=True)
+    for metarange_id, seconds in pairs:
+        records = references.range_records((metarange_id,) if metarange_id else ())
+        for address in step.engine.collect(references.entries(records)).column("address").to_pylist():
+            dates[address] = min(seconds * 1_000_000, dates.get(address, seconds * 1_000_000))
+    return dates
 
-    def deleted_before(self) -> frozenset[str]:
-        return super().deleted_before() | _with_receipts(self, receipts.GONE)
+
+def _taken_for_gone(*outcomes: str) -> Replacement:
+    """Does not ask again about what has a receipt of an earlier run with one of these outcomes."""
+
+    def deleted(step: ArrowStep, *more: Any) -> ArrowRows:
+        store = step.repository.store
+        earlier = [run_id for run_id in run_folder.newest_runs(store) if run_id != step.plan.run_id]
+        rows = (row for run_id in earlier for row in receipts.read(store, run_id).to_pylist())
+        gone = {row["address"] for row in rows if row["outcome"] in outcomes}
+        told = step.engine.table(pa.table({"address": pa.array(sorted(gone), pa.string())}))
+        return step.engine.union(deleted_before(step, *more), told)
+
+    return expired, "deleted_before", deleted
+
+
+_after, _walked, _spread = active_commits._after, active_commits._walked, main_ancestry.spread
+_main_parents, _graph_of, _retention = active_commits._main_parents, Graph.of, retention.retention
 
 
 def _last_parents(commits: CommitColumns) -> Integers:
@@ -232,34 +266,34 @@ def _no_tags(settings: Any) -> Policy:
 
 def _nothing_if_refused(*arguments: Any) -> ServerCommits:
     try:
-        return _server_commits(*arguments)
+        return server_commits(*arguments)
     except LakeFSError:
         return _NONE_LISTED
 
 
-_after, _walked, _spread = active_commits._after, active_commits._walked, main_ancestry.spread
-_main_parents, _graph_of, _retention = active_commits._main_parents, Graph.of, retention.retention
-_server_commits = server_commits.server_commits
-
 RETENTION_BUGS: dict[str, Bug] = {
-    "rules read at the mark alone": Bug(run=OfTheMark),
-    "rules that cannot be read taken for none": Bug(run=ErrorIsNone),
-    "rules that cannot be read taken for zero days": Bug(run=ErrorIsZero),
-    "no rules taken for zero days": Bug(replaced((retention, "server_commits", _nothing_if_refused)), NoneIsZero),
-    "recheck of new commits alone": Bug(run=NewCommitsAlone),
-    "recheck of uncommitted data alone": Bug(run=UncommittedAlone),
-    "ages from the clock ahead of the others": Bug(run=LatestClock),
-    "age not strict": Bug(replaced((active_commits, "_after", _not_after))),
-    "last parents followed": Bug(replaced((active_commits, "_main_parents", _last_parents))),
-    "dangling commits ignored": Bug(replaced((Graph, "of", classmethod(_without_leaves)))),
-    "dangling commits taken for heads": Bug(replaced((active_commits, "_walked", _leaves_as_heads))),
-    "a walk's own rule instead of the longest": Bug(replaced((main_ancestry, "spread", _own_walk_first))),
-    "the server's list alone": Bug(replaced((retention, "retention", _listed_alone))),
-    "tags forgotten": Bug(replaced((retention, "policy_of", _no_tags))),
-    "uncommitted data ignored": Bug(run=UncommittedIgnored),
-    "what active commits hold not subtracted": Bug(run=ActiveNotSubtracted),
-    "age taken from the commit's date": Bug(run=AgedByCommit),
-    "failed deletions taken for done": Bug(run=FailedTakenForGone),
-    "what was brought back taken for gone": Bug(run=BackTakenForGone),
+    "rules read at the mark alone": Bug(_of_the_mark),
+    "rules that cannot be read taken for none": replaced(*_by_rules(_none_where_unread)),
+    "rules that cannot be read taken for zero days": replaced(*_by_rules(_zero_where_unread)),
+    "no rules taken for zero days": replaced(
+        *_by_rules(_zero_where_none), (retention, "server_commits", _nothing_if_refused)
+    ),
+    "recheck of new commits alone": Bug(_new_commits_alone),
+    "recheck of uncommitted data alone": replaced((passes, "find_live_again", _uncommitted_alone)),
+    "ages from the clock ahead of the others": replaced(*_defining(_by_latest_clock)),
+    "age not strict": replaced((active_commits, "_after", _not_after)),
+    "last parents followed": replaced((active_commits, "_main_parents", _last_parents)),
+    "dangling commits ignored": replaced((Graph, "of", classmethod(_without_leaves))),
+    "dangling commits taken for heads": replaced((active_commits, "_walked", _leaves_as_heads)),
+    "a walk's own rule instead of the longest": replaced((main_ancestry, "spread", _own_walk_first)),
+    "the server's list alone": replaced((retention, "retention", _listed_alone)),
+    "tags forgotten": replaced((retention, "policy_of", _no_tags)),
+    "uncommitted data ignored": replaced(
+        *((owner, "prepare_uncommitted", _nothing_staged) for owner in (run, recheck))
+    ),
+    "what active commits hold not subtracted": replaced((run, "subtract_live", _nothing_active)),
+    "age taken from the commit's date": Bug(_aged_by_commit),
+    "failed deletions taken for done": replaced(_taken_for_gone(Outcome.FAILED.value)),
+    "what was brought back taken for gone": replaced(_taken_for_gone(*receipts.GONE)),
 }
 """By name."""

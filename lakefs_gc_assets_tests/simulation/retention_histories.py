@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from lakefs_gc_assets.collection.plan import Flow
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets_tests.simulation.calls import CALLS
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.histories import ARGUMENTS, LEAST_STEPS, Maker

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.lakefs.facts import RetentionRules
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.heads_log import HeadsLog, Window
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import cast
 
-from lakefs_gc_assets.collection import report
-from lakefs_gc_assets.configuration import CollectionSettings
-from lakefs_gc_assets.lakefs.facts import LakeFSApi
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked

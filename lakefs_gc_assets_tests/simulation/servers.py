@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.facts import (
+from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     Commit,
     DiffEntry,
@@ -26,7 +26,7 @@ from lakefs_gc_assets.lakefs.facts import (
     StorageConfiguration,
     UncommittedPage,
 )
-from lakefs_gc_assets.lakefs.facts import Repository as RepositoryFacts
+from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry

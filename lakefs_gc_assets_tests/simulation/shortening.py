@@ -4,14 +4,15 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from lakefs_gc_assets_tests.simulation.bugs import Bug
+from lakefs_gc_assets_tests.simulation.bug import Bug
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import History, Step, play
 
+NONE = Bug(tuple)
 _NAMES = re.compile(r"\S*[0-9a-v]{20}\S*|\d+")
 
 
-def failure(history: History, bug: Bug) -> Violation | None:
+def failure(history: History, bug: Bug = NONE) -> Violation | None:
     """How a history fails, None where it does not."""
     try:
         with bug.patches():
@@ -21,7 +22,7 @@ def failure(history: History, bug: Bug) -> Violation | None:
     return None
 
 
-def shortened(history: History, bug: Bug = Bug()) -> History:  # noqa: B008
+def shortened(history: History, bug: Bug = NONE) -> History:
     """The shortest history found that fails in the same way, whatever names and numbers there are."""
     first = failure(history, bug)
     if first is None:
@@ -54,7 +55,7 @@ def _without(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Ste
     return steps
 
 
-def told(history: History, bug: Bug = Bug()) -> str:  # noqa: B008
+def told(history: History, bug: Bug = NONE) -> str:
     """A failing history for a person: its seed, its steps, and what happens in the end."""
     lines = [f"seed {history.setup.seed}, {len(history.steps)} steps", repr(history.setup)]
     lines += [f"  {step}" for step in history.steps]

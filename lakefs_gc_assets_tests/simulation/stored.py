@@ -5,11 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import manifest as manifests
-from lakefs_gc_assets.collector.frames import FRAMES, Frame
-from lakefs_gc_assets.collector.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, Frame
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.frames import files
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 Row = dict[str, Any]

@@ -97,6 +97,6 @@ def test_a_bug_is_noticed(name: str) -> None:
         if re.match(bug.calls, call)
         for recovery in Recovery
     ]
-    with bug.patches(), pytest.raises(Violation):
+    with bug.bug.patches(), pytest.raises(Violation):
         for each in chosen:
-            play(each, bug.run, follow=False)
+            play(each, follow=False)

@@ -1,6 +1,6 @@
 import pytest
 
-from lakefs_gc_assets_tests.simulation.bugs import BUGS
+from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.histories import generate
 from lakefs_gc_assets_tests.simulation.shortening import failure, shortened, told
 
@@ -8,7 +8,7 @@ NAME = "receipts written before the delete"
 
 
 def test_few_steps_are_left_and_fail_alike() -> None:
-    bug = BUGS[NAME]
+    bug = CLEAN_BUGS[NAME]
     history = generate(0)
     fewer = shortened(history, bug)
     assert len(fewer.steps) < len(history.steps) / 4
@@ -17,7 +17,7 @@ def test_few_steps_are_left_and_fail_alike() -> None:
 
 
 def test_what_is_told_names_seed_steps_and_end() -> None:
-    text = told(shortened(generate(0), BUGS[NAME]), BUGS[NAME])
+    text = told(shortened(generate(0), CLEAN_BUGS[NAME]), CLEAN_BUGS[NAME])
     assert text.startswith("seed 0, ")
     assert "=> run " in text
 

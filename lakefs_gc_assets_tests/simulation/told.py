@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.lakefs.facts import Commit, RetentionRules
+from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 
 
 @dataclass

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lakefs_gc_assets.collection import lock, quarantining, receipts, restoration
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.receipts import Outcome
-from lakefs_gc_assets.collection.report import Ending
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
 from lakefs_gc_assets_tests.simulation.commands import address_of, copies, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
@@ -118,7 +120,7 @@ class Watch:
             raise NotFinished(f"{len(left)} objects are still there: {left[0]}")
         if self.scene.opened is not None and self.scene.opened.options.sweep_mode == "quarantine":
             for key in self.expected.gone - bucket.objects.keys():
-                found = [each for each in bucket.keys_below(quarantining.ROOT) if each.endswith(f"/{key}")]
+                found = [each for each in bucket.keys_below(move.ROOT) if each.endswith(f"/{key}")]
                 if self._garbage[key].data not in [bucket.objects[copy].data for copy in found]:
                     raise Violation(f"{key} is gone without a copy in quarantine")
 
@@ -142,7 +144,7 @@ class PurgeWatch(Watch):
     def finish(self) -> None:
         super().finish()
         store, denied = self.scene.store, self.scene.denied
-        if left := self.scene.world.bucket.keys_below(quarantining.ROOT):
+        if left := self.scene.world.bucket.keys_below(move.ROOT):
             raise NotFinished(f"{len(left)} copies or notes are still in quarantine: {left[0]}")
         back = False
         for key in self._copies.keys() - denied:
@@ -154,7 +156,7 @@ class PurgeWatch(Watch):
             # Where an object is back and the answer to the deletion of its copy is lost, nothing tells of it.
             if not (told <= {"restored"} if there else told == {"purged"}):
                 raise Violation(f"receipts of run {run_id} tell of {address}: {told}")
-        if back and restoration.read(store) is None:
+        if back and restore_record.read(store) is None:
             raise Violation("something was brought back, and the next run does not know")
 
     def require_live(self) -> None:

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakefs_gc_assets.collection import address_hashes
-from lakefs_gc_assets.collection.tables import LISTED, LIVE
-from lakefs_gc_assets.frames.files import nullable
-from lakefs_gc_assets.spark import blocks, tasks
+from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.spark import address_hashes, blocks, tasks
 from lakefs_gc_assets.spark.tasks import Reading, Rows
-from lakefs_gc_assets_tests.frames.frame_rows import listed, live
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 # Each example is a few Spark jobs: few of them, with many rows each.
 FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -15,7 +15,9 @@ import pytest
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage import azure, gcs, http_service, obstore_clients
+from lakefs_gc_assets.storage import http_service, obstore_clients
+from lakefs_gc_assets.storage.azure import store as azure
+from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY, TOKEN, AzureServer, GcsServer, Response

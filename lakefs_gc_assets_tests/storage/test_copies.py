@@ -9,9 +9,11 @@ import pytest
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage import azure, gcs, s3_copies
+from lakefs_gc_assets.storage.azure import store as azure
+from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.s3 import copies as s3_copies
 from lakefs_gc_assets_tests.emulators import ACCOUNT, AzureServer, GcsServer, Response
 from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage.azure import AzureStore
+from lakefs_gc_assets.storage.azure.store import AzureStore
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, DeleteResult, ObjectStore
 
 SEGMENTS = st.text(

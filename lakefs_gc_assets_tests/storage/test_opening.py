@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.configuration import StoreSettings
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets_tests.s3_server import S3Server
 

@@ -1,8 +1,8 @@
 """What an optimized run takes over from the run that it builds on."""
 
-from lakefs_gc_assets.collection.inheritance import Inheritance
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frames import CARRIED_COMMITTED_DF, OPEN_DF, Frame, NoFigures
+from lakefs_gc_assets.collector.frame.kinds import CARRIED_COMMITTED_DF, OPEN_DF, Frame, NoFigures
+from lakefs_gc_assets.collector.incremental.inheritance import Inheritance
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 

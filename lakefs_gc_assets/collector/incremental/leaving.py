@@ -7,14 +7,9 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import carry as carries
-from lakefs_gc_assets.collection import planning, ranges_read, receipts
-from lakefs_gc_assets.collection.carry import Carry
-from lakefs_gc_assets.collection.plan import Flow
-from lakefs_gc_assets.collection.predecessor import NoPredecessor
-from lakefs_gc_assets.collection.universe import Folders
+from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frames import (
+from lakefs_gc_assets.collector.frame.kinds import (
     CARRIED_COMMITTED_DF,
     COMMITTED_DF,
     OPEN_DF,
@@ -24,9 +19,16 @@ from lakefs_gc_assets.collector.frames import (
     Frame,
     NoFigures,
 )
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
 from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored_frame import StoredFrame
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 
 _NO_SLICE = ""
@@ -74,7 +76,7 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Carry | str:
         attempt=attempt,
         settled=len(settled),
         settled_objects=listed.figures.settled_objects + checked.committed,
-        settled_sha256=carries.write_settled(store, run_id, attempt, settled),
+        settled_sha256=checkpoints.write_settled(store, run_id, attempt, settled),
         read=len(ranges_read.read(store, run_id, attempt, read_sha256)),
         read_sha256=read_sha256,
         open=waiting.count,
@@ -108,9 +110,9 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
 def settle(step: Step[R]) -> frozenset[str]:
     """The slices that are settled after this run."""
     before = open_inherited(step)
-    return carries.settled(
+    return checkpoints.settled(
         before.settled if before else frozenset(),
-        carries.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt),
+        checkpoints.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt),
         step.plan.cutoff,
         step.plan.skew,
     )

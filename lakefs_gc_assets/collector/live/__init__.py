@@ -1,0 +1,1 @@
+"""What is live: uncommitted data, commits, staged entries that no list has, other repositories."""

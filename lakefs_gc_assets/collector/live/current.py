@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic
 
-from lakefs_gc_assets.collection import borrowed, commits, retention, uncommitted
-from lakefs_gc_assets.collection.commits import CommitSource, LiveCommits
-from lakefs_gc_assets.collection.repository import OpenRepository
-from lakefs_gc_assets.collection.retention import LiveDefinition
-from lakefs_gc_assets.collection.uncommitted import Prepared
+from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.uncommitted import Prepared
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.lakefs.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 
 _ROWS_OF_A_FILE = 250_000
 """Addresses in one file of uncommitted data, about: a real server fills files up to 20 MB."""
@@ -66,12 +68,13 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
         )
         for each in repositories
     )
+    preparations.note(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
     addresses = [
         step.references(each).uncommitted(found.files) for each, found in zip(repositories, prepared, strict=True)
     ]
     if step.repository.others:
         apis = [each.api for each in step.repository.others]
-        elsewhere = borrowed.staged_elsewhere(apis, step.repository.namespace, step.plan.slice_window)
+        elsewhere = cross_repository.staged_elsewhere(apis, step.repository.namespace, step.plan.slice_window)
         addresses.append(step.engine.table(elsewhere))
     return Uncommitted(prepared, tuple(addresses), step.repository.clock.now())
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Generic
@@ -9,11 +10,12 @@ from typing import Generic
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collection import digests, hidden
-from lakefs_gc_assets.collection.eligibility import PLAIN_ETAG, Kept
-from lakefs_gc_assets.collection.hidden import Question
-from lakefs_gc_assets.collection.tables import HEAD_ENTRIES, LISTED
+from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG, Kept
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
+from lakefs_gc_assets.collector.live import hidden
+from lakefs_gc_assets.collector.live.hidden import Question
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.storage.opening import StoreOpener
 
@@ -41,8 +43,11 @@ class Cleared(Generic[R]):
     live: frozenset[str] = frozenset()
 
 
-def clear_hidden(step: Step[R], candidates: R, heads: Mapping[str, str], columns: pa.Schema) -> Cleared[R]:
+@contextmanager
+def clear_hidden(step: Step[R], candidates: R, heads: Mapping[str, str], columns: pa.Schema) -> Iterator[Cleared[R]]:
     """Leaves out candidates that a branch has staged with the content of a committed object.
+
+    What is left may be made from what was read here, so it is of use until the exit only.
 
     Args:
         candidates: address, size and etag at least, and `key` where an object lies elsewhere than at its address; used
@@ -58,7 +63,7 @@ def clear_hidden(step: Step[R], candidates: R, heads: Mapping[str, str], columns
         engine.cached(read, at_most=sys.maxsize) as entries,
         engine.cached(know_contents(step, candidates, entries, columns), at_most=sys.maxsize) as contents,
     ):
-        return _clear(step, candidates, entries, contents, branches)
+        yield _clear(step, candidates, entries, contents, branches)
 
 
 def _clear(

@@ -1,0 +1,1 @@
+"""Sweeping into quarantine, restoring from it, purging it."""

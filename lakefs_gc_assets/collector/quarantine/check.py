@@ -5,12 +5,13 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collection import guards, order, ownership, report
-from lakefs_gc_assets.collection.purging import Moved, Verdict
-from lakefs_gc_assets.collection.tables import COPIES
+from lakefs_gc_assets.collector import guards, order, report
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.schemas import COPIES
+from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
+from lakefs_gc_assets.collector.quarantine.purge import Moved, Verdict
 from lakefs_gc_assets.collector.recheck import require_retention_holds
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError
@@ -99,10 +100,10 @@ class LiveCheck(Generic[R]):
         rest = engine.without_exactly(copies, live, len(self._live))
         if not engine.count(rest):
             return
-        cleared = clear_hidden(step, rest, found.own.heads, COPIES)
-        if not cleared.kept:
-            return
-        left = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))
-        kept = frozenset(engine.collect(left).column("address").to_pylist())
+        with clear_hidden(step, rest, found.own.heads, COPIES) as cleared:
+            if not cleared.kept:
+                return
+            left = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))
+            kept = frozenset(engine.collect(left).column("address").to_pylist())
         self._live |= kept & cleared.live
         self._unsure = kept - cleared.live

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lakefs_gc_assets.embedded import repositories
+from lakefs_gc_assets.embedded import repositories, repository_creation
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -22,7 +22,7 @@ def _as_json(repository: Repository) -> dict[str, Any]:
 def _create(core: Core, request: Request) -> Response:
     body = request.json_object("name", "storage_namespace")
     bare = request.flag("bare")
-    repository = repositories.create(
+    repository = repository_creation.create(
         core,
         str(body["name"]),
         str(body["storage_namespace"]),

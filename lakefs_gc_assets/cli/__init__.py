@@ -1,0 +1,74 @@
+"""The command line: collect a repository, and see what earlier runs did.
+
+Everything goes through the same graph as in the UI. With DAGSTER_HOME set, runs are recorded there and show up in it.
+Each command is a module of this package, which is imported when somebody gives that command.
+"""
+
+import click
+
+from lakefs_gc_assets.cli.endings import MEANINGS
+from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup
+
+COMMANDS = {
+    "approve": LazyCommand(
+        "lakefs_gc_assets.cli.approve:approve",
+        "Deletes what an earlier dry run found, after a look whether it is live by now.",
+        "lakefs_gc_assets.cli.early_spark:start_as_configured",
+    ),
+    "candidates": LazyCommand(
+        "lakefs_gc_assets.cli.candidates:candidates",
+        "Lists what a run found to be garbage: what a sweep deletes.",
+    ),
+    "deleted": LazyCommand(
+        "lakefs_gc_assets.cli.deleted:deleted", "Lists what became of each object that a run was to delete."
+    ),
+    "demo": LazyCommand(
+        "lakefs_gc_assets.cli.demo:demo",
+        "Shows a whole collection of a sample repository on an embedded lakeFS server.",
+        "lakefs_gc_assets.cli.early_spark:start_as_usual",
+    ),
+    "embedded": LazyCommand(
+        "lakefs_gc_assets.cli.embedded:embedded",
+        "Serves an embedded lakeFS with a sample repository until interrupted.",
+    ),
+    "explain": LazyCommand("lakefs_gc_assets.cli.explain:explain", "Says why the object at ADDRESS stays or goes."),
+    "policy": LazyCommand("lakefs_gc_assets.cli.policy:policy", "Shows, checks and sets how long replaced data stays."),
+    "purge": LazyCommand(
+        "lakefs_gc_assets.cli.purge:purge",
+        "Deletes for good what has been in quarantine for collection.quarantine_days.",
+        "lakefs_gc_assets.cli.early_spark:start_unless_dry",
+    ),
+    "restore": LazyCommand(
+        "lakefs_gc_assets.cli.restore:restore",
+        "Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.",
+    ),
+    "run": LazyCommand(
+        "lakefs_gc_assets.cli.run:run",
+        "Makes one run: lists what is stored, subtracts everything that is live.",
+        "lakefs_gc_assets.cli.early_spark:start_as_configured",
+    ),
+    "status": LazyCommand(
+        "lakefs_gc_assets.cli.status:status", "Shows the last runs of a repository and who holds its lock."
+    ),
+    "ui": LazyCommand(
+        "lakefs_gc_assets.cli.ui:ui",
+        "Starts the Dagster UI on an embedded lakeFS with a sample repository, to look around.",
+    ),
+}
+
+_STATUSES = "\n".join(["\b", "Exit status:", *(f"  {status:>3}  {meaning}" for status, meaning in MEANINGS.items())])
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy_commands=COMMANDS,
+    epilog=_STATUSES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="lakefs-gc-assets", prog_name="lakefs-gc", message="%(prog)s %(version)s")
+def main() -> None:
+    """Collects the garbage of a lakeFS repository: stored objects that nothing references any more.
+
+    A run lists what is stored, learns from lakeFS what is committed, staged or copied, and reports the rest. It deletes
+    nothing unless --sweep is given or the configuration says so.
+    """

@@ -1,0 +1,34 @@
+"""`lakefs-gc deleted`: what became of each object that a run was to delete."""
+
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from lakefs_gc_assets.cli.frame_output import FORMAT, OUT, Format, TextColumn, shown_size, write_frame
+from lakefs_gc_assets.cli.opening import open_collector
+from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration
+
+_COLUMNS = (
+    TextColumn("decided_at", 20),
+    TextColumn("outcome", 11),
+    TextColumn("size", 11, shown_size),
+    TextColumn("address"),
+    TextColumn("error"),
+)
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@FORMAT
+@OUT
+@click.argument("run_id", metavar="[RUN]", required=False)
+def deleted(file: Path | None, repository: str | None, form: Format, out: BinaryIO, run_id: str | None) -> None:
+    """Lists what became of each object that a run was to delete.
+
+    By default of the newest run that swept. The outcome is accepted (deleted), quarantined, failed, or kept_live; of a
+    dry run it is dry_run.
+    """
+    opened = open_collector(loaded_configuration(file, repository)).open()
+    write_frame(opened, "deleted_report", run_id, lambda report: not report.dry_run, _COLUMNS, form, out)

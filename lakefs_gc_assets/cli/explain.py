@@ -1,0 +1,97 @@
+"""`lakefs-gc explain`: why one object stays or goes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.cli.opening import open_to_look
+from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.collector import explain as collector_explain
+from lakefs_gc_assets.collector.explain import Explanation, Holder
+from lakefs_gc_assets.collector.sweep.receipts import GONE, Outcome
+from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs.layout import Layout
+
+_SHOWN = 5
+_DECIDED = {
+    Outcome.ACCEPTED: "deleted",
+    Outcome.FAILED: "tried to delete, and failed",
+    Outcome.KEPT_LIVE: "kept as live at the recheck",
+    Outcome.COPIED: "copied to quarantine",
+    Outcome.QUARANTINED: "moved to quarantine",
+    Outcome.RESTORED: "brought it back",
+    Outcome.PURGED: "purged its copy from quarantine",
+    Outcome.DRY_RUN: "found it to be a candidate, in a dry run",
+}
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.argument("address")
+def explain(file: Path | None, repository: str | None, address: str) -> None:
+    """Says why the object at ADDRESS stays or goes.
+
+    ADDRESS is relative to the storage namespace (data/…), or a physical address in full. Every range of the repository
+    is read.
+    """
+    opened = open_to_look(loaded_configuration(file, repository))
+    for line in describe(collector_explain.explain(opened, address, opened.clock.now(), show_progress)):
+        click.echo(line)
+
+
+def describe(found: Explanation) -> Iterator[str]:
+    """An explanation as lines, the verdict first."""
+    yield f"{found.address}: {verdict(found)}"
+    name = layout.parse(found.address)
+    issued = "" if name.issued_at is None else f", issued {xids.as_datetime(name.issued_at):%F %T}Z"
+    yield f"  name: {name.layout.value}{issued}"
+    if found.stored is None:
+        yield "  stored: no"
+    else:
+        yield f"  stored: {found.stored.size:,} bytes, last modified {found.stored.last_modified:%F %T}Z"
+    yield from _holders("active", found.active)
+    yield from _holders("expired", tuple(holder for holder in found.holders if not holder.why))
+    if found.uncommitted and not found.staged:
+        yield "  staged: yes, says the server's uncommitted data; no branch shows where"
+    for place in found.staged:
+        yield f"  staged: {place.repository}, branch {place.branch}, path {place.path}"
+    for decision in found.decisions:
+        error = f": {decision.error}" if decision.error else ""
+        yield f"  run {decision.run_id}, {decision.decided_at:%F %T}Z: {_DECIDED[Outcome(decision.outcome)]}{error}"
+
+
+def verdict(found: Explanation) -> str:
+    """Whether it stays or goes, in one line."""
+    kind = layout.parse(found.address).layout
+    if kind is Layout.SPECIAL:
+        return "stays: it is lakeFS's own"
+    if found.active:
+        return f"stays: {len(found.active):,} active commits hold it"
+    if found.uncommitted:
+        return "stays: it is staged"
+    if found.stored is None:
+        gone = next((each for each in found.decisions if each.outcome in GONE), None)
+        if gone is None:
+            return "is gone"
+        if gone.outcome == Outcome.ACCEPTED:
+            return f"is gone: run {gone.run_id} deleted it"
+        purged = any(each.outcome == Outcome.PURGED and each.run_id == gone.run_id for each in found.decisions)
+        return f"is gone: run {gone.run_id} moved it to quarantine{', from where it was purged' if purged else ''}"
+    if kind is Layout.UNRECOGNISED:
+        return "stays: its name is none that lakeFS makes"
+    if found.holders:
+        return "goes by retention rules, once it is old enough (flows committed, unified): only expired commits hold it"
+    return "goes, once it is old enough: no commit holds it, and it is not staged"
+
+
+def _holders(kind: str, holders: tuple[Holder, ...]) -> Iterator[str]:
+    if not holders:
+        return
+    yield f"  in {len(holders):,} {kind} commits"
+    for holder in holders[:_SHOWN]:
+        why = f": {'; '.join(holder.why)}" if holder.why else ""
+        yield f"    {holder.commit_id} at {', '.join(holder.paths[:_SHOWN])}{why}"
+    if len(holders) > _SHOWN:
+        yield f"    … and {len(holders) - _SHOWN:,} more"

@@ -1,0 +1,138 @@
+"""Writing a stored frame of a past run for people and for programs, one of its files after another."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, BinaryIO, Literal
+
+import click
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
+
+from lakefs_gc_assets.cli.options import show_progress
+from lakefs_gc_assets.collector import plan, report
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
+
+Format = Literal["table", "csv", "json", "parquet"]
+
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    default="table",
+    show_default=True,
+    help="A table for people; csv, json (an object on each line) and parquet have every column.",
+)
+OUT = click.option(
+    "--out",
+    type=click.File("wb", lazy=True, atomic=True),
+    default="-",
+    help="File to write, which is there once it is complete; by default standard output.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column of a table for people.
+
+    Attributes:
+        width: in characters; 0 where nothing needs to be aligned.
+        shown: how a value is written.
+    """
+
+    name: str
+    width: int = 0
+    shown: Callable[[Any], str] = str
+
+    def cell(self, value: object) -> str:
+        """A value as it is shown: on one line, whatever is in it."""
+        text = f"{value:%F %T}Z" if isinstance(value, datetime) else "" if value is None else self.shown(value)
+        return (text if text.isprintable() else text.encode("unicode_escape").decode()).ljust(self.width)
+
+
+def shown_size(value: int) -> str:
+    """Bytes as a person reads them, aligned to the right."""
+    return size(value).rjust(10)
+
+
+def write_frame(
+    repository: OpenRepository,
+    frame: str,
+    run_id: str | None,
+    is_meant: Callable[[Report], bool],
+    columns: Sequence[TextColumn],
+    form: Format,
+    out: BinaryIO,
+) -> None:
+    """Writes a frame of a run, and says on standard error of which run it is and how much.
+
+    Args:
+        run_id: None for the newest run that ended well, has the frame, and is meant.
+        columns: of the table for people; the other formats have all of the frame.
+    Raises:
+        CollectionError: where there is no such run, or the frame is not stored or damaged.
+    """
+    if form == "parquet" and out.name == "-":
+        raise click.UsageError("parquet is not for the terminal: give --out FILE.")
+    found = _newest(repository, frame, is_meant) if run_id is None else read_manifest(repository, frame, run_id)
+    schema = files.nullable(FRAMES[frame].schema)
+    tables = (files.read_file(repository.store, file, FRAMES[frame].schema) for file in found.files)
+    _WRITERS[form](tables, schema, columns, out)
+    show_progress(f"run {found.span.run_id}: {found.rows:,} objects, {size(found.object_bytes)}")
+
+
+def read_manifest(repository: OpenRepository, frame: str, run_id: str) -> Manifest[Any]:
+    """The manifest of a frame of a run. Raises CollectionError where there is none."""
+    plan.read(repository.store, run_id)
+    try:
+        return manifests.read(repository.store, run_id, FRAMES[frame])
+    except OrderViolation:
+        raise CollectionError(
+            f"run {run_id} has no {frame} stored: it ended before, or they were removed because the run is old"
+        ) from None
+
+
+def _newest(repository: OpenRepository, frame: str, is_meant: Callable[[Report], bool]) -> Manifest[Any]:
+    for run_id in run_folder.newest_runs(repository.store):
+        ended = report.read(repository.store, run_id)
+        if ended is not None and ended.counts and is_meant(ended):
+            return read_manifest(repository, frame, run_id)
+    raise CollectionError("there is no such run yet; `lakefs-gc status` lists all runs")
+
+
+def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
+    for table in tables:
+        for row in table.select([column.name for column in columns]).to_pylist():
+            line = "  ".join(column.cell(row[column.name]) for column in columns)
+            out.write(f"{line.rstrip()}\n".encode())
+
+
+def _write_csv(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
+    with csv.CSVWriter(out, schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
+def _write_json(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
+    for table in tables:
+        for row in table.to_pylist():
+            out.write(f"{json.dumps(row, default=datetime.isoformat, ensure_ascii=False)}\n".encode())
+
+
+def _write_parquet(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
+    with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
+_WRITERS = {"table": _write_table, "csv": _write_csv, "json": _write_json, "parquet": _write_parquet}

@@ -1,0 +1,40 @@
+"""Makes the archive of Spark's Java classes, by collecting a small sample repository: `make setup` runs it once.
+
+Run as a module it runs itself again in a process whose JVM writes the archive (`class_archive.make`).
+"""
+
+import io
+import warnings
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.spark.start import class_archive
+
+_OBJECTS = 100
+_JVM_EXIT_SECONDS = 300
+
+
+def collect_sample(folder: Path) -> None:
+    """Collects a sample repository in a folder and waits until the JVM has written what it loaded, as it ends."""
+    demo.show(folder, "oss", _OBJECTS, Console(file=io.StringIO()))
+    session = SparkSession.getActiveSession()
+    gateway = SparkContext._gateway
+    if session is None or gateway is None:
+        return
+    session.stop()
+    jvm = gateway.proc
+    jvm.stdin.close()
+    jvm.wait(timeout=_JVM_EXIT_SECONDS)
+
+
+if __name__ == "__main__":
+    # As in the command line: Dagster warns of each use of what may change in another version.
+    warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
+    if building := class_archive.being_made():
+        collect_sample(building.parent)
+    else:
+        print(class_archive.make("lakefs_gc_assets.cli.make_class_archive"))

@@ -1,0 +1,74 @@
+"""What commands share: options, and how they find their configuration."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from lakefs_gc_assets.defs.repositories import load_all, named
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, DEFAULT_FILE, Configuration, Loaded, default_file
+
+Progress = Callable[[str], None]
+"""Is told each line as it happens."""
+
+RuleSet = Literal["oss", "seed"]
+
+CONFIG = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"Configuration file; by default the one named by {CONFIGURATION_VARIABLE}, else {DEFAULT_FILE}.",
+)
+REPOSITORY = click.option(
+    "--repository", help="Name of the lakeFS repository: in place of the file's, or out of its list."
+)
+RULES = click.option(
+    "--rules",
+    type=click.Choice(["oss", "seed"]),
+    default="oss",
+    show_default=True,
+    help="How the embedded server treats copies and issued addresses.",
+)
+OBJECTS = click.option("--objects", default=500, show_default=True, help="Size of the sample repository.")
+FOLDER = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".playground"),
+    show_default=True,
+    help="Where the embedded server keeps its files.",
+)
+STORE_URL = click.option(
+    "--store-url",
+    default="",
+    help="Bucket and prefix for the objects, such as s3://bucket/prefix, instead of a local folder. Credentials and "
+    "endpoint come from the environment, as for the AWS command line.",
+)
+
+
+def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
+    """The configuration that options, environment and working folder name; its secrets are there.
+
+    Raises ConfigurationError.
+    """
+    chosen = file or default_file()
+    if chosen is None:
+        raise ConfigurationError(
+            f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+        )
+    found = load_all(chosen)
+    loaded = found[0] if len(found) == 1 else named(found, repository)
+    if repository and len(found) == 1:
+        content = {**loaded.configuration.model_dump(), "repository": repository}
+        loaded = replace(loaded, configuration=Configuration.model_validate(content))
+    if not loaded.configuration.repository:
+        raise ConfigurationError(f"no repository is named: give --repository, or set `repository` in {chosen}")
+    loaded.with_secrets()
+    return loaded
+
+
+def show_progress(line: str) -> None:
+    """Says a line on standard error, apart from what the command answers."""
+    click.echo(line, err=True)

@@ -1,0 +1,55 @@
+"""`lakefs-gc purge`: empties the quarantine of what has been there for long enough."""
+
+import sys
+import uuid
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.opening import open_collector
+from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs.purging import PurgePlan, Totals
+
+_SHOWN = 5
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.option("--run-id", help="Only what this run moved there.")
+@click.option("--dry-run", is_flag=True, help="Show what is in quarantine and when it may go, and purge nothing.")
+def purge(file: Path | None, repository: str | None, run_id: str | None, dry_run: bool) -> None:
+    """Deletes for good what has been in quarantine for collection.quarantine_days.
+
+    What is live is looked at anew first: what became live again is brought back, and then the next run is a clean one.
+    Where it cannot be known what is live, nothing goes. May be repeated.
+
+    Exit status 0 if everything that was due is purged or brought back, 6 if not.
+    """
+    collector = open_collector(loaded_configuration(file, repository))
+    if dry_run:
+        for line in _describe(purging.plan_purge(collector.open(), run_id)):
+            click.echo(line)
+        return
+    totals = Totals()
+    owner = f"purge-{uuid.uuid4().hex}"
+    for each in totals.counted(purging.purge(collector, run_id, owner, show_progress, show_progress)):
+        click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+    click.echo(str(totals))
+    if not totals.well:
+        sys.exit(Status.INCOMPLETE)
+
+
+def _describe(planned: PurgePlan) -> Iterator[str]:
+    """What is in quarantine, run by run."""
+    for each in (*planned.due, *planned.waiting):
+        due_at = f"due at {planned.due_at(each):%F %T}Z"
+        yield f"run {each.run_id}: {each.copies.num_rows:,} objects, {size(each.size)}, {due_at}"
+        yield from (f"  {address}" for address in islice(each.copies.column("address").to_pylist(), _SHOWN))
+    count, total = sum(each.copies.num_rows for each in planned.due), sum(each.size for each in planned.due)
+    yield f"{count:,} objects, {size(total)}, would be looked at and go unless they are live; this was a dry run"

@@ -1,0 +1,63 @@
+"""`lakefs-gc restore`: brings back what a run deleted."""
+
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+import pyarrow as pa
+
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.opening import open_collector
+from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.sizes import size
+
+_SHOWN = 20
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.option("--run-id", required=True, help="The run whose deletions are undone.")
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    help="Bring back this object only: relative to the storage namespace (data/…), or in full. May be given again.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be brought back, and bring nothing back.")
+def restore(file: Path | None, repository: str | None, run_id: str, addresses: tuple[str, ...], dry_run: bool) -> None:
+    """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
+
+    Out of quarantine each object is copied to its address, where there is none. In a bucket that keeps versions the
+    delete markers go that the run's receipts name, where they are still the newest version, and nothing else. May be
+    repeated. The next run is a clean one.
+
+    Exit status 0 if every object is there again, 6 if not.
+    """
+    opened = open_collector(loaded_configuration(file, repository)).open()
+    if dry_run:
+        for line in _describe(restore_run.plan_restore(opened, run_id, addresses)):
+            click.echo(line)
+        return
+    counts: Counter[Fate] = Counter()
+    owner = f"restore-{uuid.uuid4().hex}"
+    for each in restore_run.restore(opened, run_id, addresses, owner, show_progress):
+        counts[each.fate] += 1
+        click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+    click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))
+    if not all(fate.is_well for fate in counts):
+        sys.exit(Status.INCOMPLETE)
+
+
+def _describe(planned: pa.Table) -> Iterator[str]:
+    """What would be brought back: some of it, and how much it is."""
+    for row in islice(planned.to_pylist(), _SHOWN):
+        yield f"{row['address']}: {size(row['size'])}"
+    total = size(sum(planned.column("size").to_pylist()))
+    yield f"{planned.num_rows:,} objects, {total}, would be brought back; this was a dry run"

@@ -1,0 +1,92 @@
+"""`lakefs-gc run`: makes one run."""
+
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, Progress, loaded_configuration, show_progress
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.clock import Clock, SystemClock
+from lakefs_gc_assets.collector.described_report import describe
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.defs.running import execute, instance, opened
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.option(
+    "--sweep/--dry-run",
+    default=None,
+    help="Delete the candidates, or only report them. By default as the configuration says, which is a dry run.",
+)
+@click.option(
+    "--flow",
+    type=click.Choice(["clean", "optimized", "committed", "unified"]),
+    default="clean",
+    show_default=True,
+    help="Look at everything, only at what is new since the last run that deleted, at what only expired commits hold, "
+    "or at everything with expired commits.",
+)
+@click.option("--quiet", is_flag=True, help="Say on standard error only warnings and what went wrong.")
+@click.option("--verbose", is_flag=True, help="Say also what Dagster says of each step.")
+def run(file: Path | None, repository: str | None, sweep: bool | None, flow: str, quiet: bool, verbose: bool) -> None:
+    """Makes one run: lists what is stored, subtracts everything that is live.
+
+    An optimized run that has nothing to build on becomes a clean one and says why.
+
+    Exit status 0 if the run came to its end and every deletion was accepted, 6 if some were not; `lakefs-gc --help`
+    lists all of them.
+    """
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other.")
+    level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+    loaded = loaded_configuration(file, repository)
+    tell_ended(collect(loaded, sweep, show_progress, SystemClock(), Flow(flow), level))
+
+
+def collect(
+    loaded: Loaded,
+    sweep: bool | None,
+    progress: Progress,
+    clock: Clock,
+    flow: Flow = Flow.CLEAN,
+    level: int = logging.INFO,
+) -> Report:
+    """Opens a run and makes it in this process.
+
+    Args:
+        sweep, progress, level: as for `execute`.
+    Returns:
+        The report that the run leaves.
+    Raises:
+        CollectionError: where the run could not be opened, or a step ended it.
+    """
+    with instance() as home:
+        _, run_id, error = execute(loaded, sweep, progress, clock, home, flow, level)
+    if error is not None:
+        raise error
+    return require_report(opened(loaded, clock).open().store, run_id)
+
+
+def require_report(store: ObjectStore, run_id: str) -> Report:
+    """The report of a run that came to its end. Raises CollectionError where there is none."""
+    found = report.read(store, run_id)
+    if found is None:
+        raise CollectionError(f"run {run_id} left no report")
+    return found
+
+
+def tell_ended(found: Report) -> None:
+    """Says what a run did, and ends the process where not every deletion was accepted."""
+    for line in describe(found):
+        click.echo(line)
+    if not found.success:
+        sys.exit(Status.INCOMPLETE)

@@ -1,0 +1,52 @@
+"""`lakefs-gc status`: the last runs, what is in quarantine, and who holds the lock."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.cli.opening import open_collector
+from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration
+from lakefs_gc_assets.collector import lock, report
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs.running import one_line
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.option("--runs", default=10, show_default=True, help="How many runs to show, newest first.")
+def status(file: Path | None, repository: str | None, runs: int) -> None:
+    """Shows the last runs of a repository and who holds its lock."""
+    for line in summarize(open_collector(loaded_configuration(file, repository)).open(), runs):
+        click.echo(line)
+
+
+def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
+    """The lock, the quarantine, and the last runs, newest first, as lines. Raises CollectionError."""
+    yield f"{repository.facts.id} at {repository.namespace.uri}"
+    holder = lock.holder(repository.store)
+    yield f"lock: {holder}" if holder else "lock: free"
+    quarantine = purging.plan_purge(repository, None)
+    for moved in (*quarantine.due, *quarantine.waiting):
+        there = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
+        yield f"quarantine: {there} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
+    run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
+    for run_id in run_ids:
+        found = report.read(repository.store, run_id)
+        yield f"{run_id}  {_line(found)}" if found else f"{run_id}  not ended"
+    if not run_ids:
+        yield "no runs yet"
+
+
+def _line(found: Report) -> str:
+    kind = "dry run" if found.dry_run else "sweep"
+    start = f"{found.started_at:%F %T}Z  {found.flow}, {kind}: {found.ending.value}"
+    if not found.counts:
+        return f"{start}: {one_line(found.error or '')}"
+    return f"{start}; {found.counts['candidates']:,} candidates, {found.did}"

@@ -1,0 +1,48 @@
+"""How many branches a repository had, for the guard that compares them with what is left.
+
+The run before is no measure: one that the guard refused leaves no count, and a dry run sees what is left without
+anybody agreeing to it. Only a sweep that succeeded passed the guard, or was let pass by a setting.
+"""
+
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+
+def branch_baseline(store: ObjectStore, run_id: str) -> int | None:
+    """The most branches that any run counted since the newest successful sweep, that one included.
+
+    Runs that failed count for nothing, however many there were; dry runs may raise the number and never lower it.
+    Where no run swept yet, it is the most that any dry run counted. Reads the report of each run since that sweep; one
+    of another version of the program tells nothing.
+
+    Args:
+        run_id: only runs older than it are looked at.
+    Returns:
+        Branches with a commit that holds something; None where no earlier run counted them.
+    Raises:
+        CorruptFile: a report was damaged, so that the number cannot be known.
+        StorageError: the store cannot be asked.
+    """
+    most: int | None = None
+    for earlier in run_folder.newest_runs(store):
+        if earlier <= run_id:
+            continue
+        report = _read(store, earlier)
+        if report is None or (branches := report.counts.get("branches")) is None:
+            continue
+        most = branches if most is None else max(most, branches)
+        if report.success and not report.dry_run:
+            break
+    return most
+
+
+def _read(store: ObjectStore, run_id: str) -> Report | None:
+    try:
+        return reports.read(store, run_id)
+    except CorruptFile as corrupt:
+        if corrupt.check == records.VERSION_CHECK:
+            return None
+        raise

@@ -1,0 +1,50 @@
+"""Time as the collector sees it, behind a port, so that a simulation can take it over."""
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol, runtime_checkable
+
+
+class Clock(Protocol):
+    """Tells the time and waits."""
+
+    def now(self) -> datetime:
+        """The present, aware, UTC."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Waits."""
+        ...
+
+
+@runtime_checkable
+class Stopwatch(Protocol):
+    """A clock that also counts seconds in a way that nobody who sets the time can change."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+
+def monotonic(clock: Clock) -> float:
+    """Seconds since some moment, only to be compared with each other in one process.
+
+    By the stopwatch where the clock is one; otherwise by its time.
+    """
+    return clock.monotonic() if isinstance(clock, Stopwatch) else clock.now().timestamp()
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        """See Clock.now."""
+        return datetime.now(UTC)
+
+    def sleep(self, seconds: float) -> None:
+        """See Clock.sleep."""
+        time.sleep(seconds)
+
+    def monotonic(self) -> float:
+        """See Stopwatch.monotonic."""
+        return time.monotonic()

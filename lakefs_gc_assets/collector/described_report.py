@@ -1,0 +1,34 @@
+"""What a person wants to know of a run that came to its end."""
+
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.sizes import size
+
+
+def describe(found: Report) -> list[str]:
+    """The report of a run, in lines."""
+    counts, sizes = found.counts, found.object_bytes
+    lines = [
+        f"run {found.run_id} of {found.repository}, {found.flow}: {found.ending.value}",
+        *([f"  a clean run, because {found.why_clean}"] if found.why_clean else []),
+        f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "
+        f"{counts['slices_listed']:,} slices, cutoff {found.cutoff:%F %T}Z",
+        f"  uncommitted {counts['uncommitted']:>12,} addresses",
+        f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, "
+        f"by the {found.commit_source}, {counts['ranges_read']:,} ranges read",
+        f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
+        *(f"  kept        {count:>12,} objects: {reason}" for reason, count in sorted(found.kept.items())),
+    ]
+    if found.moved:
+        lines.append(
+            f"  quarantined {counts['quarantined']:>12,} objects, {size(sizes['quarantined'])}: moved, not freed"
+        )
+    if not found.dry_run and (counts["deleted"] or not found.moved):
+        lines.append(f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}")
+    if not found.dry_run:
+        lines.append(
+            f"  not gone    {counts['failed']:>12,} failed, {counts['kept_live']:,} kept as live at the recheck"
+        )
+    lines += [f"  warning: {warning}" for warning in found.warnings]
+    if found.dry_run and counts["candidates"]:
+        lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
+    return lines

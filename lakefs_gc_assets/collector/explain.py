@@ -1,0 +1,221 @@
+"""Why one object stays or goes: who holds it, by which rule, where it is staged, and which run deleted it.
+
+Everything is read anew and whole, paths included: this is for one question, not for a run.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.live import commits, uncommitted
+from lakefs_gc_assets.collector.live.commits import Dump
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.storage.interface import ObjectFacts
+
+_READERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A commit that holds the object; `why` says why the commit stays, and is empty for an expired one."""
+
+    commit_id: str
+    paths: tuple[str, ...]
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAt:
+    """A place where the object is staged."""
+
+    repository: str
+    branch: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a run of ours decided about the object."""
+
+    run_id: str
+    decided_at: datetime
+    outcome: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is known of one address.
+
+    Attributes:
+        stored: None where there is no such object.
+        holders: active commits first.
+        uncommitted: whether the server's uncommitted data names it, or a branch shows it.
+        staged: where, as far as branches show it.
+        decisions: by runs, newest first.
+    """
+
+    address: str
+    stored: ObjectFacts | None
+    holders: tuple[Holder, ...]
+    uncommitted: bool
+    staged: tuple[StagedAt, ...]
+    decisions: tuple[Decision, ...]
+
+    @property
+    def active(self) -> tuple[Holder, ...]:
+        """The holders that stay."""
+        return tuple(holder for holder in self.holders if holder.why)
+
+
+def explain(
+    repository: OpenRepository, address: str, now: datetime, note: Callable[[str], None] = lambda message: None
+) -> Explanation:
+    """Looks for an address everywhere.
+
+    Args:
+        address: relative to the storage namespace, or in full.
+    Raises:
+        ConfigurationError: it lies outside the storage namespace.
+        LakeFSError: the server refuses a refs dump, or fails.
+        CorruptFile: a file cannot be read.
+    """
+    key = relative(repository, address)
+    is_uncommitted = _is_uncommitted(repository, key)
+    # The uncommitted data of another repository leaves out what lies outside of its own namespace.
+    asked = (*((repository,) if is_uncommitted else ()), *repository.others)
+    staged = tuple(place for each in asked for place in _staged_at(repository.namespace, each, key))
+    holders = [*_own_holders(repository, key, now, note)]
+    for other in repository.others:
+        holders += _other_holders(repository.namespace, other, key, note)
+    return Explanation(
+        key,
+        _stored(repository, key),
+        tuple(sorted(holders, key=lambda holder: not holder.why)),
+        is_uncommitted or bool(staged),
+        staged,
+        tuple(_decisions(repository, key)),
+    )
+
+
+def relative(repository: OpenRepository, address: str) -> str:
+    """The address below the storage namespace. Raises ConfigurationError where it lies outside."""
+    if parse_location(address) is None:
+        return address
+    found = repository.namespace.relative(address)
+    if not found:
+        raise ConfigurationError(
+            f"{address} lies outside of {repository.namespace.uri}: objects there are never collected"
+        )
+    return found
+
+
+def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
+    try:
+        return repository.store.head(key)
+    except ObjectNotFound:
+        return None
+
+
+def _own_holders(repository: OpenRepository, key: str, now: datetime, note: Callable[[str], None]) -> Iterator[Holder]:
+    """The commits of the repository that hold the address."""
+    policy = retention.policy_of(repository.settings)
+    readings = retention.read(
+        repository.api,
+        repository.store,
+        repository.namespace,
+        repository.settings,
+        repository.clock,
+        repository.clock.now(),
+        note,
+        policy,
+    )
+    found = retention.retention(repository.api, readings, repository.settings, now)
+    held = _paths(repository.namespace, repository, [*_metaranges(readings.dump), *found.late.values()], key, note)
+    for at, commit_id, paths in _holding(readings.dump, held):
+        yield Holder(commit_id, paths, found.why(at))
+    for commit_id, metarange_id in found.late.items():
+        if metarange_id in held:
+            yield Holder(commit_id, held[metarange_id], ("newer than the refs dump, in the server's own list",))
+
+
+def _other_holders(
+    namespace: Namespace, other: OpenRepository, key: str, note: Callable[[str], None]
+) -> Iterator[Holder]:
+    """The commits of a repository that `also_live` names: all of them count."""
+    dump = commits.complete_dump(other.api, other.store, other.settings, other.clock, other.clock.now(), note)
+    for _, commit_id, paths in _holding(dump, _paths(namespace, other, _metaranges(dump), key, note)):
+        yield Holder(commit_id, paths, (f"repository {other.facts.id} holds it",))
+
+
+def _metaranges(dump: Dump) -> list[str]:
+    return list(commits.distinct(dump.commits.metarange_ids).to_pylist())
+
+
+def _holding(dump: Dump, held: dict[str, tuple[str, ...]]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Position, id and paths of each commit whose metarange is among those."""
+    columns = dump.commits
+    rows = pc.indices_nonzero(pc.is_in(columns.metarange_ids, value_set=pa.array(held, pa.string())))
+    for at in rows.to_pylist():
+        yield at, columns.ids[at].as_py(), held[columns.metarange_ids[at].as_py()]
+
+
+def _paths(
+    namespace: Namespace,
+    repository: OpenRepository,
+    metarange_ids: Iterable[str],
+    key: str,
+    note: Callable[[str], None],
+) -> dict[str, tuple[str, ...]]:
+    """The paths at which metaranges hold the address; those that do not are left out."""
+    files = LiveFiles(repository.store, namespace, repository.settings.slice_window)
+    metaranges = [metarange_id for metarange_id in dict.fromkeys(metarange_ids) if metarange_id]
+    parts: dict[str, RangeRecord] = {}
+    parts_of: dict[str, tuple[str, ...]] = {}
+    with ThreadPoolExecutor(_READERS) as pool:
+        for metarange_id, rows in zip(metaranges, pool.map(files.metarange, metaranges), strict=True):
+            records = [RangeRecord(**row) for row in rows.to_pylist()]
+            parts |= {record.id: record for record in records}
+            parts_of[metarange_id] = tuple(record.id for record in records)
+        note(f"reading {len(parts):,} ranges of {len(metaranges):,} metaranges of {repository.facts.id}")
+        paths = dict(zip(parts, pool.map(lambda record: files.paths(record, key), parts.values()), strict=True))
+    held = {
+        metarange_id: tuple(path.decode("utf-8", "replace") for part in named for path in paths[part])
+        for metarange_id, named in parts_of.items()
+    }
+    return {metarange_id: at for metarange_id, at in held.items() if at}
+
+
+def _is_uncommitted(repository: OpenRepository, key: str) -> bool:
+    files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
+    prepared = uncommitted.prepare(
+        repository.api, repository.store, repository.namespace, repository.settings, repository.clock
+    )
+    return any(pc.any(pc.equal(files.uncommitted(file).column("address"), key)).as_py() for file in prepared.files)
+
+
+def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> Iterator[StagedAt]:
+    """Where branches show the address."""
+    for branch in repository.api.branches():
+        for change in repository.api.changes(branch.id):
+            stats = None if change.type == "removed" else repository.api.stat(branch.id, change.path)
+            if stats and key in namespace.live_keys(stats.physical_address, AddressType.FULL):
+                yield StagedAt(repository.facts.id, branch.id, change.path)
+
+
+def _decisions(repository: OpenRepository, key: str) -> Iterator[Decision]:
+    for run_id in run_folder.newest_runs(repository.store):
+        rows = receipts.read(repository.store, run_id)
+        for row in rows.filter(pc.equal(rows.column("address"), key)).to_pylist():
+            yield Decision(run_id, row["decided_at"], row["outcome"], row["error"])

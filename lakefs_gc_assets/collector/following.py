@@ -1,0 +1,47 @@
+"""The report that an optimized run is due after.
+
+Only plans and reports in the store are asked: they also know runs of the command line, and what an event log shows as
+the latest may be an old run that was made again. The time in a run's id says which is the newest.
+
+A run is followed that succeeded, and one that failed only at objects that cannot be deleted: those are written down,
+and the next run knows them.
+"""
+
+from datetime import datetime, timedelta
+
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.incremental import base_run
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_LOOKED_AT = 100
+
+
+def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, followed: str) -> Report | str:
+    """The report of the run that the next optimized run builds on, once it is due; otherwise why none is.
+
+    Args:
+        cadence: the least time between the start of that run and the next one.
+        followed: id of the run that was followed last; empty for none.
+    Raises:
+        CorruptFile: a plan or report cannot be read.
+        StorageError: the store cannot be asked.
+    """
+    newest = base_run.newest_sweep(store, among=_LOOKED_AT)
+    if newest is None:
+        return "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
+    found = reports.read(store, newest.run_id)
+    if found is None:
+        return f"run {newest.run_id}, which is to delete, has not ended"
+    if found.dry_run:
+        return f"run {newest.run_id} was approved and has not deleted yet"
+    if not found.success and not found.only_undeletable:
+        return (
+            f"run {newest.run_id} did not succeed ({found.error or found.ending.value}): make it again, or a clean run"
+        )
+    if found.run_id == followed:
+        return f"run {found.run_id} was followed already"
+    due = found.started_at + cadence
+    if now < due:
+        return f"run {found.run_id} is followed from {due:%F %T}Z on"
+    return found

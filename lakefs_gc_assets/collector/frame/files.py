@@ -1,0 +1,170 @@
+"""Writing and reading the parquet files of a frame, by Spark's Python workers, on any object store.
+
+Workers reach the store through our own interface, so no connector jar is needed. A file is read only if it has the
+size and the SHA-256 that its manifest says.
+"""
+
+import hashlib
+import io
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_FILE_BYTES = 32 * 1024 * 1024
+WRITTEN = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("slice_window", pa.string(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("sha256", pa.string(), nullable=False),
+        pa.field("object_bytes", pa.int64(), nullable=False),
+    ]
+)
+"""What a task reports of each file it wrote; a FrameFile as a row."""
+
+
+class FileWriter:
+    """Collects the rows of one task, a file for each window, and puts a file whenever one is large enough."""
+
+    def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
+        self._store, self._folder, self._schema = store, folder, schema
+        self._open: dict[str, _OpenFile] = {}
+        self.written: list[FrameFile] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes rows of any windows."""
+        table = pa.Table.from_arrays([batch.column(name) for name in self._schema.names], schema=self._schema)
+        windows = table.column("slice_window").unique().to_pylist()
+        for window in windows:
+            rows = table if len(windows) == 1 else table.filter(pc.equal(table.column("slice_window"), window))
+            file = self._open.setdefault(window, _OpenFile(self._schema))
+            file.write(rows)
+            if file.size >= _FILE_BYTES:
+                self._put(window, self._open.pop(window))
+
+    def close(self) -> list[FrameFile]:
+        """Puts what is left; returns every file written."""
+        for window, file in self._open.items():
+            self._put(window, file)
+        self._open = {}
+        return self.written
+
+    def _put(self, window: str, file: "_OpenFile") -> None:
+        data = file.finish()
+        key = f"{self._folder}slice_window={window}/part-{uuid.uuid4().hex}.parquet"
+        self._store.put(key, data)
+        self.written.append(
+            FrameFile(key, window, file.rows, len(data), hashlib.sha256(data).hexdigest(), file.object_bytes)
+        )
+
+
+class _OpenFile:
+    def __init__(self, schema: pa.Schema) -> None:
+        self._buffer = io.BytesIO()
+        self._writer = pq.ParquetWriter(self._buffer, schema, compression="zstd")
+        self.rows = 0
+        self.object_bytes = 0
+
+    @property
+    def size(self) -> int:
+        return self._buffer.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows)
+        self.rows += rows.num_rows
+        if "size" in rows.column_names:
+            self.object_bytes += pc.sum(rows.column("size")).as_py() or 0
+
+    def finish(self) -> bytes:
+        self._writer.close()
+        return self._buffer.getvalue()
+
+
+Placed = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Says in `slice_window` which window each row goes to."""
+
+
+def in_windows(batch: pa.RecordBatch, windows: Sequence[str]) -> pa.RecordBatch:
+    """Rows outside of a run's windows go to the window `other`."""
+    position = batch.schema.get_field_index("slice_window")
+    own = batch.column(position)
+    chosen = pc.if_else(pc.is_in(own, value_set=pa.array(windows, pa.string())), own, OTHER_WINDOW)
+    return batch.set_column(position, batch.schema.field(position), chosen)
+
+
+def write_task(
+    open_store: Callable[[], ObjectStore], folder: str, schema: pa.Schema, placed: Placed
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for `mapInArrow` that stores a task's rows and yields one row (WRITTEN) for each file."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = FileWriter(open_store(), folder, schema)
+        for batch in batches:
+            if batch.num_rows:
+                writer.write(placed(batch))
+        files = writer.close()
+        if files:
+            yield pa.RecordBatch.from_pylist([_row(file) for file in files], schema=WRITTEN)
+
+    return write
+
+
+def _row(file: FrameFile) -> dict[str, object]:
+    return {name: getattr(file, name) for name in WRITTEN.names}
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """The columns of a frame as they are read: Spark believes a promise of no nulls, and the checks could see none."""
+    return pa.schema([column.with_nullable(True) for column in schema])
+
+
+def read_file(store: ObjectStore, file: FrameFile, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+    """One file of a frame, its columns nullable; all of them, or some.
+
+    Raises CorruptFile where it is missing, is not what was written, or has other columns than the schema.
+    """
+    try:
+        data = store.get(file.key)
+    except ObjectNotFound:
+        raise CorruptFile(file.key, "existence", "the frame's file is missing from the object store") from None
+    if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
+        raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
+    try:
+        parquet = pq.ParquetFile(io.BytesIO(data))
+        stored, table = nullable(parquet.schema_arrow), parquet.read(columns)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None
+    if table.num_rows != file.rows:
+        raise CorruptFile(file.key, "rows", f"{table.num_rows} rows, its manifest says {file.rows}")
+    wanted = nullable(schema)
+    if stored != wanted:
+        raise CorruptFile(file.key, "columns", f"{_columns(stored)}; the frame has {_columns(schema)}")
+    names = columns or wanted.names
+    chosen = pa.schema([wanted.field(name) for name in names])
+    return pa.Table.from_arrays([table.column(name) for name in names], schema=chosen)
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in schema)
+
+
+def preview(store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, rows: int = 20) -> pa.Table:
+    """The first rows of a frame, from as few files as possible."""
+    parts: list[pa.Table] = []
+    missing = rows
+    for file in files:
+        if missing <= 0:
+            break
+        part = read_file(store, file, schema).slice(0, missing)
+        parts.append(part)
+        missing -= part.num_rows
+    return pa.concat_tables(parts) if parts else nullable(schema).empty_table()

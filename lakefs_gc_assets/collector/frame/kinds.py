@@ -1,0 +1,184 @@
+"""The frames of a run: the name, the columns and the figures of each, declared once.
+
+A frame is a table that a run stores beside its plan. Its figures are what the step that made it counted or learnt;
+later steps, the report, the checks and the UI read them. They are stored in its manifest under these very names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, RECEIPTS, SIGHTINGS, UNRECOGNISED
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True)
+class Frame(Generic[F]):
+    """One kind of frame.
+
+    Attributes:
+        name: of the asset, of the frame's folder in the store, and in its manifest.
+        schema: columns as stored.
+        figures: what its manifest says beside files and times.
+    """
+
+    name: str
+    schema: pa.Schema
+    figures: type[F]
+
+
+@dataclass(frozen=True)
+class NoFigures:
+    """A frame of which nothing is said but its rows."""
+
+
+@dataclass(frozen=True)
+class StoredFigures:
+    """What was listed.
+
+    Attributes:
+        flow: kind of run, a value of Flow.
+        slices_listed, slices_skipped: how many slices were listed, and how many are too young for it.
+        last_read_slice: the newest slice that was listed; empty where none was.
+        other_folders: names directly below `data/` that are no slices.
+        nested_namespaces: repositories whose namespace lies inside of this one, or around it.
+        repositories_not_checked: repositories on the same bucket whose references were not looked at.
+        settled_objects: objects that an optimized run knows to be committed without having listed them.
+        inventory: manifest of the S3 Inventory that was read in place of a listing.
+        why_clean: why a run that was asked to be optimized is a clean one.
+        predecessor, open_before: the run that was built on, and how many objects waited there.
+    """
+
+    flow: str
+    slices_listed: int
+    slices_skipped: int
+    last_read_slice: str
+    other_folders: tuple[str, ...]
+    nested_namespaces: tuple[str, ...]
+    repositories_not_checked: tuple[str, ...]
+    settled_objects: int
+    inventory: str | None = None
+    why_clean: str | None = None
+    predecessor: str | None = None
+    open_before: int | None = None
+
+
+@dataclass(frozen=True)
+class UncommittedFigures:
+    """How the server wrote its uncommitted data.
+
+    Attributes:
+        server_run_ids: ids under which it wrote, of this repository alone.
+        pages: answers that carried a location or ended the preparation.
+        files: keys of the files, relative to the storage namespace.
+    """
+
+    server_run_ids: tuple[str, ...]
+    pages: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CommittedFigures:
+    """Which commits are live, and what of them was read.
+
+    Attributes:
+        commit_source: where commits were learnt from.
+        commits: how many are live; `commits_fetched` of them were asked for one by one.
+        metaranges_read, ranges_read: how many files were read by this run.
+        entries_promised: entries that the metaranges count; None where commits come from a listing of files.
+        heads: metarange of each branch's head, by the branch's name.
+        sealed: the branch of each staging token that a commit under way has sealed.
+        branches_before: how many branches there were by the run that this one is compared with; None for unknown.
+        read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and its predecessors
+            read.
+        retention: commits by the reason why they stay, in flows by retention.
+        retention_rules: digest of the rules.
+        retention_warnings: what a person must know.
+        retention_guards: guards that retention tripped: name, figures, and what lifts it.
+        retention_differences: where our definition and the server's list differ, a line each.
+    """
+
+    commit_source: str
+    commits: int
+    commits_fetched: int
+    metaranges_read: int
+    ranges_read: int
+    entries_promised: int | None
+    heads: Mapping[str, str]
+    sealed: Mapping[str, str]
+    branches_before: int | None
+    read_sha256: str
+    retention: Mapping[str, int] = field(default_factory=dict)
+    retention_rules: str | None = None
+    retention_warnings: tuple[str, ...] = ()
+    retention_guards: tuple[tuple[str, str, str], ...] = ()
+    retention_differences: str = ""
+
+
+@dataclass(frozen=True)
+class CandidateFigures:
+    """What the subtraction left.
+
+    Attributes:
+        kept: unreferenced objects that stay, by reason (values of Kept).
+        paths_asked: how many paths were asked for on branches.
+        missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
+        missing_examples: a few of them.
+        lost: addresses that earlier runs deleted and a branch head or staging holds all the same.
+        lost_examples: a few of them.
+    """
+
+    kept: Mapping[str, int]
+    paths_asked: int
+    missing: int
+    expected: int
+    missing_examples: tuple[str, ...]
+    lost: int = 0
+    lost_examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeletedFigures:
+    """What became of the candidates.
+
+    Attributes:
+        swept: whether they were to be deleted; otherwise it was a dry run.
+    """
+
+    swept: bool
+
+
+STORE_DF = Frame("store_df", LISTED, StoredFigures)
+UNCOMMITTED_DF = Frame("uncommitted_df", LIVE, UncommittedFigures)
+COMMITTED_DF = Frame("committed_df", LIVE, CommittedFigures)
+CANDIDATES_DF = Frame("candidates", LISTED, CandidateFigures)
+DELETED_REPORT = Frame("deleted_report", RECEIPTS, DeletedFigures)
+UNRECOGNISED_DF = Frame("unrecognised", UNRECOGNISED, NoFigures)
+SIGHTINGS_DF = Frame("sightings", SIGHTINGS, NoFigures)
+OPEN_DF = Frame("open", LISTED, NoFigures)
+CARRIED_COMMITTED_DF = Frame("carried_committed", LIVE, NoFigures)
+
+STEPS: tuple[str, ...] = tuple(
+    frame.name for frame in (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF, CANDIDATES_DF, DELETED_REPORT)
+)
+"""The five frames that a run makes one after the other: the safe order, which is also the order of the assets."""
+
+FRAMES: Mapping[str, Frame[Any]] = {
+    frame.name: frame
+    for frame in (
+        STORE_DF,
+        UNCOMMITTED_DF,
+        COMMITTED_DF,
+        CANDIDATES_DF,
+        DELETED_REPORT,
+        UNRECOGNISED_DF,
+        SIGHTINGS_DF,
+        OPEN_DF,
+        CARRIED_COMMITTED_DF,
+    )
+}
+"""All kinds of frames by name: the five assets, and what a run keeps beside them."""

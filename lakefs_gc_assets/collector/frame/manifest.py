@@ -1,0 +1,135 @@
+"""The manifest of a stored frame: which files it consists of, how they came about, and what they must look like.
+
+A frame exists once its manifest does. Files that no manifest names (of failed or repeated tasks) are never read.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, Generic
+
+from pydantic import TypeAdapter
+
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, F, Frame
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.records import read_time, require_sealed, sealed
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, OrderViolation
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFile:
+    """One parquet file; `object_bytes` is the sum of the column `size` where the frame has one."""
+
+    key: str
+    slice_window: str
+    rows: int
+    bytes: int
+    sha256: str
+    object_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Manifest(Generic[F]):
+    """One stored frame.
+
+    Attributes:
+        span: when it was made, in which attempt of which run.
+        inputs: digest of the manifest of each frame it was made from, by name.
+        figures: what the step that made it counted.
+        stored_as: the very bytes it was read from; None for one that was not stored yet, or was changed since.
+    """
+
+    span: Span
+    files: tuple[FrameFile, ...]
+    figures: F
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    stored_as: bytes | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def object_bytes(self) -> int:
+        """Bytes of all objects that the rows stand for."""
+        return sum(file.object_bytes for file in self.files)
+
+    def rows_by_window(self) -> dict[str, int]:
+        """Rows of each window that has any."""
+        rows: dict[str, int] = {}
+        for file in self.files:
+            rows[file.slice_window] = rows.get(file.slice_window, 0) + file.rows
+        return rows
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the manifest as stored: names this very content of the frame."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    def to_json(self) -> bytes:
+        """The manifest as it is stored."""
+        if self.stored_as is not None:
+            return self.stored_as
+        content = {
+            "format_version": FORMAT_VERSION,
+            "span": self.span,
+            "files": self.files,
+            "inputs": dict(self.inputs),
+            "figures": self.figures,
+        }
+        return sealed(content)
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str, frame: Frame[F]) -> "Manifest[F]":
+        """Reads a stored manifest. Raises CorruptFile where it cannot be read, or is that of another frame."""
+        try:
+            content = json.loads(data)
+            if content["format_version"] != FORMAT_VERSION:
+                raise CorruptFile(
+                    key, "format version", f"{content['format_version']}, this program reads {FORMAT_VERSION}"
+                )
+            span: dict[str, Any] = content["span"]
+            times: dict[str, datetime] = {name: read_time(span[name]) for name in ("started_at", "ended_at")}
+            files = tuple(FrameFile(**file) for file in content["files"])
+            require_sealed(content)
+            if span["frame"] != frame.name:
+                raise ValueError(f"it is the manifest of {span['frame']}")
+            figures = _reader(frame.name).validate_json(json.dumps(content["figures"]), strict=True)
+            found = cls(Span(**{**span, **times}), files, figures, content["inputs"])
+            # No argument of the constructor, so that `dataclasses.replace` does not keep the bytes of what it changes.
+            object.__setattr__(found, "stored_as", data)
+            return found
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
+            raise CorruptFile(key, "manifest", f"cannot be read: {error}") from None
+
+
+@cache
+def _reader(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(FRAMES[name].figures)
+
+
+def write(store: ObjectStore, manifest: Manifest[Any]) -> None:
+    """Makes a frame exist, in place of one of an earlier attempt."""
+    store.put(run_folder.manifest(manifest.span.run_id, manifest.span.frame), manifest.to_json())
+
+
+def read(store: ObjectStore, run_id: str, frame: Frame[F]) -> Manifest[F]:
+    """The stored manifest. Raises OrderViolation where the frame was not made yet, CorruptFile."""
+    key = run_folder.manifest(run_id, frame.name)
+    try:
+        return Manifest.from_json(store.get(key), key, frame)
+    except ObjectNotFound:
+        raise OrderViolation(f"{frame.name} of run {run_id} does not exist: materialize it first") from None

@@ -1,0 +1,93 @@
+"""A frame as stored: a run writes it once, and every later step reads what was stored."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import F, Frame
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.work import spread_by_weight
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+LOCAL_ROWS = 20_000
+"""So few rows are read by the driver: that takes less time than for tasks to begin."""
+
+
+@dataclass(frozen=True)
+class StoredFrame(Generic[F]):
+    """A frame as stored. Reading it costs nothing until its rows are used."""
+
+    frame: Frame[F]
+    manifest: Manifest[F]
+    opener: StoreOpener
+
+    @classmethod
+    def of(cls, store: ObjectStore, opener: StoreOpener, run_id: str, frame: Frame[F]) -> "StoredFrame[F]":
+        """The frame of a run. Raises OrderViolation where it was not made, CorruptFile."""
+        return cls(frame, manifests.read(store, run_id, frame), opener)
+
+    @property
+    def name(self) -> str:
+        """Name of the frame, which is that of its asset where it has one."""
+        return self.frame.name
+
+    @property
+    def figures(self) -> F:
+        """What the step that made it counted."""
+        return self.manifest.figures
+
+    @property
+    def count(self) -> int:
+        """How many rows it has."""
+        return self.manifest.rows
+
+    @property
+    def uri(self) -> str:
+        """Where the frame lies in the object store."""
+        return self.opener.namespace_uri + run_folder.frame(self.manifest.span.run_id, self.name)
+
+    def rows(self, engine: Engine[R], *columns: str, damaged_files: Callable[[CorruptFile], None] | None = None) -> R:
+        """The rows with all columns or some; files are dealt out to tasks by their size.
+
+        Args:
+            damaged_files: is told of each file that cannot be read, whose rows are then left out; by default such a
+                file ends the run. It may be called in a worker.
+        """
+        chosen = columns or tuple(self.frame.schema.names)
+        read = _reader(self.opener, self.frame.schema, chosen, damaged_files)
+        schema = files.nullable(pa.schema([self.frame.schema.field(name) for name in chosen]))
+        if self.count <= LOCAL_ROWS:
+            batches = [batch for file in self.manifest.files for batch in read(file)]
+            return engine.table(pa.Table.from_batches(batches, schema))
+        groups = spread_by_weight(self.manifest.files, engine.tasks, lambda file: file.bytes)
+        return engine.read(groups, read, schema)
+
+    def table(self) -> pa.Table:
+        """All rows in this process: for frames that fit into memory."""
+        return self.preview(self.count)
+
+    def preview(self, rows: int = 20) -> pa.Table:
+        """The first rows in this process."""
+        return files.preview(self.opener.open(), self.manifest.files, self.frame.schema, rows)
+
+
+def _reader(
+    opener: StoreOpener, schema: pa.Schema, columns: Sequence[str], damaged: Callable[[CorruptFile], None] | None
+) -> Callable[[FrameFile], Iterator[pa.RecordBatch]]:
+    def read(file: FrameFile) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from files.read_file(opener.open(), file, schema, columns).to_batches()
+        except CorruptFile as damage:
+            if damaged is None:
+                raise
+            damaged(damage)
+
+    return read

@@ -1,0 +1,195 @@
+"""Guards: figures that look like a mistake rather than like garbage.
+
+A guard of amount stops the sweep and leaves the mark: a dry run ends well and shows it as a warning. A guard on the
+live set stops the run.
+
+A share says little of a handful: two branches of five are gone after an ordinary day. So shares have a floor, up to
+which they are not looked at; there is none where a share is set to 0, since whoever allows none is not to lose a few.
+What the listing lacks has no floor: no ordinary work makes an object disappear that a branch holds.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
+
+_FEW_CANDIDATES = 10
+"""So many objects may go whatever their share: in a repository of twenty, one table written anew is half of it."""
+_FEW_UNCOMMITTED = 10
+"""So many uncommitted addresses may go between mark and recheck whatever their share: somebody tidied up."""
+_FEW_BRANCHES = 5
+"""So many branches may go whatever their share, as long as one is left: they were merged. Each may stand for many
+staged objects, so they are fewer than ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What marking found. Sizes in bytes.
+
+    Attributes:
+        listed: objects that the run looked at.
+        stored: objects of the repository, those that an optimized run knows of without looking included.
+        committed, uncommitted: distinct live addresses.
+        entries_promised: entries that the metaranges of live commits say there are; None where none was read.
+        kept: unreferenced objects that are kept, by reason.
+        missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
+        missing_examples: a few of them.
+        branches: with a commit that holds something.
+        branches_before: the most of them that there were since the newest successful sweep, see
+            `branch_baseline.branch_baseline`; None where that is not known.
+        retention: guards of the retention rules.
+        nested: repositories whose namespace lies inside of this one, or around it.
+    """
+
+    listed: int
+    stored: int
+    listed_bytes: int
+    uncommitted: int
+    committed: int
+    entries_promised: int | None
+    candidates: int
+    candidate_bytes: int
+    kept: dict[str, int]
+    missing: int = 0
+    expected: int = 0
+    missing_examples: tuple[str, ...] = ()
+    branches: int = 0
+    branches_before: int | None = None
+    nested: tuple[str, ...] = ()
+    retention: tuple[GuardTripped, ...] = ()
+
+
+def require_live_set(mark: Mark) -> None:
+    """Raises GuardTripped where commits promise entries, there are candidates, and nothing was found to be live."""
+    require_committed(bool(mark.committed), mark.entries_promised, mark.candidates)
+
+
+def require_committed(found: bool, promised: int | None, going: int) -> None:
+    """The same for any objects that are to go.
+
+    Args:
+        found: whether any committed address was found.
+        promised: entries that the metaranges of live commits say there are; None where none was read.
+        going: how many objects.
+    """
+    if going and promised and not found:
+        raise GuardTripped(
+            "empty live set",
+            f"no committed address was found although live commits count {promised:,} entries, and {going:,} objects "
+            "would go",
+            "No setting lifts it: check that lakeFS server and object store belong together",
+        )
+
+
+def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...]:
+    """The guards of amount that the figures trip, for a sweep to refuse and a dry run to warn of."""
+    return tuple(_tripped(mark, settings))
+
+
+def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
+    share = mark.candidates / max(mark.stored, 1)
+    # More candidates than objects is not a handful but a contradiction.
+    few = _FEW_CANDIDATES if mark.candidates <= mark.stored else 0
+    if _is_too_much(mark.candidates, share, settings.max_candidate_share, few):
+        yield GuardTripped(
+            "share of candidates",
+            f"{mark.candidates:,} of {mark.stored:,} stored objects would go, {share:.1%}, more than "
+            f"{settings.max_candidate_share:.1%}",
+            "Look at the candidates; if they are right, raise collection.max_candidate_share",
+        )
+    if mark.candidates > settings.max_candidates:
+        yield GuardTripped(
+            "number of candidates",
+            f"{mark.candidates:,} objects would go, more than {settings.max_candidates:,}",
+            "Look at the candidates; if they are right, raise collection.max_candidates",
+        )
+    missing = mark.missing / max(mark.expected, 1)
+    if missing > settings.max_missing_share or mark.missing > settings.max_missing:
+        yield GuardTripped(
+            "gap in the listing",
+            f"the listing lacks {mark.missing:,} of {mark.expected:,} addresses that branch heads or staging hold in "
+            f"the listed slices, {missing:.1%}, such as {', '.join(mark.missing_examples)}",
+            "See whether server and object store belong together; where the objects are lost, raise "
+            "collection.max_missing_share and collection.max_missing",
+        )
+    if mark.branches_before is not None:
+        yield from _lost_branches(mark.branches, mark.branches_before, settings)
+    yield from mark.retention
+    if mark.nested:
+        yield GuardTripped(
+            "namespaces",
+            f"the storage namespace lies inside of another repository's, or around it: {', '.join(mark.nested)}",
+            "No setting lifts it: such repositories can be marked, not swept",
+        )
+
+
+def _is_too_much(amount: int, share: float, allowed: float, few: int) -> bool:
+    """Whether a share is larger than allowed, and the amount no handful."""
+    return share > allowed and (amount > few or not allowed)
+
+
+def _lost_branches(now: int, before: int, settings: CollectionSettings) -> Iterable[GuardTripped]:
+    # A server that lost its branches answers with none: that is never a handful.
+    few = _FEW_BRANCHES if now else 0
+    if _is_too_much(before - now, (before - now) / max(before, 1), settings.max_branch_loss_share, few):
+        yield GuardTripped(
+            "number of branches",
+            f"{now:,} branches are left of the {before:,} that were there before",
+            "If they were deleted on purpose, raise collection.max_branch_loss_share for one run",
+        )
+
+
+def require_commits_ended(marked: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises GuardTripped where a commit has been under way since the mark.
+
+    What it is about to write may be hidden: of several staged entries of one path, in current and sealed tokens, the
+    server lists the newest alone, and the commit does not exist yet. A token sealed after the mark was listed before.
+
+    Args:
+        marked, now: the branch of each sealed staging token, at the mark and at the recheck.
+    """
+    if lasting := sorted({branch for token, branch in now.items() if token in marked}):
+        raise GuardTripped(
+            "commits under way",
+            f"a commit on {', '.join(lasting)} has been under way since before the mark, and what it is about to hold "
+            "cannot be seen",
+            "Wait for it; where it failed (a hook refused it), commit again or reset the branch. Then open a new run",
+        )
+
+
+def require_branches(now: int, marked: int, settings: CollectionSettings) -> None:
+    """Raises GuardTripped where a recheck finds too few of the branches of the mark."""
+    for guard in _lost_branches(now, marked, settings):
+        raise guard
+
+
+def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSettings) -> None:
+    """Raises GuardTripped where a recheck lacks too much of what the mark found uncommitted.
+
+    Args:
+        lost: addresses that were uncommitted at the mark and are neither uncommitted nor committed at the recheck.
+        marked: uncommitted addresses of the mark.
+    """
+    if _is_too_much(lost, lost / max(marked, 1), settings.max_uncommitted_loss_share, _FEW_UNCOMMITTED):
+        raise GuardTripped(
+            "loss of uncommitted data",
+            f"{lost:,} of {marked:,} uncommitted addresses are gone since the mark, and nobody committed them",
+            "If they were reset or deleted on purpose, open a new run, or raise collection.max_uncommitted_loss_share",
+        )
+
+
+def require_fresh_mark(listed_at: datetime, latest_now: datetime, settings: CollectionSettings) -> None:
+    """Raises GuardTripped where the listing of a mark is too old to delete by.
+
+    Args:
+        latest_now: the clock that is ahead of the others: what is too old by any clock is too old.
+    """
+    age = latest_now - listed_at
+    if age > timedelta(hours=settings.max_mark_age_hours):
+        raise GuardTripped(
+            "age of the mark",
+            f"the store was listed at {listed_at:%F %T}Z, {age.total_seconds() / 3600:,.0f} hours ago",
+            "Open a new run, or raise collection.max_mark_age_hours",
+        )

@@ -1,0 +1,287 @@
+"""Which commits are live: all that the server's refs dump names, proved complete, or every range file as a fallback.
+
+A refs dump is no snapshot: branches are dumped after commits, so heads made in between are missing from its commits. It
+counts only when every branch head, tag and parent is known; what a busy server left out is fetched one by one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, ObjectNotFound
+from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, RefsDump
+from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.formats.refs import Entity
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+Rows_co = TypeVar("Rows_co", covariant=True)
+_DUMP_TRIES = 3
+_FIRST_POLL_SECONDS = 0.2
+_LONGEST_POLL_SECONDS = 10.0
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+class CommitSource(StrEnum):
+    """Where the live commits were learnt from."""
+
+    REFS_DUMP = "refs dump"
+    METADATA_FOLDER = "metadata folder"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCommits:
+    """Everything that holds committed entries.
+
+    Attributes:
+        metarange_ids: distinct metaranges of all commits; empty with the fallback.
+        files: names of all metadata files, of whatever kind, with the fallback; empty with a refs dump.
+        heads: metarange of each branch's head, by branch; branches whose head is empty are left out.
+        commits: how many commits are live, 0 where the source does not say.
+        fetched: how many of them the dump lacked and the API gave.
+        sealed: the branch of each sealed staging token: a commit of it is under way, or failed and was not repeated.
+    """
+
+    source: CommitSource
+    started_at: datetime
+    ended_at: datetime
+    metarange_ids: tuple[str, ...]
+    files: tuple[str, ...]
+    heads: dict[str, str]
+    commits: int = 0
+    fetched: int = 0
+    sealed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Everything that a refs dump names, proved complete: heads, tags and parents are all among its commits.
+
+    Attributes:
+        branches, tags: the commit of each, hidden branches included.
+        fetched: how many commits the dump lacked and the API gave.
+        sealed: the branch of each sealed staging token.
+    """
+
+    started_at: datetime
+    ended_at: datetime
+    commits: CommitColumns
+    branches: dict[str, str]
+    tags: dict[str, str]
+    fetched: int
+    sealed: Mapping[str, str]
+
+    def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
+        """All of its commits, or those that stay; branch heads are always among them."""
+        metaranges = self.commits.metarange_ids if stays is None else self.commits.metarange_ids.filter(pa.array(stays))
+        at = self.commits.positions(pa.array(self.branches.values(), pa.string()))
+        held = zip(self.branches, self.commits.metarange_ids.take(pa.array(at)).to_pylist(), strict=True)
+        return LiveCommits(
+            CommitSource.REFS_DUMP,
+            self.started_at,
+            self.ended_at,
+            tuple(distinct(metaranges).to_pylist()),
+            (),
+            {branch: metarange for branch, metarange in held if metarange},
+            len(metaranges),
+            self.fetched,
+            self.sealed,
+        )
+
+
+def distinct(metarange_ids: pa.StringArray) -> pa.StringArray:
+    """Each metarange once, in order; commits without objects have none."""
+    found = pc.unique(metarange_ids)
+    return found.filter(pc.not_equal(found, "")).sort()
+
+
+class IncompleteDump(LakeFSError):
+    """A refs dump lacks commits that its own branches, tags or commits name."""
+
+
+def live_commits(
+    api: LakeFSApi,
+    store: ObjectStore,
+    settings: CollectionSettings,
+    clock: Clock,
+    prepared_until: datetime,
+    note: Callable[[str], None] = lambda message: None,
+) -> LiveCommits:
+    """All commits, from the refs dump; every range file of the repository where dumping is refused or unknown.
+
+    Args:
+        prepared_until: end of the last preparation of uncommitted data; the dump starts a set time later.
+        note: is told what is worth a line in the log.
+    Raises:
+        LakeFSError: on any timeout or failure other than 401, 403, 404, 501, or where the dump stays incomplete.
+        CorruptFile: where one of its files cannot be read.
+    """
+    try:
+        return complete_dump(api, store, settings, clock, prepared_until, note).live()
+    except (AccessDenied, NotFound, NotSupported) as refusal:
+        note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
+        return every_metadata_file(api, store, clock)
+
+
+def complete_dump(
+    api: LakeFSApi,
+    store: ObjectStore,
+    settings: CollectionSettings,
+    clock: Clock,
+    prepared_until: datetime,
+    note: Callable[[str], None] = lambda message: None,
+) -> Dump:
+    """A refs dump that lacks nothing; what a busy server left out is fetched, or another dump is asked for.
+
+    Args:
+        prepared_until: as for `live_commits`.
+    Raises:
+        AccessDenied, NotFound, NotSupported: the server refuses to dump, or does not know how.
+        LakeFSError: on any other failure, or where the dump stays incomplete.
+        CorruptFile: where one of its files cannot be read.
+    """
+    wait = prepared_until + timedelta(seconds=settings.wait_before_dump_seconds) - clock.now()
+    if wait > timedelta():
+        note(f"waiting {wait.total_seconds():.0f} s before the refs dump")
+        clock.sleep(wait.total_seconds())
+    started_at = clock.now()
+    problem: LakeFSError | None = None
+    for _ in range(_DUMP_TRIES):
+        try:
+            return _dumped(api, store, settings, clock, started_at)
+        except IncompleteDump as incomplete:
+            note(f"{incomplete}; asking for another one")
+            problem = incomplete
+    raise LakeFSError(f"{_DUMP_TRIES} refs dumps in a row were incomplete, the last: {problem}")
+
+
+def _dumped(
+    api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, started_at: datetime
+) -> Dump:
+    dump = _finished_dump(api, settings, clock)
+    commits = CommitColumns.joined(
+        list(table_parts(store, dump.commits_meta_range_id, "commit", commit_columns.read_commits))
+    )
+    records = [
+        branch
+        for part in table_parts(store, dump.branches_meta_range_id, "branch", refs.read_branches)
+        for branch in part
+    ]
+    branches = {branch.id: branch.commit_id for branch in records}
+    tags = {
+        tag.id: tag.commit_id
+        for part in table_parts(store, dump.tags_meta_range_id, "tag", refs.read_tags)
+        for tag in part
+    }
+    if not branches:
+        raise IncompleteDump("the refs dump names no branch, and every repository has one")
+    fetched = _fetch_missing(api, settings, commits, [*branches.values(), *tags.values()])
+    if fetched:
+        commits = CommitColumns.joined([commits, CommitColumns.of(fetched)])
+    sealed = {token: branch.id for branch in records for token in branch.sealed_tokens}
+    return Dump(started_at, clock.now(), commits, branches, tags, len(fetched), sealed)
+
+
+def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -> RefsDump:
+    task = api.start_refs_dump()
+    deadline = clock.now() + timedelta(seconds=settings.dump_timeout_seconds)
+    pause = _FIRST_POLL_SECONDS
+    while True:
+        try:
+            dump = api.refs_dump(task)
+        except (AccessDenied, NotFound, NotSupported) as lost:
+            raise IncompleteDump(f"the refs dump {task} was started, but its state is refused: {lost}") from lost
+        if dump.done:
+            break
+        if clock.now() >= deadline:
+            raise LakeFSError(
+                f"the refs dump {task} was not done after {settings.dump_timeout_seconds:.0f} s. See the server's log, "
+                "or raise collection.dump_timeout_seconds"
+            )
+        clock.sleep(pause)
+        pause = min(pause * 2, _LONGEST_POLL_SECONDS)
+    if dump.error:
+        raise IncompleteDump(f"the refs dump {task} ended with an error: {dump.error}")
+    if not (dump.commits_meta_range_id and dump.branches_meta_range_id and dump.tags_meta_range_id):
+        raise IncompleteDump(f"the refs dump {task} is done, but lacks one of its three tables")
+    return dump
+
+
+class _TableReader(Protocol[Rows_co]):
+    """Reads one file of a dump's table."""
+
+    def __call__(self, data: bytes, file: str, *, expected: RangeRecord | None = None) -> Rows_co: ...
+
+
+def table_parts(
+    store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Rows_co]
+) -> Iterator[Rows_co]:
+    """The parts of one table of a dump, through its metarange; counts and bounds are checked."""
+    key = METADATA_PREFIX + metarange_id
+    for part in ranges.read_metarange(fetch(store, key), key, entity=entity):
+        part_key = METADATA_PREFIX + part.id
+        yield read(fetch(store, part_key), part_key, expected=part)
+
+
+def fetch(store: ObjectStore, key: str) -> bytes:
+    """A metadata file; its absence is an error of the live side, not of the store."""
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        raise CorruptFile(key, "existence", "the file is missing from the object store") from None
+
+
+def _fetch_missing(
+    api: LakeFSApi, settings: CollectionSettings, commits: CommitColumns, named: Iterable[str]
+) -> list[Commit]:
+    """Commits that are named, by `named` or as parents, and not there, with their ancestors down to known ones."""
+    wanted = pc.unique(pa.concat_arrays([pa.array(named, pa.string()), commits.parents]))
+    missing = wanted.filter(pa.array(commits.positions(wanted) < 0)).to_pylist()
+    if not missing:
+        return []
+    known = set(commits.ids.to_pylist())
+    fetched: list[Commit] = []
+    while missing:
+        commit_id = missing.pop()
+        if commit_id in known:
+            continue
+        if len(fetched) >= settings.dump_fetch_limit:
+            raise IncompleteDump(f"the refs dump lacks more than {settings.dump_fetch_limit} commits")
+        try:
+            commit = api.commit(commit_id)
+        except NotFound as gone:
+            raise IncompleteDump(f"the refs dump names commit {commit_id}, which the server does not know") from gone
+        known.add(commit_id)
+        fetched.append(commit)
+        missing.extend(parent for parent in commit.parents if parent not in known)
+    return fetched
+
+
+def every_metadata_file(api: LakeFSApi, store: ObjectStore, clock: Clock) -> LiveCommits:
+    """All files of the metadata folder, whatever names them: for where refs cannot be dumped.
+
+    Raises LakeFSError where branches cannot be read, CorruptFile where the metarange of a head is missing.
+    """
+    started_at = clock.now()
+    # Heads first: the files of what is committed meanwhile are there before a branch names them.
+    heads = {
+        branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)
+    }
+    names = (facts.key.removeprefix(METADATA_PREFIX) for facts in store.list_level(METADATA_PREFIX).objects)
+    files = tuple(sorted(name for name in names if len(name) == 64 and _HEXADECIMAL.issuperset(name)))
+    for missing in set(heads.values()).difference(files):
+        raise CorruptFile(
+            METADATA_PREFIX + missing, "existence", "a branch head's metarange is not in the object store"
+        )
+    return LiveCommits(CommitSource.METADATA_FOLDER, started_at, clock.now(), (), files, heads)

@@ -1,0 +1,158 @@
+"""Reading the files that hold references, one at a time: what a worker does with its share of them.
+
+Each function returns a plain table; what cannot be read raises CorruptFile, and nothing is ever skipped.
+"""
+
+from dataclasses import dataclass
+from typing import get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES, TIME
+from lakefs_gc_assets.collector.live.commits import fetch
+from lakefs_gc_assets.collector.live.uncommitted import read_addresses
+from lakefs_gc_assets.lakefs import names
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.formats.refs import Entity
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
+_NO_OBJECTS = frozenset(get_args(Entity))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFiles:
+    """Reads references of one repository.
+
+    Attributes:
+        namespace: what addresses are relative to.
+        window_size: how slices are grouped.
+    """
+
+    store: ObjectStore
+    namespace: Namespace
+    window_size: WindowSize
+
+    def metarange(self, metarange_id: str) -> pa.Table:
+        """The ranges of a metarange (RANGES)."""
+        key = METADATA_PREFIX + metarange_id
+        found = ranges.read_metarange_columns(fetch(self.store, key), key)
+        return pa.table([found.ids, found.min_keys, found.max_keys, found.counts, found.estimated_sizes], schema=RANGES)
+
+    def range(self, record: RangeRecord) -> pa.Table:
+        """The addresses that a range references inside the namespace (LIVE), each once."""
+        key = METADATA_PREFIX + record.id
+        found = ranges.read_range(fetch(self.store, key), key, expected=record)
+        return self._live(found.addresses, found.address_types)
+
+    def entries(self, record: RangeRecord) -> pa.Table:
+        """What a range references inside the namespace, as objects (LISTED), one row for each entry.
+
+        An address that may mean several keys, or may lie in another bucket, is left out: what it names stays.
+
+        `last_modified` is the time in the name, else the entry's. An ETag that is no MD5 is left out: that of an upload
+        in parts, whose LastModified would be in doubt, says nothing here, where nothing was listed.
+        """
+        key = METADATA_PREFIX + record.id
+        found = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["etags"])
+        assert found.etags is not None
+        places, keys = self._keys(found.addresses, found.address_types, only_certain=True)
+        read = names.read(keys, self.window_size)
+        written = pc.multiply(found.last_modified.take(places), 1_000_000).cast(TIME)
+        etags = found.etags.take(places)
+        listed = pa.table(
+            [
+                keys,
+                read.slices,
+                read.windows,
+                read.layouts,
+                read.issued_at,
+                pc.coalesce(read.issued_at, written),
+                found.sizes.take(places),
+                pc.if_else(pc.match_substring_regex(etags, PLAIN_ETAG), etags, None),
+            ],
+            schema=LISTED,
+        )
+        return listed.filter(pc.not_equal(read.layouts, Layout.SPECIAL.value))
+
+    def paths(self, record: RangeRecord, address: str) -> list[bytes]:
+        """The logical paths at which a range may reference an address inside the namespace."""
+        key = METADATA_PREFIX + record.id
+        found = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
+        assert found.keys is not None
+        places, keys = self._keys(found.addresses, found.address_types)
+        paths: list[bytes] = found.keys.take(places.filter(pc.equal(keys, address)).unique()).to_pylist()
+        return paths
+
+    def metadata_file(self, name: str) -> pa.Table:
+        """The same for a file that no metarange named; empty (LIVE) for metaranges and tables of a refs dump.
+
+        Raises CorruptFile where the file is of no known kind.
+        """
+        key = METADATA_PREFIX + name
+        data = fetch(self.store, key)
+        kind = ranges.table_kind(data, key)
+        if kind.type == "metaranges" or kind.entity in _NO_OBJECTS:
+            return LIVE.empty_table()
+        found = ranges.read_range(data, key)
+        return self._live(found.addresses, found.address_types)
+
+    def uncommitted(self, file: str) -> pa.Table:
+        """The addresses that a file of uncommitted data references inside the namespace (LIVE), each once."""
+        column = read_addresses(self.store, file)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        return self._live(column, pa.repeat(pa.scalar(AddressType.BY_PREFIX_DEPRECATED.value, pa.uint8()), len(column)))
+
+    def head_entries(self, range_id: str, sizes: pa.Int64Array) -> pa.Table:
+        """Entries of a branch head's range (HEAD_ENTRIES) that have one of these sizes."""
+        key = METADATA_PREFIX + range_id
+        found = ranges.read_range(fetch(self.store, key), key, columns=("keys", "etags"))
+        table = pa.table(
+            [pa.repeat(pa.scalar(range_id), len(found)), found.keys, found.sizes, found.etags], schema=HEAD_ENTRIES
+        )
+        return table.filter(pc.is_in(table.column("size"), value_set=sizes))
+
+    def _live(self, addresses: pa.StringArray, types: pa.UInt8Array) -> pa.Table:
+        """Canonical keys of references; the usual spelling goes through untouched."""
+        _, keys = self._keys(addresses, types)
+        return live_table(keys.unique(), self.window_size)
+
+    def _keys(
+        self, addresses: pa.StringArray, types: pa.UInt8Array, only_certain: bool = False
+    ) -> tuple[pa.Int64Array, pa.StringArray]:
+        """Keys that references may mean, and the place of the reference that each of them comes from.
+
+        Args:
+            only_certain: leave out references that may mean more than one key, or one in another bucket.
+        """
+        usual = pc.and_(
+            pc.match_substring_regex(addresses, _PLAIN_KEY),
+            pc.not_equal(types, pa.scalar(AddressType.FULL.value, pa.uint8())),
+        )
+        odd = pc.indices_nonzero(pc.invert(usual))
+        others = [
+            (place, key)
+            for place, address, address_type in zip(
+                odd.to_pylist(), addresses.take(odd).to_pylist(), types.take(odd).to_pylist(), strict=True
+            )
+            for keys in [self.namespace.live_keys(address, address_type)]
+            if not only_certain or (len(keys) == 1 and not self.namespace.may_lie_elsewhere(address))
+            for key in keys
+        ]
+        places = pa.concat_arrays(
+            [pc.indices_nonzero(usual).cast(pa.int64()), pa.array([place for place, _ in others], pa.int64())]
+        )
+        keys = pa.concat_arrays([addresses.filter(usual), pa.array([key for _, key in others], pa.string())])
+        return places, keys
+
+
+def live_table(keys: pa.StringArray, window_size: WindowSize) -> pa.Table:
+    """Slice and window of each key, as LIVE."""
+    read = names.read(keys, window_size)
+    return pa.table([keys, read.slices, read.windows], schema=LIVE)

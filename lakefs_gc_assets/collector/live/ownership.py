@@ -1,0 +1,91 @@
+"""Whether the server spells addresses the way the collector compares them: asked once, right before deleting.
+
+On the `local` blockstore of a real server physical addresses are full paths, which its own preparation of uncommitted
+data skips: there a repository may only be marked. So it is where the storage namespace is written with escapes, which
+the server decodes in addresses: what is linked then is staged by an address that does not begin with the namespace.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+
+from lakefs_gc_assets.collector.live.commits import fetch
+from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_HEADS_TRIED = 10
+_PATHS_TRIED = 10
+_MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be told from garbage"
+
+
+def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> None:
+    """Compares how the server spells the address of one committed object with the storage namespace.
+
+    Args:
+        heads: metarange of each branch's head.
+    Raises:
+        GuardTripped: the physical address is not the storage namespace and the entry's address. Where no branch has an
+            object of the repository's own, only the usual kinds of store are trusted. Or the namespace is escaped.
+    """
+    if namespace.is_escaped:
+        raise GuardTripped(
+            "address form",
+            f"the server decodes the namespace {namespace.uri}, and spells addresses otherwise",
+            _MARKED_ONLY,
+        )
+    other: str | None = None
+    for branch, metarange_id in islice(heads.items(), _HEADS_TRIED):
+        for path, address in islice(_own_entries(store, metarange_id), _PATHS_TRIED):
+            stats = api.stat(branch, path)
+            if stats is None:
+                continue
+            if stats.physical_address == namespace.uri + address:
+                return
+            if stats.physical_address.endswith("/" + address):
+                raise _foreign(stats.physical_address, namespace)
+            # Something else is staged there, whose address its writer may have chosen.
+            if not stats.physical_address.startswith(namespace.uri):
+                other = stats.physical_address
+    if other is not None:
+        raise _foreign(other, namespace)
+    if namespace.location.kind == "local":
+        raise GuardTripped(
+            "address form",
+            f"no branch of {namespace.uri} has an object by which to see how the server spells addresses",
+            "Commit one object, or collect later",
+        )
+
+
+def refusal(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> GuardTripped | None:
+    """What `require_own_addresses` would raise, for a dry run to warn of: its candidates may hold what is staged."""
+    try:
+        require_own_addresses(api, store, namespace, heads)
+    except GuardTripped as guard:
+        return guard
+    return None
+
+
+def _foreign(physical_address: str, namespace: Namespace) -> GuardTripped:
+    return GuardTripped(
+        "address form",
+        f"the server gives {physical_address} for an object of the namespace {namespace.uri}",
+        _MARKED_ONLY,
+    )
+
+
+def _own_entries(store: ObjectStore, metarange_id: str) -> Iterator[tuple[str, str]]:
+    """Paths and addresses of a commit's entries that lie in the repository's own namespace."""
+    key = METADATA_PREFIX + metarange_id
+    for record in ranges.read_metarange(fetch(store, key), key):
+        part_key = METADATA_PREFIX + record.id
+        found = ranges.read_range(fetch(store, part_key), part_key, expected=record, columns=["keys"])
+        assert found.keys is not None
+        rows = zip(found.keys.to_pylist(), found.addresses.to_pylist(), found.address_types.to_pylist(), strict=True)
+        for path, address, address_type in rows:
+            if address_type != AddressType.FULL and address.startswith(DATA_PREFIX):
+                with suppress(UnicodeDecodeError):
+                    yield path.decode(), address

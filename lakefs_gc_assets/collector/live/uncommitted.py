@@ -1,0 +1,327 @@
+"""Making the server write its uncommitted data, and making sure that all of it was written.
+
+A server pages through its branches. A page that wrote nothing has no location, which is also what a server answers when
+a branch is deleted while it works and it loses count: such a page is believed only when it repeats while the branches
+stay the same. Afterwards a few staged entries of every branch are looked for in what was written.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.live.commits import fetch
+from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation
+from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_EMPTY_PAGE_TRIES = 20
+_CONCURRENT_QUESTIONS = 8
+_CHANGES_READ = 1000
+_PATHS_TRIED = 10
+_SAMPLES = 3
+"""So many entries of a branch are looked for: one alone may have been written because another branch holds it too."""
+_TEXT = (pa.string(), pa.large_string(), pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One complete preparation.
+
+    Attributes:
+        server_run_ids: ids under which the server wrote; more than one where a first page was asked again.
+        files: keys of all parquet files, relative to the storage namespace.
+        pages: answers that carried a location or ended the preparation.
+    """
+
+    started_at: datetime
+    ended_at: datetime
+    server_run_ids: tuple[str, ...]
+    files: tuple[str, ...]
+    pages: int
+
+
+@dataclass(slots=True)
+class _Progress:
+    run_ids: list[str] = field(default_factory=list)
+    prefixes: dict[str, int] = field(default_factory=dict)
+    pages: int = 0
+
+
+def prepare(
+    api: LakeFSApi,
+    store: ObjectStore,
+    namespace: Namespace,
+    settings: CollectionSettings,
+    clock: Clock,
+    progress: Callable[[int], None] = lambda pages: None,
+) -> Prepared:
+    """Pages through `prepare_uncommited` to its end and lists the files it wrote.
+
+    Raises LakeFSError where the server makes no progress, and OrderViolation or CorruptFile where it wrote less than
+    it said.
+    """
+    started_at = clock.now()
+    state = _Progress()
+    token: str | None = None
+    token_since, repeats = started_at, 0
+    left_behind: set[str | None] = set()
+    while True:
+        page = _believable_page(api, token, state)
+        if page.location:
+            prefix = _prefix(namespace, page)
+            state.prefixes[prefix] = state.prefixes.get(prefix, 0) + 1
+        state.pages += 1
+        progress(state.pages)
+        if not page.continuation_token:
+            break
+        if page.continuation_token in left_behind:
+            raise LakeFSError(
+                f"prepare_uncommited came back to an earlier continuation token after {state.pages} pages: it would "
+                "never end. See the server's log, and start the collection again"
+            )
+        if page.continuation_token != token:
+            left_behind.add(token)
+            token, token_since, repeats = page.continuation_token, clock.now(), 0
+            continue
+        repeats += 1
+        waited = (clock.now() - token_since).total_seconds()
+        if repeats >= settings.prepare_page_limit or waited > settings.prepare_timeout_seconds:
+            raise LakeFSError(
+                f"prepare_uncommited repeated one continuation token {repeats} times in {waited:.0f} s without getting "
+                "further. See the server's log; raise collection.prepare_timeout_seconds where it is only slow"
+            )
+    ended_at = clock.now()
+    return Prepared(started_at, ended_at, tuple(state.run_ids), _written(store, state), state.pages)
+
+
+def _believable_page(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
+    page = _ask(api, token, state)
+    for _ in range(_EMPTY_PAGE_TRIES):
+        if page.location:
+            return page
+        before = {branch.id for branch in api.branches()}
+        first, second = _ask(api, token, state), None
+        if not first.location:
+            second = _ask(api, token, state)
+        after = {branch.id for branch in api.branches()}
+        if first.location:
+            return first
+        if second is not None and second.location:
+            return second
+        if before == after and second is not None:
+            return second
+        page = first
+    raise LakeFSError(
+        "prepare_uncommited kept answering without a location while branches came and went: whether there is "
+        "uncommitted data cannot be known. Collect when fewer branches are being deleted"
+    )
+
+
+def _ask(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
+    page = api.prepare_uncommitted(token)
+    if not state.run_ids or token is None:
+        state.run_ids.append(page.run_id)
+    elif page.run_id not in state.run_ids:
+        raise OrderViolation(
+            f"prepare_uncommited changed its run id from {state.run_ids[-1]} to {page.run_id} between pages: "
+            "parts of two preparations cannot be put together. Start the collection again"
+        )
+    return page
+
+
+def _prefix(namespace: Namespace, page: UncommittedPage) -> str:
+    relative = namespace.relative(page.location)
+    if relative is None:
+        raise LakeFSError(
+            f"prepare_uncommited wrote to {page.location}, which is outside of the repository's {namespace.uri}: "
+            "check that repository and object store belong together"
+        )
+    return relative.rstrip("/") + "/"
+
+
+def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
+    prefixes = dict.fromkeys(
+        [*state.prefixes, *(f"_lakefs/retention/gc/uncommitted/{run_id}/uncommitted/" for run_id in state.run_ids)]
+    )
+    files: list[str] = []
+    for prefix in prefixes:
+        found = [key for batch in store.list(prefix) for key in batch.column("key").to_pylist()]
+        told = state.prefixes.get(prefix, 0)
+        if len(found) < told:
+            raise CorruptFile(
+                prefix, "uncommitted files", f"the server said that it wrote {told} files, the store lists {len(found)}"
+            )
+        files.extend(found)
+    return tuple(sorted(files))
+
+
+def read_addresses(store: ObjectStore, file: str) -> pa.ChunkedArray:
+    """The column `physical_address` of one file, as the server spelled it.
+
+    Raises CorruptFile where the file is missing, is no such parquet file, or holds a null.
+    """
+    data = fetch(store, file)
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(data))
+        stored = parquet.read(columns=["physical_address"], use_threads=False).column("physical_address")
+        if stored.type not in _TEXT:
+            raise ValueError(f"physical_address is {stored.type}, not text")
+        column = stored.cast(pa.string())
+        column.validate(full=True)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise CorruptFile(file, "uncommitted data", f"cannot be read as parquet: {error}") from None
+    if column.null_count or len(column) != parquet.metadata.num_rows:
+        raise CorruptFile(
+            file,
+            "uncommitted data",
+            f"{len(column)} addresses, {column.null_count} of them null, its footer says {parquet.metadata.num_rows}",
+        )
+    return column
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSample:
+    """One staged entry of a branch, as the server shows it, and the addresses it may mean."""
+
+    branch: str
+    path: str
+    keys: tuple[str, ...]
+    physical_address: str
+
+
+def staged_samples(
+    api: LakeFSApi, namespace: Namespace, cutoff: datetime, *, commits_expire: bool
+) -> tuple[StagedSample, ...]:
+    """For each branch the first staged objects that must be in uncommitted data, if there are such among its changes.
+
+    Such is an object inside the storage namespace whose name is older than the cutoff; a name without a time counts as
+    old. Younger ones may have been staged after the preparation. An address spelled otherwise than the namespace, such
+    as s3a:// for s3://, proves nothing: servers leave it out. A commit holds it too, enough while none expires.
+
+    Raises GuardTripped for such an entry where commits expire.
+    """
+    branches = [branch.id for branch in api.branches()]
+    with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
+        samples = pool.map(lambda branch: _samples(api, namespace, branch, cutoff, commits_expire), branches)
+        return tuple(sample for of_branch in samples for sample in of_branch)
+
+
+def _samples(
+    api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime, commits_expire: bool
+) -> list[StagedSample]:
+    found: list[StagedSample] = []
+    try:
+        for change in islice(_staged(api, branch), _PATHS_TRIED):
+            stats = api.stat(branch, change.path)
+            keys = () if stats is None else namespace.live_keys(stats.physical_address, AddressType.FULL)
+            if stats is None or not keys:
+                continue
+            if not stats.physical_address.startswith(namespace.uri):
+                if commits_expire:
+                    raise _spelled_otherwise(stats.physical_address, change.path, branch, namespace)
+            elif _older(keys, cutoff):
+                found.append(StagedSample(branch, change.path, keys, stats.physical_address))
+            if len(found) == _SAMPLES:
+                break
+    except NotFound:
+        if any(existing.id == branch for existing in api.branches()):
+            raise
+    return found
+
+
+def _spelled_otherwise(address: str, path: str, branch: str, namespace: Namespace) -> GuardTripped:
+    return GuardTripped(
+        "address form",
+        f"{address}, staged as {path!r} on branch {branch!r}, is spelled otherwise than {namespace.uri}: lakeFS leaves "
+        "it out of uncommitted data, so that retention could delete it",
+        "Commit or reset it, and start the collection again",
+    )
+
+
+def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
+    """The first changes of a branch but removals; the very first alone is asked for in the cheapest way."""
+    first = api.first_change(branch)
+    if first is None:
+        return
+    if first.type != "removed":
+        yield first
+    for change in islice(api.changes(branch), _CHANGES_READ):
+        if change.type != "removed" and change != first:
+            yield change
+
+
+def _older(keys: Sequence[str], cutoff: datetime) -> bool:
+    issued = [time for key in keys if (time := layout.parse(key).issued_at) is not None]
+    return not issued or xids.as_datetime(min(issued)) < cutoff
+
+
+def missing_samples(
+    store: ObjectStore, namespace: Namespace, files: Sequence[str], samples: Sequence[StagedSample]
+) -> tuple[StagedSample, ...]:
+    """Samples that no file holds."""
+    if not samples:
+        return ()
+    wanted = {key for sample in samples for key in sample.keys}
+    wanted |= {namespace.uri + key for key in wanted}
+    values = pa.array(sorted(wanted), pa.string())
+    found: set[str] = set()
+    for file in files:
+        column = read_addresses(store, file)
+        found.update(column.filter(pc.is_in(column, value_set=values)).to_pylist())
+    known = {key for address in found for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
+    return tuple(sample for sample in samples if known.isdisjoint(sample.keys))
+
+
+def prepare_checked(
+    api: LakeFSApi,
+    store: ObjectStore,
+    namespace: Namespace,
+    settings: CollectionSettings,
+    clock: Clock,
+    cutoff: datetime,
+    progress: Callable[[int], None] = lambda pages: None,
+    *,
+    commits_expire: bool,
+) -> Prepared:
+    """Prepares, compares with staged entries of every branch, and prepares once more where one is missing.
+
+    Both preparations count.
+
+    Args:
+        commits_expire: whether the run applies retention rules.
+    Raises:
+        LakeFSError: an old staged entry is missing from the second as well.
+        GuardTripped: by retention rules, something is staged that uncommitted data cannot hold.
+    """
+    first = prepare(api, store, namespace, settings, clock, progress)
+    samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
+    missing = missing_samples(store, namespace, first.files, samples)
+    if not missing:
+        return first
+    second = prepare(api, store, namespace, settings, clock, progress)
+    both = Prepared(
+        first.started_at,
+        second.ended_at,
+        first.server_run_ids + second.server_run_ids,
+        tuple(sorted({*first.files, *second.files})),
+        first.pages + second.pages,
+    )
+    samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
+    still = missing_samples(store, namespace, both.files, samples)
+    if still:
+        raise LakeFSError(
+            f"the server's uncommitted data lacks {still[0].physical_address}, staged as {still[0].path!r} on branch "
+            f"{still[0].branch!r} ({len(still)} such branches): its preparation is incomplete, nothing may go. "
+            "Start the collection again; where it persists, see the server's log"
+        )
+    return both

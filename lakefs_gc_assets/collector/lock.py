@@ -1,0 +1,273 @@
+"""One collection of a repository at a time: a lock object in its storage namespace.
+
+The lock is made by a put that fails where an object exists, and renewed, taken over and released by puts that fail
+where another version exists. That a store really honours both conditions is tried out at each acquisition. A nonce in
+the object names the holder: who holds the lock checks, before each batch of deletes, that the nonce is still its own.
+
+The object is JSON: `nonce`, `run_id`, `owner`, `acquired_at` and `renewed_at` (ISO 8601, UTC), `expires_minutes`
+(counted from the last renewal) and `released`.
+"""
+
+import json
+import logging
+import threading
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+
+from pydantic import TypeAdapter
+
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.records import entries
+from lakefs_gc_assets.errors import (
+    AlreadyExists,
+    LockHeld,
+    LockLost,
+    ObjectNotFound,
+    PreconditionFailed,
+    StorageError,
+)
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
+
+KEY = f"{run_folder.ROOT}lock.json"
+_NO_ETAG = "0" * 32
+_ATTEMPTS = 3
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LockToken:
+    """What another process needs to check that a lock is still held; may be pickled."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """Content of the lock object."""
+
+    nonce: str
+    run_id: str
+    owner: str
+    acquired_at: datetime
+    renewed_at: datetime
+    expires_minutes: float
+    released: bool = False
+
+    def encode(self) -> bytes:
+        return json.dumps(entries(self), default=datetime.isoformat, indent=1).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "_Record":
+        try:
+            found = _reader().validate_json(data, strict=True)  # a released of "false" would count as true
+            found = replace(found, acquired_at=_utc(found.acquired_at), renewed_at=_utc(found.renewed_at))
+            found.expires_at(found.renewed_at)
+            return found
+        except (ValueError, OverflowError):
+            raise StorageError(
+                f"the lock {KEY} cannot be read: find out who wrote it, and delete it once no collection runs"
+            ) from None
+
+    def expires_at(self, written_at: datetime) -> datetime:
+        """When the lock may be taken over; a holder whose clock is behind the store's gains by `written_at`."""
+        return max(self.renewed_at, written_at) + timedelta(minutes=self.expires_minutes)
+
+
+@cache
+def _reader() -> TypeAdapter[_Record]:
+    return TypeAdapter(_Record)
+
+
+class Lock:
+    """A lock that was acquired. Safe to use from several threads, such as one that renews it.
+
+    Attributes:
+        token: to check the lock in other processes, see `verify`.
+        store_clock: the store's time of writing the lock, at acquisition; UTC.
+    """
+
+    def __init__(self, store: ObjectStore, record: _Record, etag: str, store_clock: datetime) -> None:
+        """For `acquire` only."""
+        self._store = store
+        self._record = record
+        self._etag = etag
+        self._writing = threading.Lock()
+        self.token = LockToken(record.nonce)
+        self.store_clock = store_clock
+
+    @classmethod
+    def acquire(cls, store: ObjectStore, *, run_id: str, owner: str, now: datetime, expiry: timedelta) -> "Lock":
+        """Takes the lock: where there is none, or it was released or has expired, or has the same owner.
+
+        Args:
+            store: bound to the repository's storage namespace.
+            run_id: the run that collects.
+            owner: the root Dagster run: its re-execution takes over at once, and the run before loses the lock.
+            now: the latest of all clocks known, aware; others' locks expire by it.
+            expiry: after how long without renewal others may take this lock over.
+
+        Raises LockHeld where another owner holds it, StorageError where the store does not honour conditional puts.
+        """
+        record = _Record(uuid.uuid4().hex, run_id, owner, _utc(now), _utc(now), expiry.total_seconds() / 60)
+        etag = _take(store, record)
+        try:
+            facts, current = _read(store)
+            if current.nonce != record.nonce:
+                raise _held(current, facts)
+            _prove_conditions(store, record)
+        except StorageError:
+            # Nobody holds what nobody was given.
+            with suppress(StorageError):
+                store.put_if_match(KEY, replace(record, released=True).encode(), etag)
+            raise
+        return cls(store, record, etag, facts.last_modified)
+
+    def renew(self, now: datetime) -> None:
+        """Puts the expiry off, counted from `now`. Raises LockLost."""
+        with self._writing:
+            self._write(replace(self._record, renewed_at=max(_utc(now), self._record.renewed_at)))
+
+    def check(self) -> None:
+        """Raises LockLost unless the lock is still this one."""
+        verify(self._store, self.token)
+
+    def release(self) -> None:
+        """Lets the next collection begin at once. Raises LockLost where it did already."""
+        with self._writing:
+            self._write(replace(self._record, released=True))
+
+    def _write(self, record: _Record) -> None:
+        data = record.encode()
+        try:
+            self._etag = self._store.put_if_match(KEY, data, self._etag)
+        except PreconditionFailed:
+            self._etag = self._etag_of(data)
+        self._record = record
+
+    def _etag_of(self, data: bytes) -> str:
+        """ETag of the lock where a put that found another version had written it itself, its first answer lost."""
+        try:
+            etag = _etag(self._store.head(KEY))
+            if self._store.get(KEY) == data:
+                return etag
+        except ObjectNotFound:
+            pass
+        verify(self._store, self.token)
+        raise LockLost(f"the lock {KEY} was changed by another process: nothing more may be deleted")
+
+
+def verify(store: ObjectStore, token: LockToken) -> None:
+    """Raises LockLost unless the lock with this token is still held. One small read."""
+    try:
+        current = _Record.decode(store.get(KEY))
+    except ObjectNotFound:
+        raise LockLost(f"the lock {KEY} is gone: nothing more may be deleted; run again") from None
+    if current.nonce != token.nonce:
+        raise LockLost(
+            f"the lock {KEY} now belongs to {current.owner} for run {current.run_id}, since "
+            f"{_shown(current.acquired_at)}: nothing more may be deleted by this run"
+        )
+    if current.released:
+        raise LockLost(f"the lock {KEY} was released: nothing more may be deleted by this run")
+
+
+def holder(store: ObjectStore) -> str | None:
+    """Who holds the lock, since when, for a person to read; None where nobody does."""
+    try:
+        facts, current = _read(store)
+    except ObjectNotFound:
+        return None
+    if current.released:
+        return None
+    return (
+        f"held by {current.owner} for run {current.run_id} since {_shown(current.acquired_at)}, "
+        f"until {_shown(current.expires_at(facts.last_modified))} unless renewed"
+    )
+
+
+def release_owned(store: ObjectStore, owner: str) -> None:
+    """Releases the lock of an owner that ended without its steps; somebody else's lock stays."""
+    try:
+        facts, current = _read(store)
+        if current.owner == owner and not current.released:
+            store.put_if_match(KEY, replace(current, released=True).encode(), _etag(facts))
+    except (ObjectNotFound, PreconditionFailed):
+        return
+
+
+def _take(store: ObjectStore, record: _Record) -> str:
+    """Writes the lock where that is allowed; returns its ETag."""
+    data = record.encode()
+    for _ in range(_ATTEMPTS):
+        try:
+            return store.put_if_absent(KEY, data)
+        except AlreadyExists:
+            pass
+        try:
+            facts, current = _read(store)
+        except ObjectNotFound:
+            continue
+        if current.nonce == record.nonce:
+            return _etag(facts)
+        free = current.released or record.acquired_at >= current.expires_at(facts.last_modified)
+        if not free and current.owner != record.owner:
+            raise _held(current, facts)
+        try:
+            etag = store.put_if_match(KEY, data, _etag(facts))
+        except PreconditionFailed:
+            continue
+        if not current.released and current.owner != record.owner:
+            _log.warning("took the lock over from %s, last renewed %s", current.owner, _shown(current.renewed_at))
+        return etag
+    raise LockHeld(f"the lock {KEY} changed hands {_ATTEMPTS} times while it was asked for: run again")
+
+
+def _read(store: ObjectStore) -> tuple[ObjectFacts, _Record]:
+    """The lock and, read before it, its facts: content that is newer than the ETag makes a conditional put fail."""
+    facts = store.head(KEY)
+    return facts, _Record.decode(store.get(KEY))
+
+
+def _prove_conditions(store: ObjectStore, record: _Record) -> None:
+    """Tries both kinds of conditional put, which must fail now."""
+    data = record.encode()
+    try:
+        store.put_if_absent(KEY, data)
+    except AlreadyExists:
+        try:
+            store.put_if_match(KEY, data, _NO_ETAG)
+        except PreconditionFailed:
+            return
+    # Left held, the lock would hide this error from the next run.
+    store.put(KEY, replace(record, released=True).encode())
+    raise StorageError(
+        "the store accepts a conditional put whose condition does not hold (If-None-Match, If-Match): it cannot keep "
+        "two collections apart; collect with a version of the store that honours them"
+    )
+
+
+def _held(current: _Record, facts: ObjectFacts) -> LockHeld:
+    return LockHeld(
+        f"{current.owner} collects this repository (run {current.run_id}) since {_shown(current.acquired_at)}, last "
+        f"renewed {_shown(current.renewed_at)}: wait until it ends. If it is dead, its lock can be taken over from "
+        f"{_shown(current.expires_at(facts.last_modified))} on, or delete {KEY}"
+    )
+
+
+def _etag(facts: ObjectFacts) -> str:
+    if facts.etag is None:
+        raise StorageError(f"the store gives {KEY} no ETag: it cannot keep two collections apart")
+    return facts.etag
+
+
+def _utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment} has no time zone")
+    return moment.astimezone(UTC)
+
+
+def _shown(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

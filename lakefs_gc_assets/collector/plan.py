@@ -1,0 +1,140 @@
+"""The plan: everything that a run decided before it read the first object, written first and never changed.
+
+Runs of every kind go through the same five steps; they differ in their plan alone.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, ObjectNotFound, OrderViolation
+from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 2
+
+
+class Flow(StrEnum):
+    """Kinds of run.
+
+    | flow | what may be garbage | commits that are live |
+    |---|---|---|
+    | `clean` | every listed object | all |
+    | `optimized` | objects of slices where something may be new, and those that waited | all |
+    | `committed` | what expired commits hold; nothing is listed | active ones |
+    | `unified` | every listed object | active ones |
+    """
+
+    CLEAN = "clean"
+    OPTIMIZED = "optimized"
+    COMMITTED = "committed"
+    UNIFIED = "unified"
+
+    @property
+    def by_retention(self) -> bool:
+        """Whether only active commits are live, not all of them."""
+        return self in (Flow.COMMITTED, Flow.UNIFIED)
+
+
+ALL_COMMITS = "all commits"
+"""The live definition of flows that keep whatever any commit holds."""
+
+ACTIVE_COMMITS = "active commits"
+"""The live definition of flows that apply retention rules; the rules are read at each step that needs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one run collects. Times UTC, durations in seconds.
+
+    Attributes:
+        flow: which universe is collected against which live set.
+        run_id: a descending xid, also the name of the run's folder.
+        attempt: names one pass over the graph; frames of different attempts are never combined.
+        owner: the first Dagster run of this collection; re-executions keep it.
+        cutoff: nothing named or written at or after this moment is a candidate.
+        earliest_clock: what the earliest of the clocks said: the moment that ages of commits count back from.
+        windows: the slice windows that are collected; other windows are stored and subtracted, never collected.
+        sweep: whether candidates are deleted; otherwise it is a dry run.
+        previous_run: the newest run before this one, however it ended; None for the first.
+        live_definition: what counts as live, in words or as a digest; runs that differ in it cannot build on others.
+        predecessor: the run that an optimized run builds on; None for other flows.
+        predecessor_attempt: the attempt of that run whose carry is meant; one made again left another.
+        why_clean: why a run that was asked to be optimized is a clean one; None where it is what was asked for.
+        inventory: manifest of the S3 Inventory that is read in place of a listing; None where the store is listed.
+    """
+
+    flow: Flow
+    repository: str
+    storage_namespace: str
+    run_id: str
+    attempt: str
+    owner: str
+    started_at: datetime
+    cutoff: datetime
+    earliest_clock: datetime
+    min_age_seconds: float
+    grace_period_seconds: float
+    clock_skew_seconds: float
+    slice_window: WindowSize
+    windows: tuple[str, ...]
+    sweep: bool
+    previous_run: str | None = None
+    live_definition: str = ALL_COMMITS
+    predecessor: str | None = None
+    predecessor_attempt: str | None = None
+    why_clean: str | None = None
+    inventory: str | None = None
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def skew(self) -> timedelta:
+        """The margin below every clock."""
+        return timedelta(seconds=self.clock_skew_seconds)
+
+    def to_json(self) -> bytes:
+        """The plan as it is stored."""
+        return records.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes, file: str) -> "Plan":
+        """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
+        return records.decode(cls, FORMAT_VERSION, data, file)
+
+
+def read(store: ObjectStore, run_id: str) -> Plan:
+    """The stored plan of a run. Raises CollectionError where there is none, CorruptFile where it is of another run."""
+    try:
+        return _stored(store, run_id)
+    except ObjectNotFound:
+        raise CollectionError(
+            f"run {run_id} has no plan in this repository: materialize store_df first, or launch the job collect"
+        ) from None
+
+
+def write_first(store: ObjectStore, plan: Plan) -> None:
+    """Writes the plan of a new run; a run that another Dagster run began is refused, its own next attempt is not.
+
+    Raises OrderViolation.
+    """
+    key = run_folder.plan(plan.run_id)
+    try:
+        store.put_if_absent(key, plan.to_json())
+        return
+    except AlreadyExists:
+        earlier = _stored(store, plan.run_id)
+    if earlier.owner != plan.owner:
+        raise OrderViolation(
+            f"run {plan.run_id} is already collected by Dagster run {earlier.owner}: one run id belongs to one Dagster "
+            "run. Re-execute that run, or open a new one with the job open_run"
+        )
+    store.put(key, plan.to_json())
+
+
+def _stored(store: ObjectStore, run_id: str) -> Plan:
+    key = run_folder.plan(run_id)
+    found = Plan.from_json(store.get(key), key)
+    if found.run_id != run_id:
+        raise CorruptFile(key, "plan", f"it is the plan of run {found.run_id}")
+    return found

@@ -1,0 +1,116 @@
+"""Making the plan: from what the server, the store and three clocks say at the start of an attempt."""
+
+from dataclasses import replace
+
+from lakefs_gc_assets.collector import cutoff, plan, report
+from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.incremental import base_run
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor, Predecessor
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
+from lakefs_gc_assets.collector.quarantine import move
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.universe import inventoried, parts
+from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.lakefs import xids
+
+
+def begin(
+    repository: OpenRepository, run_id: str, windows: tuple[str, ...], owner: str, lock: Lock, flow: Flow = Flow.CLEAN
+) -> Plan:
+    """Makes the plan of a new attempt and stores it.
+
+    Args:
+        owner: the first Dagster run of this collection.
+        lock: held, just written: its time in the store is the store's clock.
+        flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why.
+    Raises:
+        OrderViolation: the id is none of ours, the run has ended well already, or another Dagster run began it.
+        ConfigurationError: the store cannot do what the sweep mode asks for, or the inventory is of another bucket.
+        StorageError: there is no inventory where the settings name one, or it is damaged.
+        GuardTripped: the clocks disagree.
+    """
+    if not xids.is_xid(run_id):
+        raise OrderViolation(f"{run_id!r} is no run id: the job open_run makes them, add none by hand")
+    if repository.settings.sweep_mode == "quarantine":
+        move.require_copies(repository.store)
+    earlier = report.read(repository.store, run_id)
+    if earlier is not None and earlier.success:
+        raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
+    settings, clock = repository.settings, repository.clock
+    grace_period = repository.api.grace_period()
+    clocks = Clocks.read(clock.now(), repository.api.server_clocks, lock.store_clock)
+    cutoff.require_agreement(clocks, repository.skew)
+    made = Plan(
+        flow=Flow.CLEAN,
+        repository=repository.facts.id,
+        storage_namespace=repository.namespace.uri,
+        run_id=run_id,
+        attempt=xids.Generator().ascending(clock.now()),
+        owner=owner,
+        started_at=clock.now(),
+        cutoff=cutoff.cutoff(clocks, repository.min_age, grace_period, repository.skew),
+        earliest_clock=clocks.earliest,
+        min_age_seconds=repository.min_age.total_seconds(),
+        grace_period_seconds=grace_period.total_seconds(),
+        clock_skew_seconds=repository.skew.total_seconds(),
+        slice_window=settings.slice_window,
+        windows=windows,
+        sweep=settings.sweep,
+        live_definition=live_definition(repository),
+        previous_run=next((other for other in run_folder.newest_runs(repository.store) if other > run_id), None),
+    )
+    if flow is Flow.OPTIMIZED:
+        made = _optimized(repository, made)
+    elif flow.by_retention:
+        made = replace(made, flow=flow, live_definition=ACTIVE_COMMITS)
+    made = inventoried.planned(repository, made)
+    plan.write_first(repository.store, made)
+    return made
+
+
+def _optimized(repository: OpenRepository, made: Plan) -> Plan:
+    try:
+        found = find_predecessor(repository, made.run_id)
+        base_run.require_earlier_cutoff(found, made)
+    except NoPredecessor as reason:
+        return replace(made, why_clean=str(reason))
+    return replace(made, flow=Flow.OPTIMIZED, predecessor=found.run_id, predecessor_attempt=found.carry.attempt)
+
+
+def live_definition(repository: OpenRepository) -> str:
+    """What counts as live, in words."""
+    others = sorted(other.facts.id for other in repository.others)
+    return f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
+
+
+def find_predecessor(repository: OpenRepository, before: str | None = None) -> Predecessor:
+    """The run that an optimized run builds on. Raises NoPredecessor."""
+    found = base_run.find(repository, live_definition(repository), before)
+    folders = parts.folders(repository.store)
+    if new := sorted(set(folders.others).difference(found.carry.other_folders)):
+        raise NoPredecessor(
+            f"`data/` has folders that are no slices and were not there in run {found.run_id}: {', '.join(new[:5])}"
+        )
+    return found
+
+
+def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[str, ...], str | None]:
+    """The windows that a new run needs, `legacy` first and then oldest first, and why it cannot be optimized.
+
+    Only for choosing partitions: the plan decides again when the run has the lock.
+    """
+    size, slices = repository.settings.slice_window, parts.folders(repository.store).slices
+    if flow is Flow.OPTIMIZED:
+        try:
+            found = find_predecessor(repository)
+        except NoPredecessor as reason:
+            return parts.windows_of(slices, size), str(reason)
+        needed = set(found.carry.open_windows)
+        unsettled = tuple(name for name in slices if name not in found.settled)
+        # With `legacy`, where names belong that lakeFS never makes, also inside of a new slice.
+        needed.update(parts.windows_of(unsettled, size))
+        ordered = dict.fromkeys([*parts.windows_of(slices, size), *sorted(needed)])
+        return tuple(name for name in ordered if name in needed), None
+    return parts.windows_of(slices, size), None

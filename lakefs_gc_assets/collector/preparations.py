@@ -1,0 +1,100 @@
+"""What the server wrote when our runs made it prepare uncommitted data: files that nobody reads again once a run ended.
+
+A server never removes them. Which are ours is told by the run that asked for them: by its manifest of `uncommitted_df`,
+by its report, and by notes in its folder, which also name those of its rechecks. Files of anybody else's preparations
+lie in the same place, and stay.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, StorageError
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+
+UNCOMMITTED = "uncommitted_df"
+_NOTES = "preparations/"
+
+
+def notes(run_id: str) -> str:
+    """Folder of a run's notes, with a trailing slash."""
+    return f"{run_folder.folder(run_id)}{_NOTES}"
+
+
+def note(store: ObjectStore, run_id: str, server_run_ids: Iterable[str]) -> None:
+    """Writes down that a run made the server prepare under these ids; to be called right after each preparation."""
+    for server_run_id in server_run_ids:
+        if xids.is_xid(server_run_id):
+            store.put(notes(run_id) + server_run_id, b"")
+
+
+def noted(store: ObjectStore, run_id: str) -> list[str]:
+    """The ids that a run's notes name."""
+    folder = notes(run_id)
+    return sorted(key.removeprefix(folder) for batch in store.list(folder) for key in batch["key"].to_pylist())
+
+
+def forget(store: ObjectStore, run_id: str) -> int:
+    """Deletes a run's notes, once what they name is gone; returns how many. Raises StorageError."""
+    return _delete(store, [notes(run_id) + server_run_id for server_run_id in noted(store, run_id)])
+
+
+def of_run(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozenset[str]:
+    """The ids under which the server prepared for a run. What cannot be read names none.
+
+    Args:
+        entries: keys of the objects and folders directly in the run's folder.
+    """
+    named: list[object] = []
+    if run_folder.frame(run_id, UNCOMMITTED) in entries:
+        named += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED))
+    try:
+        report = reports.read(store, run_id)
+    except CorruptFile:
+        report = None
+    if report is not None:
+        named += report.server_run_ids
+    if notes(run_id) in entries:
+        named += noted(store, run_id)
+    return frozenset(name for name in named if isinstance(name, str) and xids.is_xid(name))
+
+
+def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
+    try:
+        content = json.loads(store.get(key))
+        records.require_sealed(content)
+        named = content["figures"]["server_run_ids"]
+    except (ObjectNotFound, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ()
+    return named if isinstance(named, list) else ()
+
+
+def remove(store: ObjectStore, server_run_id: str) -> int:
+    """Deletes the files of a preparation, and nothing else beside them; returns how many.
+
+    Raises StorageError where one could not be deleted.
+    """
+    if not xids.is_xid(server_run_id) or _is_ours(store, server_run_id):
+        return 0
+    folder = f"{run_folder.folder(server_run_id)}uncommitted/"
+    keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
+    return _delete(store, [key for key in keys if xids.is_xid(key.removeprefix(folder))])
+
+
+def _is_ours(store: ObjectStore, run_id: str) -> bool:
+    """Whether it is one of our runs, whose folder would be beside those of the server."""
+    try:
+        store.head(run_folder.plan(run_id))
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _delete(store: ObjectStore, keys: Sequence[str]) -> int:
+    for start in range(0, len(keys), store.delete_limit):
+        for outcome in store.delete(keys[start : start + store.delete_limit]):
+            if outcome.result is not DeleteResult.ACCEPTED:
+                raise StorageError(f"{outcome.key} could not be deleted: {outcome.error}")
+    return len(keys)

@@ -1,0 +1,90 @@
+"""Sweeping into quarantine: each candidate is copied by the store itself, and only then deleted.
+
+The copy lies at `_lakefs/retention/gc/quarantine/<run id>/<address>`, outside of `data/`, so that no listing finds it.
+A receipt `copied` is stored when the copies of a batch are verified, before the first of them is deleted; a receipt
+`quarantined` says that the object is no more at its address. What is killed in between is done again: a copy that is
+there already is not made twice.
+"""
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.lock import verify
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
+from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
+
+ROOT = "_lakefs/retention/gc/quarantine/"
+BATCH = 100
+"""Candidates that are copied before the first of them is deleted; large ones take their time."""
+_CALLERS = 16
+
+
+def key(run_id: str, address: str) -> str:
+    """Where the copy of an object lies that a run moved away."""
+    return f"{ROOT}{run_id}/{address}"
+
+
+def require_copies(store: ObjectStore) -> CopiesObjects:
+    """The store, if it can copy by itself. Raises ConfigurationError."""
+    if not isinstance(store, CopiesObjects):
+        raise ConfigurationError(
+            "collection.sweep_mode is quarantine, and this kind of store cannot copy by itself: set it to delete"
+        )
+    return store
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine(Sweep):
+    """Moves candidates of one run, whose lock is held, into quarantine."""
+
+    @property
+    def batch_size(self) -> int:
+        """How many candidates a batch has."""
+        return min(BATCH, self.store.delete_limit)
+
+    def decide(self, batch: pa.Table) -> pa.Table:
+        """Copies a batch and deletes what was copied; returns the receipts.
+
+        Only those of failed copies where the time of the recheck is over by then.
+        """
+        store = require_copies(self.store)
+        addresses = batch.column("address").to_pylist()
+        with ThreadPoolExecutor(_CALLERS) as pool:
+            errors = list(pool.map(lambda address: self._copied(store, address), addresses))
+        now = self.clock.now()
+        failed = [error is not None for error in errors]
+        refused = receipts.table(
+            batch.filter(pa.array(failed)),
+            [Outcome.FAILED] * sum(failed),
+            [error for error in errors if error is not None],
+            now,
+            self.attempt,
+        )
+        copied = batch.filter(pa.array([not each for each in failed]))
+        kept = receipts.table(copied, [Outcome.COPIED] * copied.num_rows, [None] * copied.num_rows, now, self.attempt)
+        receipts.write(self.store, self.run_id, uuid.uuid4().hex, pa.concat_tables([refused, kept]))
+        verify(self.store, self.lock)
+        if not copied.num_rows or self.is_over():
+            return refused
+        gone = self.delete_batch(copied, Outcome.QUARANTINED)
+        receipts.write(self.store, self.run_id, uuid.uuid4().hex, gone)
+        return pa.concat_tables([refused, gone])
+
+    def _copied(self, store: CopiesObjects, address: str) -> str | None:
+        """Makes sure that there is a copy; returns why there is none. Without one nothing is deleted."""
+        copy = key(self.run_id, address)
+        try:
+            try:
+                store.copy(address, copy)
+            except ObjectNotFound:
+                # A sweep that was killed after it had deleted leaves the copy.
+                store.head(copy)
+        except StorageError as error:
+            return f"there is no copy in quarantine: {error}"
+        return None

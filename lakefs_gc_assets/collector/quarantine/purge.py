@@ -1,0 +1,276 @@
+"""Emptying the quarantine: what has lain there long enough is deleted for good, unless it became live again.
+
+What is live is found out by the caller, right before; it is asked again whenever that has become too old. What is live
+again is copied back first. A batch is written down beside the copies before they are deleted, and its receipts `purged`
+follow once they are: what is killed in between is settled when the quarantine of that run is looked at next.
+"""
+
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
+from lakefs_gc_assets.collector.lock import LockToken, verify
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.quarantine import move, restore
+from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.errors import CollectionError, StorageError
+from lakefs_gc_assets.lakefs import names, xids
+from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+
+_BEGUN = "purging/"
+"""Folder of the batches that are about to be deleted; no address is in it, nor is it a name that lakeFS makes."""
+_NEVER_PURGED = pa.array([Layout.SPECIAL.value, Layout.UNRECOGNISED.value])
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a run has in quarantine.
+
+    Attributes:
+        since: when the last of it was moved.
+        copies: COPIES.
+    """
+
+    plan: Plan
+    since: datetime
+    copies: pa.Table
+
+    @property
+    def run_id(self) -> str:
+        """The run that moved it."""
+        return self.plan.run_id
+
+    @property
+    def size(self) -> int:
+        """Bytes of all copies."""
+        return pc.sum(self.copies.column("size")).as_py() or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found out of some addresses.
+
+    Attributes:
+        live: those that are referenced.
+        unsure: those of which it could not be found out.
+        as_of: when everything had been asked for.
+    """
+
+    live: frozenset[str]
+    unsure: frozenset[str]
+    as_of: datetime
+
+
+Check = Callable[[Sequence[Moved]], Verdict]
+"""Finds out anew which addresses in quarantine are live. What it raises ends the purge."""
+
+
+class Fate(StrEnum):
+    """What became of a copy."""
+
+    PURGED = "purged"
+    RESTORED = "live again, and brought back"
+    KEPT = "kept"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What became of one copy of `size` bytes; `why` says what is not as it should be."""
+
+    run_id: str
+    address: str
+    size: int
+    fate: Fate
+    why: str | None = None
+
+
+def in_quarantine(store: ObjectStore, run_ids: Sequence[str] = ()) -> Iterator[Moved]:
+    """What runs have in quarantine, the newest run first.
+
+    Args:
+        run_ids: of these runs only; of all where there is none.
+    Raises:
+        CollectionError: a run has no plan, or one that cannot be read.
+    """
+    folders = store.list_level(move.ROOT).prefixes
+    found = (folder.removeprefix(move.ROOT).rstrip("/") for folder in folders)
+    for run_id in sorted(run_id for run_id in found if xids.is_xid(run_id)):
+        if not run_ids or run_id in run_ids:
+            plan = plans.read(store, run_id)
+            yield Moved(plan, _last_receipt(store, plan), _copies(store, plan))
+
+
+def due(moved: Iterable[Moved], now: datetime, after: timedelta) -> tuple[list[Moved], list[Moved]]:
+    """What has been in quarantine for long enough, and what has not."""
+    ready: list[Moved] = []
+    waiting: list[Moved] = []
+    for each in moved:
+        (ready if each.since + after <= now else waiting).append(each)
+    return ready, waiting
+
+
+def purge(
+    store: ObjectStore, moved: Sequence[Moved], check: Check, lock: LockToken, clock: Clock, valid: timedelta
+) -> Iterator[Purged]:
+    """Empties the quarantine of runs, and tells of each copy as it happens. May be repeated after a failure.
+
+    Where something is brought back, the next run is a clean one.
+
+    Args:
+        moved: of runs for which the same counts as live.
+        lock: the repository's, held.
+        valid: for how long a verdict is believed.
+    Raises:
+        LockLost: before a batch, when the lock is no longer held.
+        CollectionError: what is live cannot be found out, or not fast enough.
+    """
+    for each in moved:
+        verify(store, lock)
+        _settle(store, each)
+    left = [each for each in moved if each.copies.num_rows]
+    while left:
+        verdict = check(left)
+        until, rest = verdict.as_of + valid, []
+        for each in left:
+            copies = yield from _emptied(store, each, verdict, lock, clock, until)
+            if copies.num_rows:
+                rest.append(replace(each, copies=copies))
+        if _count(rest) == _count(left):
+            raise CollectionError(
+                "nothing could be purged in the time for which it is known what is live: raise "
+                "collection.recheck_valid_minutes"
+            )
+        left = rest
+
+
+def _emptied(
+    store: ObjectStore, moved: Moved, verdict: Verdict, lock: LockToken, clock: Clock, until: datetime
+) -> Generator[Purged, None, pa.Table]:
+    """Brings back and deletes copies of one run; returns those that are left when the time is over."""
+    live = moved.copies.filter(_among(moved.copies, verdict.live))
+    yield from _brought_back(store, moved.plan, live, lock, clock)
+    for row in moved.copies.filter(_among(moved.copies, verdict.unsure - verdict.live)).to_pylist():
+        why = "it may be staged with the content of a committed object, too many to ask"
+        yield Purged(moved.run_id, row["address"], row["size"], Fate.KEPT, why)
+    copies = moved.copies.filter(pc.invert(_among(moved.copies, verdict.live | verdict.unsure)))
+    for start in range(0, copies.num_rows, store.delete_limit):
+        verify(store, lock)
+        # After the call to the store, which may take its time.
+        if clock.now() >= until:
+            return copies.slice(start)
+        yield from _delete(store, moved.plan, copies.slice(start, store.delete_limit), clock)
+    return copies.slice(copies.num_rows)
+
+
+def _count(moved: Sequence[Moved]) -> int:
+    return sum(each.copies.num_rows for each in moved)
+
+
+def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
+    """The copies of a run (COPIES). What else lies in its folder stays there."""
+    folder = move.key(plan.run_id, "")
+    batches = [pa.table(batch.select(["key", "size", "etag"])) for batch in store.list(folder)]
+    if not batches:
+        return COPIES.empty_table()
+    listed = pa.concat_tables(batches).combine_chunks()
+    keys = listed.column("key").combine_chunks()
+    addresses = pc.utf8_slice_codeunits(keys, len(folder))
+    read = names.read(addresses, plan.slice_window)
+    columns = [addresses, listed["size"], read.slices, read.windows, listed["etag"], keys]
+    copies = pa.table(columns, schema=COPIES).filter(pc.invert(pc.is_in(read.layouts, _NEVER_PURGED)))
+    return copies.sort_by("address")
+
+
+def _last_receipt(store: ObjectStore, plan: Plan) -> datetime:
+    """When the store wrote the last receipt of the run's sweep: copies may be as old as what they were made of."""
+    folder = run_folder.receipts(plan.run_id)
+    later = tuple(folder + begins for begins in (receipts.OF_RESTORE, receipts.OF_PURGE))
+    times = [
+        written
+        for batch in store.list(folder)
+        for key, written in zip(batch.column("key").to_pylist(), batch.column("last_modified").to_pylist(), strict=True)
+        if not key.startswith(later)
+    ]
+    return max(times, default=plan.started_at)
+
+
+def _among(copies: pa.Table, addresses: frozenset[str]) -> pa.ChunkedArray:
+    return pc.is_in(copies.column("address"), pa.array(sorted(addresses), pa.string()))
+
+
+def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToken, clock: Clock) -> Iterator[Purged]:
+    if not live.num_rows:
+        return
+    sizes = dict(zip(live.column("address").to_pylist(), live.column("size").to_pylist(), strict=True))
+    rows = restore.undoable(store, plan.run_id)
+    rows = rows.filter(_among(rows, frozenset(sizes)))
+    # Where a sweep was killed before the receipts of a batch, it had not deleted yet.
+    without = live.filter(pc.invert(pc.is_in(live.column("address"), rows.column("address").combine_chunks())))
+    rows = pa.concat_tables([rows, _receipts(without, Outcome.COPIED, clock.now())])
+    for each in restore.restore(store, plan.run_id, rows, lock, clock):
+        yield _as_purged(plan.run_id, sizes[each.address], each)
+
+
+def _as_purged(run_id: str, size: int, restored: Restored) -> Purged:
+    fate = Fate.FAILED
+    if restored.fate.is_well:
+        fate = Fate.RESTORED if restored.why is None else Fate.KEPT
+    return Purged(run_id, restored.address, size, fate, restored.why)
+
+
+def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
+    """Deletes the copies of a batch, for good."""
+    batch_id = f"{receipts.OF_PURGE}{uuid.uuid4().hex}"
+    begun = move.key(plan.run_id, _BEGUN + batch_id)
+    store.put(begun, tables.encode(_receipts(batch, Outcome.PURGED, clock.now())))
+    said = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
+    if said.keys() != set(batch.column("key").to_pylist()):
+        raise StorageError(
+            f"the store told what became of {len(said)} keys, {batch.num_rows} were to be deleted: purge again"
+        )
+    rows = batch.to_pylist()
+    gone = pa.array([said[row["key"]].result is DeleteResult.ACCEPTED for row in rows], pa.bool_())
+    purged = _receipts(batch.filter(gone), Outcome.PURGED, clock.now())
+    receipts.write(store, plan.run_id, batch_id, purged)
+    _forget(store, [begun])
+    for row in rows:
+        error = said[row["key"]].error
+        fate = Fate.PURGED if said[row["key"]].result is DeleteResult.ACCEPTED else Fate.FAILED
+        yield Purged(plan.run_id, row["address"], row["size"], fate, error)
+
+
+def _settle(store: ObjectStore, moved: Moved) -> None:
+    """Writes the receipts of batches that were broken off, for the copies that are gone."""
+    folder = move.key(moved.run_id, _BEGUN)
+    for key in [key for batch in store.list(folder) for key in batch.column("key").to_pylist()]:
+        begun = tables.decode(RECEIPTS, store.get(key), key, "receipts")
+        left = pc.is_in(begun.column("address"), moved.copies.column("address").combine_chunks())
+        gone = begun.filter(pc.invert(left))
+        if gone.num_rows:
+            # In place of those that are there already.
+            receipts.write(store, moved.run_id, key.removeprefix(folder), gone)
+        _forget(store, [key])
+
+
+def _forget(store: ObjectStore, keys: Sequence[str]) -> None:
+    for outcome in store.delete(keys):
+        if outcome.result is not DeleteResult.ACCEPTED:
+            raise StorageError(f"{outcome.key} could not be deleted: {outcome.error}")
+
+
+def _receipts(copies: pa.Table, outcome: Outcome, now: datetime) -> pa.Table:
+    count = copies.num_rows
+    return receipts.table(copies, [outcome] * count, [None] * count, now)

@@ -1,0 +1,223 @@
+"""Undoing the deletions of a run: its objects come back out of quarantine, or from below their delete markers.
+
+Out of quarantine the store copies an object to its address, where there is none, and the copy there is removed.
+In a bucket that keeps versions delete markers are removed, only those whose version ids are in the run's receipts, and
+only where they are still the newest version. An answer that got lost can leave a marker that no receipt names below one
+that does: its object stays hidden, which is told.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.lock import LockToken, verify
+from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine.move import require_copies
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, ObjectNotFound, StorageError
+from lakefs_gc_assets.storage.interface import NULL_VERSION, CopiesObjects, KeepsVersions, ObjectFacts, ObjectStore
+
+BATCH = 500
+"""Addresses between two looks at the lock; their receipts are stored together."""
+_CALLERS = 16
+_MOVED = frozenset([Outcome.COPIED, Outcome.QUARANTINED])
+
+
+class Fate(StrEnum):
+    """What became of a deleted object."""
+
+    RESTORED = "restored"
+    THERE = "there already"
+    HIDDEN = "still gone"
+    FAILED = "failed"
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the object is there."""
+        return self in (Fate.RESTORED, Fate.THERE)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of one address; `why` says what is not as it should be."""
+
+    address: str
+    fate: Fate
+    why: str | None = None
+
+
+def deleted_by(store: ObjectStore, run_id: str, addresses: Sequence[str] = ()) -> pa.Table:
+    """The receipts (RECEIPTS) of deletions of a run that can be undone, of some addresses or of all.
+
+    Raises CollectionError where there is no such run, where it did not delete one of the addresses, or where nothing of
+    it can come back.
+    """
+    plans.read(store, run_id)
+    gone = undoable(store, run_id)
+    if addresses:
+        unknown = set(addresses).difference(gone.column("address").to_pylist())
+        if unknown:
+            raise CollectionError(f"run {run_id} did not delete {min(unknown)!r}")
+        gone = gone.filter(pc.is_in(gone.column("address"), pa.array(addresses, pa.string())))
+    if not gone.num_rows:
+        raise CollectionError(f"run {run_id} deleted nothing")
+    if gone.column("version_id").null_count == gone.num_rows and not _moved(gone):
+        raise CollectionError(
+            f"what run {run_id} deleted is gone: its receipts name no delete marker and nothing in quarantine. Only a "
+            "bucket that kept versions when the run deleted, or the sweep mode quarantine, can bring objects back"
+        )
+    return gone
+
+
+def undoable(store: ObjectStore, run_id: str) -> pa.Table:
+    """The receipts (RECEIPTS) of what a run deleted, and of copies that an unknown delete may have followed."""
+    rows = receipts.read(store, run_id)
+    gone = rows.filter(pc.is_in(rows.column("outcome"), pa.array(receipts.GONE, pa.string())))
+    copied = rows.filter(pc.equal(rows.column("outcome"), Outcome.COPIED.value))
+    unsure = pc.invert(pc.is_in(copied.column("address"), gone.column("address").combine_chunks()))
+    return pa.concat_tables([gone, copied.filter(unsure)])
+
+
+def _moved(gone: pa.Table) -> bool:
+    """Whether some of these objects have a copy in quarantine."""
+    return not _MOVED.isdisjoint(gone.column("outcome").unique().to_pylist())
+
+
+def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken, clock: Clock) -> Iterator[Restored]:
+    """Brings objects back, and tells of each address as it happens. May be repeated after a failure.
+
+    The next run is a clean one, whatever comes of this.
+
+    Args:
+        deleted: receipts of the run, see `deleted_by`.
+        lock: the repository's, held.
+    Raises:
+        ConfigurationError: the store has no quarantine, or keeps no versions.
+        LockLost: before a batch, when the lock is no longer held.
+    """
+    undo = _undoing(store, run_id, deleted)
+    verify(store, lock)
+    restore_record.write(store, run_id, clock.now())
+    latest_first = deleted.sort_by([("decided_at", "descending")])
+    # In one thread the ids of an address stay in this order.
+    groups = latest_first.group_by("address", use_threads=False)
+    by_address = groups.aggregate([("version_id", "list"), ("outcome", "list"), ("size", "max")])
+    with ThreadPoolExecutor(_CALLERS) as pool:
+        for start in range(0, by_address.num_rows, BATCH):
+            verify(store, lock)
+            found = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
+            there = pa.array([each.address for each in found if each.fate.is_well], pa.string())
+            if len(there):
+                rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), there)), clock.now())
+                receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", rows)
+            yield from found
+
+
+def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Restored]:
+    """What brings one address back."""
+    copying = require_copies(store) if _moved(deleted) else None
+    versions = store if isinstance(store, KeepsVersions) else None
+    if copying is None and versions is None:
+        raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
+
+    def undo(row: dict[str, Any]) -> Restored:
+        if copying is not None and not _MOVED.isdisjoint(row["outcome_list"]):
+            return _from_quarantine(copying, run_id, row)
+        if versions is not None:
+            return _from_versions(versions, row)
+        return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine")
+
+    return undo
+
+
+def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
+    """Copies one object back where there is none, then removes its copy."""
+    address, copy = row["address"], move.key(run_id, row["address"])
+    try:
+        fate = Fate.THERE
+        if _facts(store, address) is None:
+            if _facts(store, copy) is None:
+                return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
+            store.copy_if_absent(copy, address)
+            fate = Fate.RESTORED
+        there, kept = store.head(address), _facts(store, copy)
+        if there.size != row["size_max"]:
+            return Restored(address, Fate.FAILED, _other_size(there.size, row["size_max"]))
+        if kept is not None:
+            # Anything else at the address is not what the copy was made of.
+            if fate is Fate.THERE and not _alike(store, there, kept):
+                return Restored(address, fate, f"it is not known to be the same: the one in quarantine stays, {copy}")
+            (removed,) = store.delete([copy])
+            if removed.error is not None:
+                return Restored(address, Fate.FAILED, f"it is back, but its copy was not removed: {removed.error}")
+    except StorageError as error:
+        return Restored(address, Fate.FAILED, str(error))
+    return Restored(address, fate)
+
+
+def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
+    """Whether two objects of one size are known to have the same content."""
+    if one.etag == other.etag:
+        return True
+    if one.size > digests.LARGEST_READ:
+        return False
+    found = digests.content_digest(store, one.key), digests.content_digest(store, other.key)
+    return found[0] is not None and found[0] == found[1]
+
+
+def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
+    """Removes the markers of one address, the latest first, and looks what is there then."""
+    address, version_ids = row["address"], row["version_id_list"]
+    try:
+        named = [version_id for version_id in version_ids if version_id not in (None, NULL_VERSION)]
+        removed = [store.remove_delete_marker(address, version_id) for version_id in named]
+        there = _facts(store, address)
+    except StorageError as error:
+        return Restored(address, Fate.FAILED, str(error))
+    if there is None:
+        return Restored(address, Fate.HIDDEN, _why_hidden(version_ids, removed))
+    if there.size != row["size_max"]:
+        return Restored(address, Fate.FAILED, _other_size(there.size, row["size_max"]))
+    return Restored(address, Fate.RESTORED if any(removed) else Fate.THERE)
+
+
+def _other_size(there: int, deleted: int) -> str:
+    return f"there is an object of {there:,} bytes, {deleted:,} were deleted"
+
+
+def _facts(store: ObjectStore, key: str) -> ObjectFacts | None:
+    try:
+        return store.head(key)
+    except ObjectNotFound:
+        return None
+
+
+def _why_hidden(version_ids: Sequence[str | None], removed: Sequence[bool]) -> str:
+    if any(removed):
+        return "below the delete marker of the run is another one that its receipts do not name, or nothing"
+    if removed:
+        return "the delete marker of the run is not the newest version"
+    if NULL_VERSION in version_ids:
+        return "versioning was suspended: the delete marker of the run has no id of its own"
+    return "the bucket kept no version of it"
+
+
+def _as_restored(rows: pa.Table, now: datetime) -> pa.Table:
+    """Receipts of the same deletions that say that they were undone."""
+    values = {"outcome": [Outcome.RESTORED.value] * rows.num_rows, "decided_at": [now] * rows.num_rows}
+    for name, column in values.items():
+        field = RECEIPTS.field(name)
+        rows = rows.set_column(RECEIPTS.get_field_index(name), field, pa.array(column, field.type))
+    return rows

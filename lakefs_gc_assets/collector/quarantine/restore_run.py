@@ -1,0 +1,45 @@
+"""Restoring what a run deleted: what the command line and the job of the UI do."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector import explain
+from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
+from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import locked
+
+
+def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:
+    """Address and bytes of what `restore` would restore.
+
+    Args:
+        addresses: relative to the storage namespace or in full; empty for all that the run deleted.
+    Raises:
+        CollectionError.
+    """
+    deleted = _deleted(repository, run_id, addresses)
+    found = deleted.group_by("address").aggregate([("size", "max")]).rename_columns(["address", "size"])
+    return found.sort_by("address")
+
+
+def restore(
+    repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: Callable[[str], None]
+) -> Iterator[Restored]:
+    """Restores what a run deleted, under the lock, as somebody iterates; tells of each address as it happens.
+
+    Args:
+        addresses: as for `plan_restore`.
+        owner: who holds the lock.
+    Raises:
+        CollectionError.
+    """
+    with locked(repository, f"restore {run_id}", owner, warn) as lock:
+        deleted = _deleted(repository, run_id, addresses)
+        yield from quarantine_restore.restore(repository.store, run_id, deleted, lock.token, repository.clock)
+
+
+def _deleted(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:
+    keys = [explain.relative(repository, address) for address in addresses]
+    return quarantine_restore.deleted_by(repository.store, run_id, keys)

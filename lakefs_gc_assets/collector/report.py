@@ -1,0 +1,177 @@
+"""The report of a run: what it looked at, what it found, what it deleted, and whether it can be relied on.
+
+Written for every run, failed ones too. Times UTC, sizes bytes, durations seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 1
+
+
+class Ending(StrEnum):
+    """How a run ended. Reports hold these texts: one may be added, none changed or taken away."""
+
+    NOTHING_TO_DELETE = "nothing to delete"
+    MARKED = "marked, nothing deleted"
+    KEPT_LIVE = "all candidates kept as live at the recheck"
+    DELETED = "deleted"
+    PARTLY_DELETED = "some deletions failed"
+    NONE_DELETED = "every deletion failed"
+    QUARANTINED = "moved to quarantine"
+    PARTLY_QUARANTINED = "some could not be moved to quarantine"
+    NONE_QUARANTINED = "none could be moved to quarantine"
+    DELETED_AND_QUARANTINED = "some deleted, the others moved to quarantine"
+    FAILED = "failed"
+
+
+_MOVED = (Ending.QUARANTINED, Ending.PARTLY_QUARANTINED, Ending.NONE_QUARANTINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one run did.
+
+    Attributes:
+        started_at: run start time.
+        last_read_slice: the newest slice that was listed; empty where none was.
+        success: every step ended, and every deletion was accepted or none was asked for; failures that earlier runs had
+            noted as undeletable do not count.
+        why_clean: why a run that was asked to be optimized was a clean one.
+        predecessor: the run that an optimized run built on.
+        carry: what a later run can build on; None where it cannot.
+        no_carry: why it cannot, for a run that came to its end.
+        counts: objects and addresses by what they were found to be.
+        object_bytes: sizes by the same names.
+        kept: unreferenced objects that stay, by reason.
+    """
+
+    run_id: str
+    attempt: str
+    repository: str
+    storage_namespace: str
+    flow: str
+    previous_run: str | None
+    dry_run: bool
+    success: bool
+    ending: Ending
+    started_at: datetime
+    ended_at: datetime
+    cutoff: datetime
+    windows: tuple[str, ...]
+    last_read_slice: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
+    object_bytes: dict[str, int] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)
+    commit_source: str = ""
+    server_run_ids: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+    why_clean: str | None = None
+    predecessor: str | None = None
+    carry: Carry | None = None
+    no_carry: str | None = None
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def moved(self) -> bool:
+        """Whether candidates went to quarantine, or were to."""
+        return self.ending in _MOVED or bool(self.counts.get("quarantined"))
+
+    @property
+    def only_undeletable(self) -> bool:
+        """Whether the run came to its end, and all that failed is noted as undeletable: another would do no better."""
+        failures = self.counts.get("failed", 0)
+        return self.ending is not Ending.FAILED and 0 < failures == self.counts.get("undeletable")
+
+    @property
+    def did(self) -> str:
+        """What became of the candidates, in figures."""
+        deleted, moved = self.counts["deleted"], self.counts.get("quarantined", 0)
+        told = [f"{moved:,} moved to quarantine"] if self.moved else []
+        return ", ".join([*told, *([f"{deleted:,} deleted"] if deleted or not told else [])])
+
+    def to_json(self) -> bytes:
+        """The report as it is stored."""
+        return records.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes, file: str) -> "Report":
+        """Reads a stored report. Raises CorruptFile."""
+        return records.decode(cls, FORMAT_VERSION, data, file)
+
+
+def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> Ending:
+    """How a run ended that came to its end.
+
+    A sweep may have been resumed in the other mode, so what it did is told by the outcomes.
+
+    Args:
+        sweep: whether candidates were to be deleted; otherwise it was a dry run.
+        quarantine: whether the sweep was to move them to quarantine; matters only where it neither moved nor deleted.
+        outcomes: how many candidates had each outcome; those that are not named had none.
+    """
+    if not any(outcomes.values()):
+        return Ending.NOTHING_TO_DELETE
+    if not sweep:
+        return Ending.MARKED
+    deleted, moved, failures = (
+        outcomes.get(outcome, 0) for outcome in (Outcome.ACCEPTED, Outcome.QUARANTINED, Outcome.FAILED)
+    )
+    if not deleted and not moved:
+        if not failures:
+            return Ending.KEPT_LIVE
+        return Ending.NONE_QUARANTINED if quarantine else Ending.NONE_DELETED
+    if failures:
+        return Ending.PARTLY_DELETED if deleted else Ending.PARTLY_QUARANTINED
+    if deleted and moved:
+        return Ending.DELETED_AND_QUARANTINED
+    return Ending.DELETED if deleted else Ending.QUARANTINED
+
+
+def failed(plan: Plan, now: datetime, error: str) -> Report:
+    """The report of a run that a step ended with an error."""
+    return Report(
+        run_id=plan.run_id,
+        attempt=plan.attempt,
+        repository=plan.repository,
+        storage_namespace=plan.storage_namespace,
+        flow=plan.flow.value,
+        previous_run=plan.previous_run,
+        dry_run=not plan.sweep,
+        success=False,
+        ending=Ending.FAILED,
+        started_at=plan.started_at,
+        ended_at=now,
+        cutoff=plan.cutoff,
+        windows=plan.windows,
+        error=error,
+        why_clean=plan.why_clean,
+        predecessor=plan.predecessor,
+    )
+
+
+def write(store: ObjectStore, report: Report) -> None:
+    """Stores the report, in place of one of an earlier attempt."""
+    store.put(run_folder.report(report.run_id), report.to_json())
+
+
+def read(store: ObjectStore, run_id: str) -> Report | None:
+    """The stored report of a run; None while there is none. Raises CorruptFile."""
+    key = run_folder.report(run_id)
+    try:
+        found = Report.from_json(store.get(key), key)
+    except ObjectNotFound:
+        return None
+    if found.run_id != run_id:
+        raise CorruptFile(key, "report", f"it is the report of run {found.run_id}")
+    return found

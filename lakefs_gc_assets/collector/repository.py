@@ -1,0 +1,50 @@
+"""One repository, opened: what the steps of a collection work with."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.errors import ReadOnlyRepository
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+
+@dataclass(frozen=True)
+class OpenRepository:
+    """A repository's facts, its server, its store and the clock.
+
+    Attributes:
+        opener: opens the same store again in another process.
+        others: repositories whose references into this one's namespace count as well.
+    """
+
+    facts: Repository
+    namespace: Namespace
+    api: LakeFSApi
+    store: ObjectStore
+    opener: StoreOpener
+    settings: CollectionSettings
+    clock: Clock
+    others: tuple["OpenRepository", ...] = ()
+
+    @property
+    def skew(self) -> timedelta:
+        """The margin below every clock."""
+        return timedelta(minutes=self.settings.clock_skew_minutes)
+
+    @property
+    def min_age(self) -> timedelta:
+        """The minimum age that the settings ask for."""
+        return timedelta(hours=self.settings.min_age_hours)
+
+
+def require_writable(facts: Repository) -> None:
+    """Raises ReadOnlyRepository where lakeFS would refuse to prepare a collection."""
+    if facts.read_only:
+        raise ReadOnlyRepository(
+            f"repository {facts.id} is read-only: lakeFS refuses to prepare a collection of it, and nothing in it can "
+            "become garbage"
+        )

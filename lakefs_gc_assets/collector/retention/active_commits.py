@@ -1,0 +1,222 @@
+"""The definition of retention: which commits keep their objects, by the complete graph of commits.
+
+From each branch head, and from a hypothetical child of each dangling commit that has its date, the whole main ancestry
+is walked: wherever a commit is young by the rule of that walk, its main parent is active, because it was head inside
+the window or when the window opened. Heads are active whatever their age. Young is strict: a commit of exactly seven
+days is not young by seven days. A commit on several walks goes by the longest rule, so one pass over all commits,
+children before parents, computes what all the walks would.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.retention.main_ancestry import count_kept, spread
+from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules, Rule
+from lakefs_gc_assets.errors import LakeFSError
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
+
+Flags = npt.NDArray[np.bool_]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Commits with their main parents, heads and loose ends; commits are positions among the columns.
+
+    Attributes:
+        main_parents: -1 for a commit without parents.
+        heads: by branch.
+        branches_at: branches of each head.
+        leaves: commits that are nobody's main parent and no head (dangling), in order of their ids.
+    """
+
+    commits: CommitColumns
+    main_parents: Integers
+    heads: dict[str, int]
+    branches_at: dict[int, tuple[str, ...]]
+    leaves: Integers
+
+    @classmethod
+    def of(cls, commits: CommitColumns, branches: Mapping[str, str]) -> "Graph":
+        """Makes the graph. Raises LakeFSError where a head or a main parent is not among the commits."""
+        heads = commits.positions(pa.array(branches.values(), pa.string()))
+        branches_at: dict[int, tuple[str, ...]] = {}
+        for branch, at in zip(branches, heads.tolist(), strict=True):
+            if at < 0:
+                raise LakeFSError(f"commit {branches[branch]}, head of branch {branch}, is not among the commits")
+            branches_at[at] = (*branches_at.get(at, ()), branch)
+        parents = _main_parents(commits)
+        inner = np.zeros(len(commits), np.bool_)
+        inner[parents[parents >= 0]] = True
+        inner[heads] = True
+        return cls(
+            commits,
+            parents,
+            dict(zip(branches, heads.tolist(), strict=True)),
+            branches_at,
+            _by_id(commits, np.flatnonzero(~inner)),
+        )
+
+    def starting_points(self) -> list[tuple[int, bool]]:
+        """Where walks begin, in order of commit ids: each once, and whether it is a branch head."""
+        points = _by_id(self.commits, np.array([*self.branches_at, *self.leaves], np.int64))
+        return [(at, at in self.branches_at) for at in points.tolist()]
+
+
+def _main_parents(commits: CommitColumns) -> Integers:
+    """Positions of first parents; of commits of version 0, of last ones."""
+    offsets = commits.parent_offsets
+    chosen = np.where(commits.versions == 0, offsets[1:] - 1, offsets[:-1])
+    has_parents = np.diff(offsets) > 0
+    named = commits.parents.take(pa.array(chosen[has_parents]))
+    found = np.full(len(commits), -1, np.int64)
+    found[has_parents] = commits.positions(named)
+    lost = np.flatnonzero(has_parents & (found < 0))
+    if len(lost):
+        raise LakeFSError(
+            f"the graph is incomplete: commit {commits.ids[int(lost[0])]} has a main parent that is not among the "
+            f"commits ({len(lost)} such commits)"
+        )
+    return found
+
+
+def _by_id(commits: CommitColumns, positions: Integers) -> Integers:
+    order: Integers = pc.sort_indices(commits.ids.take(pa.array(positions, pa.int64()))).to_numpy().astype(np.int64)
+    ordered: Integers = positions[order]
+    return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """What the definition keeps, and by which walk.
+
+    Attributes:
+        flags: for each commit whether it is active.
+        kept_by: for each active commit that is no head: the young commit whose main parent it is; itself for a dangling
+            one; -1 otherwise.
+        walks: for each commit the longest walk through it: a position in `walk_names`.
+        walk_names: branch of each walk, None for dangling commits.
+    """
+
+    graph: Graph
+    rules: EffectiveRules
+    now: datetime
+    flags: Flags
+    kept_by: Integers
+    walks: Integers
+    walk_names: tuple[str | None, ...]
+
+    def rule(self, at: int) -> tuple[str | None, Rule]:
+        """The walk that keeps an active commit that is no head: its branch, None for dangling commits, and the rule."""
+        branch = self.walk_names[self.walks[self.kept_by[at]]]
+        return branch, self.rules.default if branch is None else self.rules.branches[branch]
+
+    def why(self, at: int) -> str:
+        """Why an active commit is active, in words."""
+        if at in self.graph.branches_at:
+            return f"head of {', '.join(self.graph.branches_at[at])}"
+        by = int(self.kept_by[at])
+        branch, rule = self.rule(at)
+        age = in_words(self.now - date(self.graph.commits, by))
+        if by == at:
+            return f"dangling, made {age}: {rule}"
+        where = "a dangling line" if branch is None else f"branch {branch}"
+        return f"was replaced on {where} by {self.graph.commits.ids[by]}, made {age}: {rule}"
+
+
+def active_commits(graph: Graph, rules: EffectiveRules, now: datetime) -> Active:
+    """The active commits at a moment.
+
+    Args:
+        rules: one for each branch of the graph.
+        now: aware; where clocks differ, the earliest one keeps most.
+    Raises:
+        LakeFSError: parents go in a circle.
+    """
+    longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
+    names: list[str | None] = [None, *graph.heads]
+    longest[graph.leaves], walks[graph.leaves] = _seconds(rules.default), 0
+    for walk, (branch, head) in enumerate(graph.heads.items(), 1):
+        retention = _seconds(rules.branches[branch])
+        if retention > longest[head]:
+            longest[head], walks[head] = retention, walk
+    kept_by = _walked(graph, longest, walks, now)
+    flags = kept_by >= 0
+    flags[list(graph.heads.values())] = True
+    return Active(graph, rules, now, flags, kept_by, walks, tuple(names))
+
+
+def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime) -> Integers:
+    """Walks from everywhere at once; gives for each commit that is kept the young one it is kept by, else -1.
+
+    `longest` and `walks` hold the walks that begin at each commit, and in the end the longest that goes through it.
+    """
+    if spread(graph.main_parents, longest, walks) != len(graph.commits):
+        raise LakeFSError("the graph of commits is broken: main parents go in a circle. Nothing may be collected")
+    young = _after(graph.commits, now, longest) & (longest >= 0)
+    kept_by = np.full(len(graph.commits), -1, np.int64)
+    replaced = np.flatnonzero(young & (graph.main_parents >= 0))
+    kept_by[graph.main_parents[replaced]] = replaced
+    loose = graph.leaves[young[graph.leaves]]
+    kept_by[loose] = loose
+    return kept_by
+
+
+def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
+    """How many commits the walks of dangling ones keep, were there no branch."""
+    longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
+    longest[graph.leaves] = _seconds(rules.default)
+    return int((_walked(graph, longest, walks, now) >= 0).sum())
+
+
+def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
+    """How many commits the walk of each branch keeps, were there no other."""
+    second, nano = _moment(now)
+    commits = graph.commits
+    return {
+        branch: count_kept(
+            graph.main_parents, commits.seconds, commits.nanos, head, second - _seconds(rules.branches[branch]), nano
+        )
+        for branch, head in graph.heads.items()
+    }
+
+
+def date(commits: CommitColumns, at: int) -> datetime:
+    """When a commit says that it was made, as far as a datetime can say it."""
+    seconds = min(max(int(commits.seconds[at]), -(2**35)), 2**37)
+    return _EPOCH + timedelta(seconds=seconds, microseconds=int(commits.nanos[at]) // 1000)
+
+
+def in_words(age: timedelta) -> str:
+    """How long ago something was, as a person says it."""
+    if age < timedelta():
+        return "in the future"
+    if age < timedelta(days=2):
+        return f"{age / timedelta(hours=1):.1f} hours ago"
+    return f"{age / timedelta(days=1):.1f} days ago"
+
+
+def _after(commits: CommitColumns, now: datetime, longest: Integers) -> Flags:
+    """Whether each commit was made strictly less than `longest` seconds before a moment."""
+    second, nano = _moment(now)
+    threshold = second - longest
+    later: Any = (commits.seconds > threshold) | ((commits.seconds == threshold) & (commits.nanos > nano))
+    return later  # type: ignore[no-any-return]
+
+
+def _seconds(rule: Rule) -> int:
+    return rule.retention // _SECOND
+
+
+def _moment(now: datetime) -> tuple[int, int]:
+    since = now - _EPOCH
+    second = since // _SECOND
+    return second, (since - second * _SECOND) // timedelta(microseconds=1) * 1000

@@ -1,0 +1,388 @@
+"""What is live where retention applies: the active commits by our own definition, tags, pins, and the server's list.
+
+Retention needs the complete graph of commits, so a refs dump; where the server refuses one, nothing but a repository
+without rules can be collected. The server's list is united with our own set: it can lack commits that must stay, and it
+may know commits made after the dump.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
+from lakefs_gc_assets.collector.retention import policy_file, retention_rules
+from lakefs_gc_assets.collector.retention.active_commits import Active, Flags, Graph, active_commits, date
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LakeFSError, NotFound, NotSupported
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RetentionRules
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_LINES = 20
+_NO_RULES = "the repository has no retention rules, so every commit stays"
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What retention is computed from.
+
+    Attributes:
+        rules: the server's; None where it has none.
+        listed: the server's own list; None where it has no rules to make one by.
+    """
+
+    dump: Dump
+    rules: RetentionRules | None
+    policy: Policy
+    listed: ServerCommits | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which commits stay, and why; commits are positions in the dump.
+
+    Attributes:
+        active: by the definition; None where every commit stays.
+        tags, pins: commits that stay for these besides.
+        listed: commits that stay because the server's list has them.
+        late: commits of the server's list that the dump lacks, with their metaranges, empty for none.
+        flags: for each commit of the dump whether it stays.
+    """
+
+    graph: Graph
+    active: Active | None
+    tags: dict[int, tuple[str, ...]]
+    pins: frozenset[int]
+    listed: Integers
+    late: dict[str, str]
+    flags: Flags
+
+    def why(self, at: int) -> tuple[str, ...]:
+        """Every reason for a commit to stay; none for an expired one."""
+        if self.active is None:
+            return (_NO_RULES,)
+        reasons = [self.active.why(at)] if self.active.flags[at] else []
+        reasons += [f"tag {tag}" for tag in self.tags.get(at, ())]
+        if at in self.pins:
+            reasons.append("pinned by the policy")
+        if not reasons and self.flags[at]:
+            reasons.append("in the server's own list, by its clock and its rules at that moment")
+        return tuple(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A commit that either the definition or the server's list keeps alone, by the server's rules."""
+
+    commit_id: str
+    kept_by: Literal["definition", "server"]
+    why: str
+
+    def __str__(self) -> str:
+        return f"commit {self.commit_id} stays by the {self.kept_by} alone: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class StaleBranch:
+    """A branch whose head is older than the policy calls fresh: it holds on to whatever that head has."""
+
+    branch: str
+    head_made_at: datetime
+
+    def __str__(self) -> str:
+        return f"branch {self.branch} is stale: its head was made at {self.head_made_at:%F %T}Z"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDefinition:
+    """What a run by retention rules keeps, and what it may take.
+
+    Attributes:
+        live: the commits that stay, as a clean run knows all of them.
+        expired_metaranges: metaranges that only expired commits have.
+        rules_digest: names the rules, the policy included; another digest is another definition of what is live.
+        counts: commits by what became of them.
+        differences: between the definition and the server's list.
+        warnings: lines to be shown before anything else.
+        guards: why no sweep may rely on this; a dry run shows them as warnings.
+    """
+
+    live: LiveCommits
+    expired_metaranges: tuple[str, ...]
+    rules_digest: str
+    counts: dict[str, int]
+    differences: tuple[Difference, ...] = ()
+    warnings: tuple[str, ...] = ()
+    guards: tuple[GuardTripped, ...] = ()
+    stale: tuple[StaleBranch, ...] = ()
+
+
+def live_definition(
+    api: LakeFSApi,
+    store: ObjectStore,
+    namespace: Namespace,
+    settings: CollectionSettings,
+    clock: Clock,
+    now: datetime,
+    prepared_until: datetime,
+    note: Callable[[str], None] = lambda message: None,
+    shown: Collection[str] = (),
+) -> LiveDefinition:
+    """Reads refs, rules, policy and the server's list anew, and computes what stays.
+
+    Args:
+        now: the moment that ages count back from; of several clocks the earliest, which keeps most.
+        prepared_until: end of the last preparation of uncommitted data; the dump starts a set time later.
+        note: is told what is worth a line in the log: warnings first, then differences.
+        shown: commits that stay as well: the heads there were before uncommitted data was prepared. What is staged
+            again out of one of them after that, on a branch that is then set back, is seen nowhere else.
+    Raises:
+        ConfigurationError: the policy file or a rule of the server cannot be meant.
+        LakeFSError: there are rules and no refs dump, or the server fails.
+        CorruptFile: a file cannot be read.
+    """
+    policy = policy_of(settings)
+    try:
+        readings = read(api, store, namespace, settings, clock, prepared_until, note, policy)
+    except (AccessDenied, NotFound, NotSupported) as refusal:
+        rules = api.retention_rules()
+        if rules is not None or policy.replace:
+            raise LakeFSError(
+                f"retention needs the graph of all commits, which only a refs dump gives: {refusal}"
+            ) from refusal
+        note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
+        live = commits.every_metadata_file(api, store, clock)
+        return LiveDefinition(live, (), retention_rules.digest(None, policy), {}, warnings=(_NO_RULES,))
+    found = _with_shown(api, retention(api, readings, settings, now), shown)
+    definition = define(readings, found, settings, now)
+    for line in _noted(definition):
+        note(line)
+    return definition
+
+
+def policy_of(settings: CollectionSettings) -> Policy:
+    """The policy that the settings name; the default one where they name none. Raises ConfigurationError."""
+    return policy_file.load(Path(settings.retention_policy)) if settings.retention_policy else Policy()
+
+
+def read(
+    api: LakeFSApi,
+    store: ObjectStore,
+    namespace: Namespace,
+    settings: CollectionSettings,
+    clock: Clock,
+    prepared_until: datetime,
+    note: Callable[[str], None],
+    policy: Policy,
+) -> Readings:
+    """Reads what retention is computed from; rules and the server's list after the dump, so that they are newer.
+
+    Raises:
+        AccessDenied, NotFound, NotSupported: the server refuses to dump.
+    """
+    dump = commits.complete_dump(api, store, settings, clock, prepared_until, note)
+    try:
+        rules = api.retention_rules()
+        if rules is not None:
+            retention_rules.require_sane(rules)
+        listed = None if rules is None else server_commits(api, store, namespace, settings, clock, note)
+    except (AccessDenied, NotFound, NotSupported) as refusal:
+        raise LakeFSError(f"the retention rules cannot be applied: {refusal}") from refusal
+    return Readings(dump, rules, policy, listed)
+
+
+def retention(api: LakeFSApi, readings: Readings, settings: CollectionSettings, now: datetime) -> Retention:
+    """Computes which commits stay.
+
+    Raises:
+        ConfigurationError: a rule of the server cannot be meant.
+        LakeFSError: the graph is not whole.
+        CorruptFile: the server's list contradicts the dump.
+    """
+    dump, policy = readings.dump, readings.policy
+    graph = Graph.of(dump.commits, dump.branches)
+    rules = retention_rules.effective(readings.rules, policy, dump.branches)
+    if rules is None:
+        nothing = np.empty(0, np.int64)
+        return Retention(graph, None, {}, frozenset(), nothing, {}, np.ones(len(graph.commits), np.bool_))
+    active = active_commits(graph, rules, now)
+    tags = _by_commit(dump.commits, dump.tags) if policy.keep_tags else {}
+    pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
+    pinned = frozenset(pins[pins >= 0].tolist())
+    listed, late = _listed(api, dump.commits, readings.listed, settings)
+    if policy.replace:
+        listed = listed[:0]
+    flags = active.flags.copy()
+    flags[[*tags, *pinned]] = True
+    flags[listed] = True
+    return Retention(graph, active, tags, pinned, listed, late, flags)
+
+
+def _with_shown(api: LakeFSApi, found: Retention, shown: Collection[str]) -> Retention:
+    at = found.graph.commits.positions(pa.array(shown, pa.string()))
+    flags = found.flags.copy()
+    flags[at[at >= 0]] = True
+    unknown = [commit_id for commit_id, place in zip(shown, at.tolist(), strict=True) if place < 0]
+    late = {commit_id: api.commit(commit_id).metarange_id for commit_id in unknown}
+    return replace(found, flags=flags, late={**found.late, **late})
+
+
+def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tuple[str, ...]]:
+    found: dict[int, tuple[str, ...]] = {}
+    at = columns.positions(pa.array(tags.values(), pa.string())).tolist()
+    for tag, position in zip(tags, at, strict=True):
+        found[position] = (*found.get(position, ()), tag)
+    return found
+
+
+def _listed(
+    api: LakeFSApi, columns: CommitColumns, listed: ServerCommits | None, settings: CollectionSettings
+) -> tuple[Integers, dict[str, str]]:
+    """Positions of the server's commits, and those that the dump lacks with their metaranges."""
+    if listed is None:
+        return np.empty(0, np.int64), {}
+    at = columns.positions(listed.ids)
+    known = at >= 0
+    if listed.metarange_ids is not None:
+        own = columns.metarange_ids.take(pa.array(at[known]))
+        stated = listed.metarange_ids.filter(pa.array(known))
+        if pc.any(pc.not_equal(own, stated)).as_py():
+            raise CorruptFile(listed.file, "metarange", "a commit has another metarange here than in the refs dump")
+    unknown = np.flatnonzero(~known)
+    ids = listed.ids.take(pa.array(unknown)).to_pylist()
+    if listed.metarange_ids is not None:
+        return at[known], dict(zip(ids, listed.metarange_ids.take(pa.array(unknown)).to_pylist(), strict=True))
+    if len(ids) > settings.dump_fetch_limit:
+        raise LakeFSError(
+            f"the server keeps {len(ids)} commits that the refs dump lacks, more than {settings.dump_fetch_limit}. "
+            "Collect again, or raise collection.dump_fetch_limit"
+        )
+    return at[known], {commit_id: api.commit(commit_id).metarange_id for commit_id in ids}
+
+
+def define(readings: Readings, found: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
+    """What the commits that stay make live, and what is to be said about it."""
+    dump, policy = readings.dump, readings.policy
+    live = dump.live(found.flags)
+    if found.late:
+        late = set(found.late.values()) - {""}
+        together = tuple(sorted({*live.metarange_ids, *late}))
+        live = replace(live, metarange_ids=together, commits=live.commits + len(found.late))
+    expired = commits.distinct(dump.commits.metarange_ids.filter(pa.array(~found.flags)))
+    kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
+    differences = _differences(readings, found, now)
+    return LiveDefinition(
+        live=live,
+        expired_metaranges=tuple(expired.filter(pc.invert(kept_too)).to_pylist()),
+        rules_digest=retention_rules.digest(readings.rules, policy),
+        counts={
+            "commits_known": len(dump.commits) + len(found.late),
+            "commits_active": int(found.flags.sum() if found.active is None else found.active.flags.sum()),
+            "commits_tagged": len(found.tags),
+            "commits_pinned": len(found.pins),
+            "commits_expired": int((~found.flags).sum()),
+            "commits_by_definition_alone": sum(each.kept_by == "definition" for each in differences),
+            "commits_by_server_alone": sum(each.kept_by == "server" for each in differences),
+        },
+        differences=differences,
+        warnings=tuple(_warnings(readings, found)),
+        guards=tuple(_guards(readings, settings)),
+        stale=stale_branches(found.graph, policy.stale_after, now),
+    )
+
+
+def _differences(readings: Readings, found: Retention, now: datetime) -> tuple[Difference, ...]:
+    """Where the definition by the server's rules, without policy and tags, and the server's list differ.
+
+    Where a policy replaces those rules only what the dump lacks is of interest.
+    """
+    late = [Difference(commit_id, "server", "the refs dump lacks it: it is newer") for commit_id in found.late]
+    if readings.listed is None or readings.rules is None or readings.policy.replace:
+        return tuple(late)
+    graph = found.graph
+    rules = retention_rules.effective(readings.rules, Policy(), readings.dump.branches)
+    assert rules is not None
+    ours = active_commits(graph, rules, now)
+    theirs = np.zeros(len(graph.commits), np.bool_)
+    at = graph.commits.positions(readings.listed.ids)
+    theirs[at[at >= 0]] = True
+    ids = graph.commits.ids
+    alone = [
+        Difference(ids[at].as_py(), "definition", ours.why(at)) for at in np.flatnonzero(ours.flags & ~theirs).tolist()
+    ]
+    alone += [
+        Difference(ids[at].as_py(), "server", "expired by the definition and this run's clock")
+        for at in np.flatnonzero(theirs & ~ours.flags).tolist()
+    ]
+    return tuple(alone + late)
+
+
+def _warnings(readings: Readings, found: Retention) -> list[str]:
+    if found.active is None:
+        named = bool(readings.policy.rules or readings.policy.default is not None)
+        advice = "; the policy could only keep more. `replace: true` would make it count alone" if named else ""
+        return [_NO_RULES + advice]
+    lines = list(retention_rules.headless(found.active.rules))
+    unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
+    return lines + [f"{name}: there is no such branch" for name in unknown]
+
+
+def _guards(readings: Readings, settings: CollectionSettings) -> list[GuardTripped]:
+    unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
+    guards = []
+    if unknown and not settings.allow_rules_of_unknown_branches:
+        guards.append(
+            GuardTripped(
+                "rules of unknown branches",
+                f"{'; '.join(unknown)}: there is no such branch, so the default counts where this rule was meant",
+                "Correct the rules, or set collection.allow_rules_of_unknown_branches where the branch is gone",
+            )
+        )
+    pins = readings.dump.commits.positions(pa.array(readings.policy.pinned, pa.string()))
+    lost = [commit_id for commit_id, at in zip(readings.policy.pinned, pins.tolist(), strict=True) if at < 0]
+    if lost:
+        guards.append(
+            GuardTripped(
+                "pinned commits",
+                f"the repository has no commit {', '.join(lost)}",
+                "Correct the ids in the policy, or remove them",
+            )
+        )
+    return guards
+
+
+def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:
+    """Branches whose head is older, the oldest first; none where no age is given."""
+    if stale_after is None:
+        return ()
+    made = [StaleBranch(branch, date(graph.commits, head)) for branch, head in graph.heads.items()]
+    stale = [each for each in made if each.head_made_at < now - stale_after]
+    return tuple(sorted(stale, key=lambda each: (each.head_made_at, each.branch)))
+
+
+def _noted(definition: LiveDefinition) -> list[str]:
+    lines = [f"WARNING: {warning}" for warning in definition.warnings]
+    lines += [str(difference) for difference in definition.differences[:_LINES]]
+    if len(definition.differences) > _LINES:
+        lines.append(f"… and {len(definition.differences) - _LINES} more commits that one of them keeps alone")
+    lines += [str(each) for each in definition.stale[:_LINES]]
+    if len(definition.stale) > _LINES:
+        lines.append(f"… and {len(definition.stale) - _LINES} more stale branches")
+    if definition.counts:
+        counts = definition.counts
+        lines.append(
+            f"retention: of {counts['commits_known']:,} commits {definition.live.commits:,} stay, "
+            f"{counts['commits_expired']:,} are expired"
+        )
+    return lines

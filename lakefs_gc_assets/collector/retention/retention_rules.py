@@ -1,0 +1,115 @@
+"""Which rule of retention applies to which branch: the server's rules, and a policy of our own on top of them.
+
+Nothing is a rule by accident: without rules on the server everything is kept, whatever a policy says, unless it says
+that it replaces them.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakefs_gc_assets.collector.retention.policy import LONGEST_RETENTION, Policy, in_units
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
+
+_DAY = timedelta(days=1)
+_CORRECT = "Correct the rules (`lakefs-gc policy set`, or `lakectl gc set-config`)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """For how long a replaced head stays; `source` says who asks for it."""
+
+    retention: timedelta
+    source: str
+
+    def __str__(self) -> str:
+        return f"{in_units(self.retention)} by {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveRules:
+    """The rule of each branch that exists, and the one of dangling commits."""
+
+    default: Rule
+    branches: dict[str, Rule]
+
+
+def require_sane(server: RetentionRules) -> None:
+    """Raises ConfigurationError where a number of days cannot be meant."""
+    for name, days in (("default_retention_days", server.default_days), *server.branches.items()):
+        what = name if name == "default_retention_days" else f"the rule of branch {name}"
+        if days < 0:
+            raise ConfigurationError(f"the repository's retention rules: {what} is negative ({days} days). {_CORRECT}")
+        if days > LONGEST_RETENTION // _DAY:
+            raise ConfigurationError(
+                f"the repository's retention rules: {what} is {days} days, more than the "
+                f"{LONGEST_RETENTION // _DAY:,} that can be meant. {_CORRECT}"
+            )
+
+
+def effective(server: RetentionRules | None, policy: Policy, branches: Iterable[str]) -> EffectiveRules | None:
+    """The rules that apply; None where everything is kept.
+
+    Args:
+        server: None where the repository has no rules.
+        branches: every branch there is.
+    Raises:
+        ConfigurationError: a rule of the server cannot be meant.
+    """
+    if server is not None:
+        require_sane(server)
+    if policy.replace:
+        default = policy.default
+        if default is None:
+            raise ConfigurationError("a policy that replaces the server's rules needs a default")
+        base = Rule(default, "the policy's default")
+        return EffectiveRules(base, {branch: _of_policy(policy, branch) or base for branch in branches})
+    if server is None:
+        return None
+    base = Rule(server.default_days * _DAY, "the server's default")
+    own = {branch: Rule(days * _DAY, f"the server's rule of {branch}") for branch, days in server.branches.items()}
+    return EffectiveRules(
+        _longer(base, None if policy.default is None else Rule(policy.default, "the policy's default")),
+        {branch: _longer(own.get(branch, base), _of_policy(policy, branch)) for branch in branches},
+    )
+
+
+def unknown_branches(server: RetentionRules | None, policy: Policy, branches: Iterable[str]) -> tuple[str, ...]:
+    """Rules for branches that do not exist: perhaps gone, perhaps misspelt."""
+    known = set(branches)
+    found = [f"the server's rule of {branch}" for branch in (server.branches if server else ()) if branch not in known]
+    found += [f"the policy's rule of {name}, line {line}" for name, line in policy.exact_names() if name not in known]
+    return tuple(found)
+
+
+def headless(rules: EffectiveRules) -> Iterator[str]:
+    """What is to be said aloud of rules that keep nothing but heads."""
+    branches = [branch for branch, rule in rules.branches.items() if not rule.retention]
+    if branches:
+        named = ", ".join(sorted(branches)[:10]) + (" …" if len(branches) > 10 else "")
+        yield (
+            f"RETENTION OF ZERO: {len(branches)} of {len(rules.branches)} branches keep their head and nothing of what "
+            f"it replaced ({named})"
+        )
+    if not rules.default.retention:
+        yield f"RETENTION OF ZERO: dangling commits keep nothing ({rules.default.source})"
+
+
+def digest(server: RetentionRules | None, policy: Policy) -> str:
+    """Names the rules: two runs with the same digest applied the same ones."""
+    stated = None if server is None else [server.default_days, sorted(server.branches.items())]
+    return hashlib.sha256(json.dumps([stated, policy.stated()]).encode()).hexdigest()
+
+
+def _of_policy(policy: Policy, branch: str) -> Rule | None:
+    found = policy.rule_of(branch)
+    if found is not None:
+        return Rule(found.retention, f"the policy's rule {found.pattern}, line {found.line}")
+    return None if policy.default is None else Rule(policy.default, "the policy's default")
+
+
+def _longer(first: Rule, second: Rule | None) -> Rule:
+    return second if second is not None and second.retention > first.retention else first

@@ -1,0 +1,1 @@
+"""What the collector itself keeps in the store, and in which formats."""

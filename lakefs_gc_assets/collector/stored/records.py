@@ -1,0 +1,113 @@
+"""Plans and reports as JSON in the store, read back only as they were written.
+
+What was changed by accident must end a run and not steer it: every value has the type that the record declares (the
+text "false" would count as true), and the entry `sha256` is the digest of all others. Times are ISO 8601 in UTC with
+microseconds.
+"""
+
+import hashlib
+import json
+from dataclasses import fields, is_dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from lakefs_gc_assets.errors import CorruptFile
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Kind = TypeVar("Kind", bound="DataclassInstance")
+_DIGEST = "sha256"
+VERSION_CHECK = "format version"
+"""The check of CorruptFile that a record of another version of the program fails."""
+
+
+def encode(record: "DataclassInstance") -> bytes:
+    """A dataclass of plain values, `format_version` among them, as JSON.
+
+    Raises ValueError for times without a zone and for numbers that are not finite.
+    """
+    return sealed(entries(record))
+
+
+def entries(record: "DataclassInstance") -> dict[str, Any]:
+    """What a dataclass holds, by name: unlike `asdict`, nothing below it is copied."""
+    return {name: getattr(record, name) for name in _names(type(record))}
+
+
+@cache
+def _names(kind: "type[DataclassInstance]") -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """JSON of plain values, times and dataclasses of them, with the digest of its other entries among them."""
+    plain = json.loads(json.dumps(content, default=_plain))
+    return json.dumps(plain | {_DIGEST: _digest(plain)}, indent=2, sort_keys=True).encode()
+
+
+def require_sealed(content: dict[str, Any]) -> None:
+    """Raises ValueError where the digest in a JSON object is not that of its other entries."""
+    if content.get(_DIGEST) != _digest(content):
+        raise ValueError(f"it was changed after it was written: {_DIGEST} is not the digest of its other entries")
+
+
+def _digest(content: dict[str, Any]) -> str:
+    others = {name: value for name, value in content.items() if name != _DIGEST}
+    return hashlib.sha256(json.dumps(others, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kind:
+    """The reverse. Raises CorruptFile where an entry is missing, unknown, of another type or another than written."""
+    what = kind.__name__.lower()
+    try:
+        content = json.loads(data)
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        stated = content.get("format_version")
+        if stated != format_version:
+            raise CorruptFile(file, VERSION_CHECK, f"{stated}, this program reads {format_version}")
+        if differing := content.keys() ^ {_DIGEST, *_names(kind)}:
+            raise ValueError(f"entries are missing or unknown: {', '.join(sorted(differing))}")
+        record = _reader(kind).validate_json(data, strict=True)
+        require_sealed(content)
+        times = {name: value for name in content if isinstance(value := getattr(record, name, None), datetime)}
+        in_utc: Kind = replace(record, **{name: _in_utc(moment) for name, moment in times.items()})
+        return in_utc
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise CorruptFile(file, what, f"cannot be read: {'; '.join(problems)}") from None
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise CorruptFile(file, what, f"cannot be read: {error}") from None
+
+
+@cache
+def _reader(kind: type[Kind]) -> TypeAdapter[Kind]:
+    return TypeAdapter(kind)
+
+
+def _plain(value: object) -> str | dict[str, Any]:
+    if isinstance(value, datetime):
+        return write_time(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return entries(value)
+    raise TypeError(f"cannot be written: {type(value).__name__}")
+
+
+def _in_utc(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"time without a zone: {moment}")
+    return moment.astimezone(UTC)
+
+
+def write_time(moment: datetime) -> str:
+    """ISO 8601 in UTC with microseconds. Raises ValueError for a time without a zone."""
+    return _in_utc(moment).isoformat(timespec="microseconds")
+
+
+def read_time(text: str) -> datetime:
+    """The reverse; raises ValueError for a time without a zone."""
+    return _in_utc(datetime.fromisoformat(text))

@@ -1,0 +1,105 @@
+"""Deleting: in bulk, under the lock, with a receipt for every address.
+
+A batch is the unit: the lock is checked right before it, its receipts are stored right after. At most the one batch
+that is under way when the lock is lost is not fenced.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.lock import LockToken, verify
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.validity import Countdown
+from lakefs_gc_assets.errors import CollectionError, StorageError
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+
+_NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Deletes candidates of one run, whose lock is held.
+
+    Attributes:
+        valid_until: no batch begins at or after this moment by `clock`; None for no limit. It holds only where `clock`
+            is also the one that the moment was told by: elsewhere, give a countdown.
+        attempt: the attempt of the run, for its receipts.
+        countdown: no batch begins when it is over; None for no limit. Begun in the process that deletes.
+    """
+
+    store: ObjectStore
+    run_id: str
+    lock: LockToken
+    clock: Clock
+    valid_until: datetime | None = None
+    attempt: str | None = None
+    countdown: Countdown | None = None
+
+    def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
+        """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
+
+        Candidates that are left when the time is over have none.
+
+        Raises LockLost before a batch when the lock is no longer this run's, and CollectionError for a name that must
+        never be deleted.
+        """
+        for start in range(0, candidates.num_rows, self.batch_size):
+            verify(self.store, self.lock)
+            # After the call to the store, which may take its time.
+            if self.is_over():
+                return
+            yield self._batch(candidates.slice(start, self.batch_size))
+
+    @property
+    def batch_size(self) -> int:
+        """How many candidates a batch has."""
+        return self.store.delete_limit
+
+    def is_over(self) -> bool:
+        """Whether the time of the recheck is over."""
+        if self.countdown is not None and self.countdown.is_over():
+            return True
+        return self.valid_until is not None and self.clock.now() >= self.valid_until
+
+    def _batch(self, batch: pa.Table) -> pa.Table:
+        for address in batch.column("address").to_pylist():
+            if layout.parse(address).layout in _NEVER_DELETED:
+                raise CollectionError(f"{address!r} is among the candidates, but is no name that lakeFS gives to data")
+        return self.decide(batch)
+
+    def decide(self, batch: pa.Table) -> pa.Table:
+        """Deletes a batch; returns its receipts, which are stored."""
+        rows = self.delete_batch(batch, Outcome.ACCEPTED)
+        receipts.write(self.store, self.run_id, uuid.uuid4().hex, rows)
+        return rows
+
+    def delete_batch(self, batch: pa.Table, accepted: Outcome) -> pa.Table:
+        """Asks the store to delete a batch; returns receipts that are yet to be stored.
+
+        Args:
+            accepted: the outcome of what the store deleted.
+        """
+        addresses = batch.column("address").to_pylist()
+        said = {outcome.key: outcome for outcome in self.store.delete(addresses)}
+        if said.keys() != set(addresses):
+            raise StorageError(
+                f"the store told what became of {len(said)} keys, {len(addresses)} were to be deleted: what it did "
+                "cannot be reported. List the candidates to see which are gone"
+            )
+        outcomes = [said[address] for address in addresses]
+        return receipts.table(
+            batch,
+            [accepted if outcome.result is DeleteResult.ACCEPTED else Outcome.FAILED for outcome in outcomes],
+            [outcome.error for outcome in outcomes],
+            self.clock.now(),
+            self.attempt,
+            [outcome.version_id for outcome in outcomes],
+        )

@@ -1,0 +1,185 @@
+"""What a sweep does pass by pass: it goes on by the receipts, rechecks, deletes for as long as that is valid."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CandidateFigures, DeletedFigures
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.lock import LockToken
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.reporting import Amounts, quarantines
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import approval, receipts, undeletable
+from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.undeletable import Failures, Verdict
+from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+_NAMED = ("address", "size", "slice", "slice_window")
+"""What a receipt takes over from a candidate."""
+
+
+def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
+    """Whether these very candidates of a dry run are to be deleted after all; keeps the approval that is given now."""
+    store, plan = step.repository.store, step.plan
+    if step.repository.settings.approve_run == plan.run_id:
+        digest, now = candidates.manifest.digest, step.repository.clock.now()
+        approval.write(store, Approval(plan.run_id, plan.attempt, digest, now))
+        step.log(f"the candidates of run {plan.run_id} are approved: they are deleted after a recheck")
+    found = approval.read(store, plan.run_id)
+    return found is not None and found.candidates_digest == candidates.manifest.digest
+
+
+def decide_dry(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[FrameFile, ...]:
+    """Stores the candidates of a dry run (RECEIPTS)."""
+    return step.write(DELETED_REPORT, _decide(step, candidates.rows(step.engine), Outcome.DRY_RUN))
+
+
+def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: StoredFrame[CandidateFigures]) -> None:
+    """Raises CollectionError where the report lacks candidates."""
+    lost = candidates.count - outcomes.count
+    if lost > 0:
+        raise CollectionError(
+            f"it is not known what became of {lost:,} of {candidates.count:,} candidates. Materialize deleted_report "
+            "again: it goes on by the receipts"
+        )
+
+
+def wait_for_recheck(step: Step[R], listed_at: datetime) -> None:
+    """Waits until the listing is as old as a recheck asks for."""
+    clock = step.repository.clock
+    wait = listed_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds) - clock.now()
+    if wait > timedelta():
+        step.log(f"waiting {wait.total_seconds():.0f} s before the recheck")
+        clock.sleep(wait.total_seconds())
+
+
+def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R, int, tuple[FrameFile, ...]]:
+    """The candidates that no earlier try of this sweep has deleted, how many, and the files of what it had deleted.
+
+    What an attempt that was broken off deleted is part of the report, though nothing be left to delete.
+    """
+    engine, rows = step.engine, candidates.rows(step.engine)
+    earlier = receipts.read(step.repository.store, step.plan.run_id)
+    if not earlier.num_rows:
+        return rows, candidates.count, ()
+    done = _first_of_each(earlier.filter(pc.is_in(earlier.column("outcome"), value_set=pa.array(receipts.GONE))))
+    written = step.write(DELETED_REPORT, engine.table(done))
+    remaining = engine.without_exactly(rows, engine.table(done.select(["address"])), done.num_rows)
+    left = engine.count(remaining)
+    step.log(f"resumed after {earlier.num_rows:,} receipts; {left:,} of {candidates.count:,} candidates are left")
+    return remaining, left, written
+
+
+def _first_of_each(found: pa.Table) -> pa.Table:
+    """One receipt for each address."""
+    numbered = found.append_column("row", pa.array(range(found.num_rows), pa.int64()))
+    first = numbered.group_by("address").aggregate([("row", "min")]).column("row_min")
+    return found.take(first.combine_chunks().sort())
+
+
+def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFigures]:
+    """Rechecks what is live, deletes for as long as that is valid, and stores what became of each object (RECEIPTS).
+
+    Args:
+        left: how many candidates remain.
+    Raises:
+        CollectionError: nothing could be deleted in the time for which a recheck is valid.
+    """
+    engine, repository = step.engine, step.repository
+    # Whatever becomes live while the recheck asks was not asked for.
+    span = timedelta(minutes=repository.settings.recheck_valid_minutes)
+    valid = Validity.begin(repository.store, step.plan.run_id, span)
+    again = engine.among_exactly(find_live_again(step), remaining, left)
+    with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
+        kept = _decide(step, engine.among_exactly(remaining, live, left), Outcome.KEPT_LIVE)
+        gone = engine.select(engine.without_exactly(remaining, live, left), *_NAMED)
+        deleted = engine.map_batches(gone, _deleter(step, valid), RECEIPTS)
+        written = step.write(DELETED_REPORT, engine.union(deleted, kept))
+    outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
+    if not outcomes.count:
+        raise CollectionError(
+            "nothing could be deleted in the time for which a recheck is valid: raise collection.recheck_valid_minutes"
+        )
+    return outcomes
+
+
+def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Amounts) -> Verdict:
+    """Says what failed deletions mean, and keeps the list of objects that cannot be deleted."""
+    engine, store = step.engine, step.repository.store
+    known = undeletable.read(store)
+    failed, rows = amounts.objects[Outcome.FAILED], outcomes.rows(engine, "address", "outcome", "error")
+    failures: list[tuple[str, str | None]] = []
+    if failed:
+        found = engine.collect(engine.where_among(rows, "outcome", (Outcome.FAILED.value,)), undeletable.LIMIT + 1)
+        failures = [(row["address"], row["error"]) for row in found.to_pylist()]
+    settled: set[str] = set()
+    if known:
+        listed = engine.table(pa.table({"address": pa.array([each.address for each in known], pa.string())}))
+        decided = engine.collect(engine.among_exactly(rows, listed, len(known))).to_pylist()
+        settled = {row["address"] for row in decided if row["outcome"] != Outcome.FAILED}
+    gone = amounts.objects[Outcome.ACCEPTED] + amounts.objects[Outcome.QUARANTINED]
+    verdict = undeletable.judge(known, Failures(failures, failed, gone), settled, step.repository.clock.now())
+    if verdict.undeletable != known:
+        undeletable.write(store, verdict.undeletable)
+    return verdict
+
+
+def leave_out(step: Step[R], remaining: R, outcomes: StoredFrame[DeletedFigures]) -> R:
+    """The candidates about which nothing is decided yet."""
+    return step.engine.without_exactly(remaining, outcomes.rows(step.engine, "address"), outcomes.count)
+
+
+def _decide(step: Step[R], rows: R, outcome: Outcome) -> R:
+    """Receipts (RECEIPTS) of rows that are not deleted."""
+    decide = partial(_receipts, outcome, step.repository.clock.now(), step.plan.attempt)
+    return step.engine.map_batches(step.engine.select(rows, *_NAMED), decide, RECEIPTS)
+
+
+def _receipts(
+    outcome: Outcome, now: datetime, attempt: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows, count = pa.Table.from_batches([batch]), batch.num_rows
+        yield from receipts.table(rows, [outcome] * count, [None] * count, now, attempt).to_batches()
+
+
+def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]]:
+    kind = Quarantine if quarantines(step) else Sweep
+    repository, plan = step.repository, step.plan
+    return partial(
+        _delete, kind, repository.opener, plan.run_id, step.lock.token, repository.clock, valid, plan.attempt
+    )
+
+
+def _delete(
+    kind: type[Sweep],
+    opener: StoreOpener,
+    run_id: str,
+    lock: LockToken,
+    clock: Clock,
+    valid: Validity,
+    attempt: str,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Deletes the rows of a task; yields their receipts."""
+    store = opener.open()
+    sweep: Sweep | None = None
+    for batch in batches:
+        # Right before the first batch, however late this task begins.
+        if sweep is None:
+            sweep = kind(store, run_id, lock, clock, attempt=attempt, countdown=valid.countdown(store, run_id, clock))
+        for rows in sweep.delete(pa.Table.from_batches([batch])):
+            yield from rows.to_batches()

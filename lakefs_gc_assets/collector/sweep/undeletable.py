@@ -1,0 +1,147 @@
+"""Objects that cannot be deleted: a lock or a missing permission on single keys, which no repetition overcomes.
+
+The first run that fails at such an object is no success, so that somebody looks. It is written down beside the lock,
+and later runs, which try again, do not count it as their failure. Everything else that fails stays a failure.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 1
+KEY = f"{run_folder.ROOT}undeletable.json"
+LIMIT = 1000
+"""So many are single objects; where more fail, credentials or a policy are to be mended, and no run is a success."""
+_LASTING = re.compile(
+    r"\b(AccessDenied|AllAccessDisabled|ObjectLocked"  # S3
+    r"|403 forbidden|retentionPolicyNotMet|objectUnderActiveHold"  # Google Cloud Storage
+    r"|AuthorizationFailure|AuthorizationPermissionMismatch|BlobImmutableDueToPolicy|LeaseIdMissing"  # Azure
+    r"|Operation not permitted|Permission denied)\b"  # a local folder
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Undeletable:
+    """An object that cannot be deleted.
+
+    Attributes:
+        error: what the store said last.
+        since: when a run failed at it first, UTC.
+    """
+
+    address: str
+    error: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Undeletables:
+    """The stored list."""
+
+    entries: tuple[Undeletable, ...]
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What a sweep failed at.
+
+    Attributes:
+        rows: address and error of each failure; LIMIT and one more are enough.
+        count: how many there are of them.
+        gone: how many candidates were deleted, or moved to quarantine.
+    """
+
+    rows: Sequence[tuple[str, str | None]]
+    count: int
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What failures mean.
+
+    Attributes:
+        undeletable: the list from now on.
+        failing: those on it that the sweep failed at.
+        new: how many of these were not on it before.
+        success: whether nothing failed but what was on the list before.
+    """
+
+    undeletable: tuple[Undeletable, ...]
+    failing: tuple[Undeletable, ...]
+    new: int
+    success: bool
+
+    @property
+    def warning(self) -> str | None:
+        """What a person is told; None where nothing on the list failed."""
+        if not self.failing:
+            return None
+        oldest = min(self.failing, key=lambda entry: entry.since)
+        objects = "1 object" if len(self.failing) == 1 else f"{len(self.failing):,} objects"
+        return (
+            f"{objects} cannot be deleted, such as {oldest.address} since {oldest.since:%F} ({oldest.error}): lift its "
+            "lock or grant the permission; each sweep tries again"
+        )
+
+
+def is_lasting(error: str | None) -> bool:
+    """Whether a failure to delete lasts until somebody lifts a lock or grants a permission, by its error's code."""
+    return error is not None and _LASTING.search(error) is not None
+
+
+def judge(known: Sequence[Undeletable], failures: Failures, settled: Collection[str], now: datetime) -> Verdict:
+    """What the failures of a sweep mean that came to its end.
+
+    New ones are noted only where the same sweep deleted something: otherwise its credentials may be at fault.
+
+    Args:
+        known: the list as it was.
+        settled: addresses on the list that the sweep decided about otherwise; they leave it.
+        now: UTC.
+    """
+    entries = {entry.address: entry for entry in known if entry.address not in settled}
+    if failures.count > LIMIT:
+        return Verdict(tuple(entries.values()), (), 0, False)
+    lasting = {address: error for address, error in failures.rows if error is not None and is_lasting(error)}
+    new = [address for address in lasting if address not in entries]
+    if not failures.gone or len(entries) + len(new) > LIMIT:
+        new = []
+    for address, error in lasting.items():
+        if address in entries:
+            entries[address] = replace(entries[address], error=error)
+        elif new:
+            entries[address] = Undeletable(address, error, now)
+    failing = tuple(entries[address] for address in lasting if address in entries)
+    return Verdict(tuple(entries.values()), failing, len(new), not new and len(failing) == failures.count)
+
+
+def read(store: ObjectStore) -> tuple[Undeletable, ...]:
+    """The list; nothing where there is none. One that cannot be read is forgotten, and its objects fail anew.
+
+    Raises StorageError where the store cannot be asked.
+    """
+    try:
+        return records.decode(_Undeletables, FORMAT_VERSION, store.get(KEY), KEY).entries
+    except (ObjectNotFound, CorruptFile):
+        return ()
+
+
+def write(store: ObjectStore, entries: Sequence[Undeletable]) -> None:
+    """Stores the list in place of the one before; the repository's lock is held. None is made where it is empty."""
+    if entries or _is_there(store):
+        store.put(KEY, records.encode(_Undeletables(tuple(entries))))
+
+
+def _is_there(store: ObjectStore) -> bool:
+    try:
+        store.head(KEY)
+    except ObjectNotFound:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What is stored: which parts of a namespace a run lists, and how."""

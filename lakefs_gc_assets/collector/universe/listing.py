@@ -1,0 +1,98 @@
+"""The listing of a namespace, stored as it comes: the tasks that list write the files of the frame themselves.
+
+So a task can leave off where a part turns out to be large, as one slice with half of all objects would be: what is left
+is cut into pieces, which are dealt out anew. A repository without large parts is listed in one round.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
+from lakefs_gc_assets.collector.frame.kinds import STORE_DF
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.records import entries
+from lakefs_gc_assets.collector.universe import inventoried, pieces
+from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
+from lakefs_gc_assets.collector.work import gather, spread
+from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile
+
+_ROWS = 65_536
+"""Rows that are written together: stores list fewer at a time."""
+_ANSWER = pa.schema([pa.field("file", pa.string()), pa.field("rest", pa.string())])
+"""What a task answers, as JSON: a file that it wrote, or what it left of a part."""
+
+
+def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
+    """Writes the objects of a listing as files of `store_df`, from the store or the inventory that the plan names.
+
+    An inventory may still show what earlier runs deleted; that is left out.
+    """
+    inventory = inventoried.of(step.repository, step.plan)
+    if inventory is None:
+        return list_parts(step, listing.parts)
+    step.log(f"reading {len(inventory.files)} files of the inventory of {inventory.created_at:%F %T}Z")
+    read = partial(_read_inventory, inventory, listing, step.plan.slice_window)
+    tasks = step.tasks(step.repository.settings.listing_partitions)
+    objects = step.engine.read(spread(inventory.files, tasks), read, LISTED)
+    there = step.engine.without_exactly(objects, deleted_before(step, since=step.plan.cutoff))
+    return step.write(STORE_DF, there)
+
+
+def list_parts(step: Step[R], parts: Sequence[Part], large: int = LARGE_PART) -> tuple[FrameFile, ...]:
+    """Lists parts to their ends, and writes their objects as files of `store_df`.
+
+    Args:
+        large: after so many objects of one part a task leaves the rest of it to others.
+    """
+    tasks = step.tasks(step.repository.settings.listing_partitions)
+    work = partial(_list_as_task, step.repository.opener, step.plan, large)
+    files: list[FrameFile] = []
+    while parts:
+        groups = [[group] for group in spread(parts, tasks)]
+        answers = step.engine.collect(step.engine.read(groups, work, _ANSWER)).to_pylist()
+        files += (FrameFile(**json.loads(row["file"])) for row in answers if row["file"])
+        left = [_rest(row["rest"]) for row in answers if row["rest"]]
+        parts = [piece for rest in left for piece in pieces.cut(rest)]
+    return tuple(files)
+
+
+def _list_as_task(opener: StoreOpener, plan: Plan, large: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    store = opener.open()
+    writer = FileWriter(store, run_folder.frame(plan.run_id, STORE_DF.name), LISTED)
+    left: list[Rest] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            rest = yield from universe_parts.list_part(store, part, plan.slice_window, large)
+            left.extend([rest] if rest else [])
+
+    for batch in gather(rows(), _ROWS):
+        writer.write(in_windows(batch, plan.windows))
+    answers = [{"file": json.dumps(entries(file)), "rest": None} for file in writer.close()]
+    answers += [{"file": None, "rest": json.dumps(asdict(rest))} for rest in left]
+    if answers:
+        yield pa.RecordBatch.from_pylist(answers, schema=_ANSWER)
+
+
+def _rest(text: str) -> Rest:
+    content = json.loads(text)
+    return Rest(**{**content, "part": Part(**content["part"])})
+
+
+def _read_inventory(
+    inventory: Inventory, listing: Listing, window_size: WindowSize, file: InventoryFile
+) -> Iterator[pa.RecordBatch]:
+    yield from universe_parts.list_inventory_file(inventory, file, listing, window_size)

@@ -1,0 +1,138 @@
+"""The job that makes a run on EMR Serverless instead of in a process of Dagster's.
+
+EMR's own Spark does the work; frames, report and receipts lie in the repository's store as always, so that the lineage
+shows them afterwards.
+"""
+
+from typing import Any
+
+import boto3
+import dagster as dg
+from dagster_aws.pipes import PipesEMRServerlessClient, PipesS3MessageReader
+from pydantic import Field
+
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.io_manager import metadata
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName, Loaded
+
+_OP = "run_on_emr_serverless"
+_ENVIRONMENT = "spark.emr-serverless.driverEnv."
+
+
+class Asking(dg.Config):
+    """What kind of run to make."""
+
+    flow: FlowName = Field(default="clean", description="As in the job open_run.")
+    sweep: bool | None = Field(
+        default=None, description="Whether candidates are deleted; left out, what collection.sweep says."
+    )
+
+
+def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
+    """One op, which starts a job run of EMR Serverless, waits for its end, and shows its frames as materialized."""
+    settings = loaded.configuration.emr_serverless
+
+    @dg.op(
+        name=names.of(_OP),
+        description="Starts a job run, hands on its log, and materializes the five assets when it has ended.",
+        required_resource_keys={names.of("collector")},
+        pool=names.pool,
+    )
+    def run_on_emr_serverless(context: dg.OpExecutionContext, config: Asking) -> None:
+        collector: Collector = names.resource(context.resources, "collector")
+        messages = boto3.client("s3", region_name=settings.region or None)
+        client = PipesEMRServerlessClient(
+            client=boto3.client("emr-serverless", region_name=settings.region or None),
+            message_reader=PipesS3MessageReader(interval=1, bucket=settings.message_bucket, client=messages),
+            poll_interval=settings.poll_seconds,
+        )
+        ended = client.run(
+            context=context,
+            start_job_run_params=start_parameters(settings, loaded),
+            extras=extras(loaded, config),
+        )
+        told = ended.get_custom_messages()
+        with readable():
+            if not told:
+                raise CollectionError("the job on EMR Serverless ended without a word: see its log")
+            report = _shown(context, names, collector.open(), told[-1]["run_id"])
+            context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
+            if not report.success:
+                raise CollectionError(f"run {report.run_id} failed: {report.error}")
+
+    @dg.job(
+        name=names.of("collect_on_emr_serverless"),
+        description=f"Makes one run of {names.repository} on EMR Serverless, application {settings.application_id}.",
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository},
+    )
+    def collect_on_emr_serverless() -> None:
+        run_on_emr_serverless()
+
+    return collect_on_emr_serverless
+
+
+def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[str, Any]:
+    """The request that starts a job run; it names secrets of AWS Secrets Manager and holds none."""
+    properties = {_ENVIRONMENT + variable: f"EMR.secret@{name}" for variable, name in settings.environment.items()}
+    return {
+        "applicationId": settings.application_id,
+        "executionRoleArn": settings.execution_role_arn,
+        "name": f"lakefs-gc {loaded.configuration.label}",
+        "jobDriver": {
+            "sparkSubmit": {
+                "entryPoint": settings.entry_point,
+                "sparkSubmitParameters": " ".join(
+                    f"--conf {name}={value}" for name, value in loaded.configuration.spark.config.items()
+                ),
+            }
+        },
+        "configurationOverrides": {
+            "applicationConfiguration": [{"classification": "spark-defaults", "properties": properties}]
+        },
+    }
+
+
+def extras(loaded: Loaded, config: Asking) -> dict[str, Any]:
+    """What the job on EMR is told through Pipes: the configuration without secrets, and what to do."""
+    # The session's properties are the job run's own, given when it is started.
+    spark = {"master": "", "remote": "", "config": {}}
+    content = loaded.configuration.model_dump(mode="json")
+    return {
+        "configuration": content | {"spark": content["spark"] | spark},
+        "secret_variables": [[*secret, variable] for secret, variable in loaded.secret_variables.items()],
+        "flow": config.flow,
+        "sweep": config.sweep,
+    }
+
+
+def _shown(context: dg.OpExecutionContext, names: Names, repository: OpenRepository, run_id: str) -> Report:
+    """Adds the run's partitions, and materializes each frame that it left; returns its report."""
+    plan = plans.read(repository.store, run_id)
+    names.partitions.add(context.instance, run_id, plan.windows)
+    for name in STEPS:
+        try:
+            frame = StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[name])
+        except OrderViolation:
+            break
+        key = names.asset(name)
+        for window in plan.windows:
+            context.log_event(
+                dg.AssetMaterialization(
+                    key, partition=f"{run_id}|{window}", metadata=metadata(frame, prefix=key.path[:-1])
+                )
+            )
+    report = reports.read(repository.store, run_id)
+    if report is None:
+        raise CollectionError(f"run {run_id} left no report")
+    return report

@@ -1,0 +1,37 @@
+"""What runs on EMR Serverless: one run from its beginning to its end, told to Dagster through Pipes.
+
+The job `collect_on_emr_serverless` starts it, with everything that it needs but secrets in Pipes' own context. The
+Spark session is the one that EMR made.
+"""
+
+import boto3
+from dagster_pipes import PipesContext, PipesS3MessageWriter, open_dagster_pipes
+
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import Configuration, Loaded
+
+
+def main() -> None:
+    """Makes the run that Pipes' context asks for. Raises CollectionError where it fails."""
+    with open_dagster_pipes(message_writer=PipesS3MessageWriter(client=boto3.client("s3"))) as pipes:
+        _run(pipes)
+
+
+def _run(pipes: PipesContext) -> None:
+    asked = pipes.extras
+    variables = {(section, name): variable for section, name, variable in asked["secret_variables"]}
+    loaded = Loaded(Configuration.model_validate(asked["configuration"]), variables)
+    with running.instance() as home:
+        succeeded, run_id, error = running.execute(
+            loaded, asked["sweep"], pipes.log.info, SystemClock(), home, Flow(asked["flow"])
+        )
+    pipes.report_custom_message({"run_id": run_id})
+    if not succeeded:
+        raise error or CollectionError(f"run {run_id} failed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Run ids by slice windows: the two dimensions in which every asset of the graph is partitioned.
+
+Both are dynamic. A cell is one window of one run; one Dagster run covers all windows of one run id.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.errors import OrderViolation
+
+RANGE_START_TAG = "dagster/asset_partition_range_start"
+RANGE_END_TAG = "dagster/asset_partition_range_end"
+REPOSITORY_TAG = "lakefs/repository"
+FLOW_TAG = "lakefs/flow"
+WHY_CLEAN_TAG = "lakefs/why_clean"
+FOLLOWED_TAG = "lakefs/followed_run_id"
+_CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class RunPartitions:
+    """The partitions of one repository's assets."""
+
+    repository: str
+
+    @property
+    def run_ids(self) -> dg.DynamicPartitionsDefinition:
+        """One key for each collection."""
+        return dg.DynamicPartitionsDefinition(name=f"gc_runs_{self.repository}")
+
+    @property
+    def windows(self) -> dg.DynamicPartitionsDefinition:
+        """One key for each slice window, `legacy` first, then in the order in which they were found."""
+        return dg.DynamicPartitionsDefinition(name=f"gc_slice_windows_{self.repository}")
+
+    @property
+    def definition(self) -> dg.MultiPartitionsDefinition:
+        """Cells are written `<run_id>|<window>`."""
+        return dg.MultiPartitionsDefinition({"run_id": self.run_ids, "slice": self.windows})
+
+    def add(self, instance: dg.DagsterInstance, run_id: str, windows: Sequence[str]) -> tuple[str, ...]:
+        """Adds a run and the windows that are new; returns the shortest stretch of all windows that has the given ones.
+
+        Windows keep the order in which they were first added, and a Dagster run covers a stretch of them.
+        """
+        name = self.windows.name or ""
+        known = instance.get_dynamic_partitions(name)
+        new = [window for window in windows if window not in known]
+        for start in range(0, len(new), _CHUNK):
+            instance.add_dynamic_partitions(name, new[start : start + _CHUNK])
+        instance.add_dynamic_partitions(self.run_ids.name or "", [run_id])
+        ordered = tuple(instance.get_dynamic_partitions(name))
+        places = [ordered.index(window) for window in windows]
+        return ordered[min(places) : max(places) + 1]
+
+    def tags(self, run_id: str, windows: Sequence[str], flow: str) -> dict[str, str]:
+        """Tags that make one Dagster run cover the windows from the first to the last."""
+        return {
+            RANGE_START_TAG: f"{run_id}|{windows[0]}",
+            RANGE_END_TAG: f"{run_id}|{windows[-1]}",
+            REPOSITORY_TAG: self.repository,
+            FLOW_TAG: flow,
+        }
+
+
+def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The one run id and the windows that a Dagster run covers.
+
+    Raises OrderViolation for none (a range whose end was added before its start) and for more than one run id.
+    """
+    cells = [key.keys_by_dimension for key in partition_keys if isinstance(key, dg.MultiPartitionKey)]
+    run_ids = {cell["run_id"] for cell in cells}
+    if not cells:
+        raise OrderViolation(
+            "the selection covers no partition: choose a range from an older to a newer window, or use the job open_run"
+        )
+    if len(run_ids) > 1:
+        raise OrderViolation(
+            f"the selection covers {len(run_ids)} run ids, and one Dagster run collects one: choose a single run_id"
+        )
+    return run_ids.pop(), tuple(dict.fromkeys(cell["slice"] for cell in cells))
+
+
+def asked_flow(run: dg.DagsterRun) -> Flow:
+    """The flow that a Dagster run asks for by its tag, without one a clean run. Raises OrderViolation for another."""
+    asked = run.tags.get(FLOW_TAG, Flow.CLEAN.value)
+    if asked not in tuple(Flow):
+        raise OrderViolation(f"the tag {FLOW_TAG} is {asked!r}, and the flows are {', '.join(Flow)}")
+    return Flow(asked)
+
+
+def chosen(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
+    """Those of the assets that a Dagster run makes: a selection or a re-execution makes some, without one all."""
+    selection = {key.path[-1] for key in run.asset_selection or ()}
+    steps = {asset_of(step) for step in run.step_keys_to_execute or ()}
+    for name in assets:
+        if (not selection or name in selection) and (not steps or name in steps):
+            yield name
+
+
+def asset_of(step_key: str) -> str:
+    """The asset that a step makes, by its name without the prefix of its key; of a check's step, just another name."""
+    return step_key.rpartition("__")[-1]

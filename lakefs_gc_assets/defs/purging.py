@@ -1,0 +1,136 @@
+"""Purging the quarantine: what the command line and the job of the UI do."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from lakefs_gc_assets.collector import cutoff
+from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, Moved, Purged
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.step import Step, locked
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.spark.errors import from_worker
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PurgePlan:
+    """What is in quarantine.
+
+    Attributes:
+        due: what has been there for long enough, the newest run first.
+        waiting: what has not.
+        after: how long is long enough.
+    """
+
+    due: tuple[Moved, ...]
+    waiting: tuple[Moved, ...]
+    after: timedelta
+
+    def due_at(self, moved: Moved) -> datetime:
+        """When it may go."""
+        return moved.since + self.after
+
+
+def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> PurgePlan:
+    """What `purge` would look at.
+
+    Args:
+        run_id: a run whose quarantine alone is meant; None for all.
+        lock: held, just written: its time in the store is one of the clocks that must agree.
+    Raises:
+        CollectionError.
+    """
+    now = repository.clock.now()
+    if lock is not None:
+        clocks = Clocks.read(now, repository.api.server_clocks, lock.store_clock)
+        cutoff.require_agreement(clocks, repository.skew)
+        now = clocks.earliest
+    after = timedelta(days=repository.settings.quarantine_days)
+    due, waiting = quarantine_purge.due(
+        quarantine_purge.in_quarantine(repository.store, [run_id] if run_id else []), now, after
+    )
+    if run_id and not due and not waiting:
+        raise CollectionError(f"run {run_id} has nothing in quarantine")
+    return PurgePlan(tuple(due), tuple(waiting), after)
+
+
+def purge(collector: Collector, run_id: str | None, owner: str, note: Note, warn: Note) -> Iterator[Purged]:
+    """Purges what has been in quarantine for long enough, under the lock, as somebody iterates; tells of each copy.
+
+    What is live by then is brought back. Nothing goes where it cannot be found out what is live.
+
+    Args:
+        run_id: as for `plan_purge`.
+        owner: who holds the lock.
+    Raises:
+        CollectionError.
+    """
+    repository = collector.open()
+
+    def check(plan: Plan, lock: Lock) -> Check:
+        step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
+        return LiveCheck(step, from_worker)
+
+    yield from purge_by(repository, run_id, owner, check, warn)
+
+
+def purge_by(
+    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: Note
+) -> Iterator[Purged]:
+    """Purges what has been in quarantine for long enough, by any check of what is live, as somebody iterates.
+
+    Args:
+        check: makes one for what counts as live in a run of this plan.
+    """
+    with locked(repository, "purge", owner, warn) as lock:
+        found = plan_purge(repository, run_id, lock)
+        if run_id and not found.due:
+            (waiting,) = found.waiting
+            raise CollectionError(
+                f"what run {run_id} moved to quarantine may go at {found.due_at(waiting):%F %T}Z: lower "
+                "collection.quarantine_days for an earlier time"
+            )
+        for by_retention in (False, True):
+            group = [each for each in found.due if each.plan.flow.by_retention is by_retention]
+            if not group:
+                continue
+            # Of several runs the newest one's moment, long past, is the one that retention counts back from.
+            live = check(group[0].plan, lock)
+            valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
+            yield from quarantine_purge.purge(repository.store, group, live, lock.token, repository.clock, valid)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a purge did, added up."""
+
+    counts: Counter[Fate] = field(default_factory=Counter)
+    freed: int = 0
+
+    @property
+    def well(self) -> bool:
+        """Whether everything that was due is purged or brought back."""
+        return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
+
+    def counted(self, each: Iterable[Purged]) -> Iterator[Purged]:
+        """Counts copies, and hands on those of which there is something to tell."""
+        for purged in each:
+            self.counts[purged.fate] += 1
+            if purged.fate is Fate.PURGED:
+                self.freed += purged.size
+            else:
+                yield purged
+
+    def __str__(self) -> str:
+        others = (f", {count:,} {fate.value}" for fate, count in sorted(self.counts.items()) if fate is not Fate.PURGED)
+        return f"{self.counts[Fate.PURGED]:,} purged, {size(self.freed)} freed{''.join(others)}"

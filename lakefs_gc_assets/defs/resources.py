@@ -1,0 +1,202 @@
+"""Resources of the graph: the lakeFS server, the object store, the settings and the Spark session.
+
+Every field is described once, in `settings.py`; the UI shows the same words.
+"""
+
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import create_model
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.repository import OpenRepository, require_writable
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.settings import (
+    CollectionSettings,
+    Configuration,
+    LakeFSSettings,
+    Loaded,
+    Settings,
+    SparkSettings,
+    StoreSettings,
+)
+from lakefs_gc_assets.spark import session as spark_session
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+_REMOTE_CORES = 8
+_opened: dict[tuple[str, str], StoreOpener] = {}
+"""The stores that this process opened last, by name and repository: of use where the server is gone."""
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Tasks that run at the same time, on classic and remote sessions."""
+    found = spark.conf.get("spark.default.parallelism", None)
+    if found is None and hasattr(spark, "_jsc"):
+        found = str(spark.sparkContext.defaultParallelism)
+    return int(found or _REMOTE_CORES)
+
+
+def _plain(resource: Settings, kind: type[Settings]) -> dict[str, object]:
+    return {name: getattr(resource, name) for name in kind.model_fields}
+
+
+class LakeFSResource(dg.ConfigurableResource, LakeFSSettings):  # type: ignore[type-arg]
+    """The lakeFS server."""
+
+    def settings(self) -> LakeFSSettings:
+        """The same, free of Dagster."""
+        return LakeFSSettings.model_validate(_plain(self, LakeFSSettings))
+
+
+class StoreResource(dg.ConfigurableResource, StoreSettings):  # type: ignore[type-arg]
+    """The object store that holds the repository."""
+
+    def settings(self) -> StoreSettings:
+        """The same, free of Dagster."""
+        return StoreSettings.model_validate(_plain(self, StoreSettings))
+
+
+class CollectionResource(dg.ConfigurableResource, CollectionSettings):  # type: ignore[type-arg]
+    """What may be collected, how carefully, and how wide."""
+
+    def settings(self) -> CollectionSettings:
+        """The same, free of Dagster."""
+        return CollectionSettings.model_validate(_plain(self, CollectionSettings))
+
+
+class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[type-arg]
+    """The Spark session of a run, made when the first step needs it; it ends with the run's process."""
+
+    def settings(self) -> SparkSettings:
+        """The same, free of Dagster."""
+        return SparkSettings.model_validate(_plain(self, SparkSettings))
+
+    def session(self) -> SparkSession:
+        """The session; a JRE is found or brought along where the master is local."""
+        spark_session.wait_for_start()
+        session: SparkSession = LazyPySparkResource(spark_config=self.properties()).spark_session
+        return session
+
+    def properties(self) -> dict[str, str]:
+        """Properties of the session: ours, then those of the settings."""
+        return spark_session.properties(self.settings())
+
+
+class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The repository that is collected, with everything a step needs to reach it.
+
+    Attributes:
+        name: what Dagster calls it.
+    """
+
+    name: str
+    repository: str
+    lakefs: dg.ResourceDependency[LakeFSResource]
+    store: dg.ResourceDependency[StoreResource]
+    collection: dg.ResourceDependency[CollectionResource]
+    spark: dg.ResourceDependency[SparkResource]
+    clock: dg.ResourceDependency[Clock]
+
+    def open(self) -> OpenRepository:
+        """Asks the server for the repository and opens its store.
+
+        Raises ConfigurationError, LakeFSError or ReadOnlyRepository.
+        """
+        if not self.repository:
+            raise ConfigurationError("no repository is named: set `repository` in the configuration file")
+        settings = self.collection.settings()
+        others = tuple(self._opened(name, settings) for name in settings.also_live)
+        return replace(self._opened(self.repository, settings), others=others)
+
+    def _opened(self, repository: str, settings: CollectionSettings) -> OpenRepository:
+        api = LakeFSClient(self.lakefs.settings(), repository, self.clock)
+        facts = api.repository()
+        require_writable(facts)
+        namespace = Namespace.parse(facts.storage_namespace)
+        opener = StoreOpener(self.store.settings(), namespace.uri)
+        _opened[self.name, repository] = opener
+        return OpenRepository(facts, namespace, api, opener.open(), opener, settings, self.clock)
+
+    def last_opened(self) -> ObjectStore | None:
+        """The store as this process opened it last, without asking the server; None where it never did."""
+        opener = _opened.get((self.name, self.repository))
+        return opener.open() if opener else None
+
+    def engine(self, settings: CollectionSettings | None = None) -> SparkEngine:
+        """What runs work with: four tasks per core where no setting says otherwise.
+
+        Args:
+            settings: of the run; by default as configured.
+        """
+        spark = self.spark.session()
+        partitions = (settings or self.collection.settings()).address_partitions
+        if partitions:
+            spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        return SparkEngine(spark, spark_session.TASKS_PER_CORE * parallelism(spark))
+
+
+def collector(configuration: Configuration, clock: Clock) -> Collector:
+    """The resource outside of a Dagster run."""
+    return Collector(
+        name=configuration.label,
+        repository=configuration.repository,
+        lakefs=LakeFSResource(**configuration.lakefs.model_dump()),
+        store=StoreResource(**configuration.store.model_dump()),
+        collection=CollectionResource(**configuration.collection.model_dump()),
+        spark=SparkResource(**configuration.spark.model_dump()),
+        clock=clock,
+    )
+
+
+def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
+    """The resources of a configuration, by name; secrets stay in the environment.
+
+    A run may be given its own `collection` and `spark`; what it leaves out stays as configured.
+    """
+    configuration = loaded.configuration
+    lakefs = LakeFSResource(**_section(loaded, "lakefs"))
+    store = StoreResource(**_section(loaded, "store"))
+    collection = _with_defaults(CollectionResource, configuration.collection)
+    spark = _with_defaults(SparkResource, configuration.spark)
+    given = Collector(
+        name=configuration.label,
+        repository=configuration.repository,
+        lakefs=lakefs,
+        store=store,
+        collection=collection,
+        spark=spark,
+        clock=clock,
+    )
+    return {"lakefs": lakefs, "store": store, "collection": collection, "spark": spark, "collector": given}
+
+
+def _with_defaults(kind: type[dg.ConfigurableResource[Any]], settings: Settings) -> Any:
+    """A resource whose defaults are these settings.
+
+    Dagster puts every field that a run's own configuration leaves out back to its default, not to the configured value.
+    """
+    defaults: dict[str, Any] = {}
+    for name, value in settings.model_dump().items():
+        field = copy(kind.model_fields[name])
+        field.default, field.default_factory = value, None
+        defaults[name] = (field.annotation, field)
+    configured = create_model(
+        kind.__name__, __base__=kind, __module__=kind.__module__, __doc__=kind.__doc__, **defaults
+    )
+    return configured.configure_at_launch()
+
+
+def _section(loaded: Loaded, name: str) -> dict[str, Any]:
+    values: dict[str, Any] = getattr(loaded.configuration, name).model_dump()
+    secrets = {
+        field: dg.EnvVar(variable) for (section, field), variable in loaded.secret_variables.items() if section == name
+    }
+    return {**values, **secrets}

@@ -1,0 +1,70 @@
+"""Schedules: clean runs, dry runs, the end of old runs and of quarantined objects. All are stopped until turned on."""
+
+import dagster as dg
+
+from lakefs_gc_assets.defs import expiring, jobs, quarantine
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.opening import run_config
+from lakefs_gc_assets.settings import AutomationSettings
+
+
+def define(
+    names: Names,
+    settings: AutomationSettings,
+    opening: dg.JobDefinition,
+    expire: dg.JobDefinition,
+    purge: dg.JobDefinition,
+) -> list[dg.ScheduleDefinition]:
+    """The schedules of one repository. Runs are opened by the job open_run: where that fails, it says so under Runs."""
+
+    def schedule(
+        name: str, cron: str, job: dg.JobDefinition, config: dict[str, object], description: str
+    ) -> dg.ScheduleDefinition:
+        return dg.ScheduleDefinition(
+            name=names.of(name),
+            cron_schedule=cron,
+            execution_timezone=settings.time_zone,
+            job=job,
+            run_config=config,
+            default_status=dg.DefaultScheduleStatus.STOPPED,
+            description=description,
+        )
+
+    flow = settings.dry_run_flow
+    return [
+        schedule(
+            "clean_runs",
+            settings.clean_cron,
+            opening,
+            jobs.opening_config(names, "clean"),
+            f"Opens a clean run of repository {names.repository}: every object is looked at. It deletes if the "
+            "configuration says sweep, and is a dry run otherwise. Optimized runs may follow it by the sensor "
+            f"{names.of('follow_deleted_report')}. Cron: automation.clean_cron.",
+        ),
+        schedule(
+            "dry_runs",
+            settings.dry_run_cron,
+            opening,
+            {**jobs.opening_config(names, flow), **run_config(False, names)},
+            f"Opens a dry run of repository {names.repository}, flow {flow}: it reports what would go and deletes "
+            "nothing, whatever the configuration says. Cron: automation.dry_run_cron; flow: automation.dry_run_flow.",
+        ),
+        schedule(
+            "expire_old_runs",
+            settings.expiry_cron,
+            expire,
+            expiring.removing_config(names),
+            f"Removes the frames and partitions of all but the newest {settings.keep_runs} runs of {names.repository}; "
+            "plans, reports and receipts stay. Launch the job "
+            f"{names.of('expire_runs')} first to see what would go. Cron: automation.expiry_cron.",
+        ),
+        schedule(
+            "empty_quarantine",
+            settings.purge_cron,
+            purge,
+            quarantine.purging_config(names),
+            f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
+            f"brings back what is live again. Launch the job {names.of('purge')} first to see what is there. "
+            "Cron: automation.purge_cron.",
+        ),
+    ]

@@ -1,0 +1,59 @@
+"""The sensor that lets an optimized run follow each run that deleted."""
+
+from datetime import timedelta
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+
+from lakefs_gc_assets.collector.following import report_to_follow
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.opening import open_run
+from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, REPOSITORY_TAG
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.settings import AutomationSettings
+
+
+def follow_deleted_report(
+    names: Names, settings: AutomationSettings, collecting: UnresolvedAssetJobDefinition
+) -> dg.SensorDefinition:
+    """Opens an optimized run after each report of `deleted_report` that really deleted, once the cadence is over.
+
+    An asset sensor in what it does. The decorator of that name moves its cursor past an event even where the function
+    skips, so a report that comes before its time would be lost, and it goes by the order of events. This one goes by
+    the reports in the store. Its cursor is the run that was followed last; without it, the run key still holds.
+    """
+
+    @dg.sensor(
+        name=names.of("follow_deleted_report"),
+        job=collecting,
+        minimum_interval_seconds=settings.sensor_interval_seconds,
+        required_resource_keys={names.of("collector")},
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description=f"Opens and launches an optimized run of repository {names.repository} after each run that deleted "
+        f"and succeeded, {settings.optimized_every_hours:g} hours after that one began. Dry runs and failures are not "
+        "followed: after a failure, make that run or a clean one again. What it launches is a dry run unless the "
+        "configuration says sweep. Change the time by automation.optimized_every_hours.",
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        collector: Collector = names.resource(context.resources, "collector")
+        repository = collector.open()
+        cadence = timedelta(hours=settings.optimized_every_hours)
+        found = report_to_follow(repository.store, cadence, repository.clock.now(), context.cursor or "")
+        if isinstance(found, str):
+            return dg.SkipReason(found)
+        if waiting := under_way(context.instance, names):
+            return dg.SkipReason(f"Dagster run {waiting} collects this repository or is about to")
+        opened = open_run(context.instance, collector, Flow.OPTIMIZED)
+        tags = {**opened.tags, FOLLOWED_TAG: found.run_id}
+        request = dg.RunRequest(run_key=f"after-{found.run_id}", tags=tags)
+        return dg.SensorResult(run_requests=[request], cursor=found.run_id)
+
+    return sensor
+
+
+def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:
+    """A Dagster run that collects the repository or waits to do so."""
+    collecting = dg.RunsFilter(statuses=NOT_FINISHED_STATUSES, tags={REPOSITORY_TAG: names.repository})
+    return next((run.run_id for run in instance.get_runs(collecting, limit=1)), None)

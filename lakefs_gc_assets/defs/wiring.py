@@ -1,0 +1,64 @@
+"""The wiring of a repository, and nothing else: its assets, checks, jobs, schedules, sensors and resources."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.deferred import deferred
+from lakefs_gc_assets.defs import assets, checks, expiring, jobs, quarantine, schedules, sensors
+from lakefs_gc_assets.defs.io_manager import FrameIOManager
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.resources import resources
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import Loaded
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.defs import emr
+else:
+    # Who has no such application does not wait for its libraries.
+    emr = deferred("lakefs_gc_assets.defs.emr")
+
+
+def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
+    """The definitions of one repository; `loggers` in place of Dagster's own console."""
+    alone = dg.Definitions(executor=dg.in_process_executor, loggers=loggers)
+    return dg.Definitions.merge(_one(loaded, Names.of_loaded(loaded), clock), alone)
+
+
+def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
+    """The definitions of all repositories of a code location, without an executor for the rest of it.
+
+    Several keep their names apart; a single one has plain names, unless the configuration gives it a `name`.
+
+    Raises ConfigurationError where two of them would have one name.
+    """
+    names = [Names.of_loaded(loaded) for loaded in repositories]
+    identifiers = [name.identifier for name in names]
+    if twice := next((name for name in names if identifiers.count(name.identifier) > 1), None):
+        raise ConfigurationError(
+            f"two repositories would be called {twice.identifier} in Dagster: give one of them another `name`"
+        )
+    return dg.Definitions.merge(*(_one(loaded, name, clock) for loaded, name in zip(repositories, names, strict=True)))
+
+
+def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
+    settings = loaded.configuration.automation
+    collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
+    expire, purge = expiring.expire_runs_job(names, settings), quarantine.purge_job(names)
+    given = resources(loaded, clock)
+    elsewhere = []
+    if loaded.configuration.emr_serverless.application_id:
+        elsewhere.append(emr.collect_job(names, loaded))
+    return dg.Definitions(
+        assets=assets.define(names),
+        asset_checks=checks.define(names),
+        jobs=[collecting, opening, expire, quarantine.restore_job(names), purge, *elsewhere],
+        schedules=schedules.define(names, settings, opening, expire, purge),
+        sensors=[
+            jobs.launch_opened_runs(names, opening, collecting),
+            sensors.follow_deleted_report(names, settings, collecting),
+        ],
+        resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),
+    )

@@ -1,0 +1,75 @@
+"""A place to try the collector: an embedded server with a sample repository, and the Dagster UI on it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+import yaml
+
+from lakefs_gc_assets.embedded import bucket
+from lakefs_gc_assets.embedded.core import RuleSet
+from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.session import session
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
+
+REPOSITORY = "sample"
+ACCESS_KEY_ID = "AKIAEMBEDDEDPLAYGROUND"
+_SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"
+_SECRET = "embedded-playground-secret"
+_CONFIGURATION_FILE = "lakefs-gc.yaml"
+_SOON = {"optimized_every_hours": 0.05, "sensor_interval_seconds": 10}
+"""Who turns the sensor on sees an optimized run minutes later."""
+
+
+@contextmanager
+def playground(
+    folder: Path, *, rules: RuleSet, objects: int, port: int, store_url: str = ""
+) -> Iterator[dict[str, str]]:
+    """Serves a sample repository from a folder, made at the first time; yields the environment that points to it.
+
+    The configuration file lies in the folder; it names the secret's environment variable, not the secret.
+    With a `store_url` such as s3://bucket/prefix, objects lie there.
+    """
+    store = bucket.settings_from_environment(store_url) if store_url else None
+    server = bucket.server(folder / "lakefs", rules, store_url, store, port=port, credentials=(ACCESS_KEY_ID, _SECRET))
+    with server:
+        if not _exists(server, REPOSITORY):
+            sample = make_sample_repository(server, objects=objects, repository=REPOSITORY)
+            click.echo(
+                f"made repository {REPOSITORY}: {len(sample.live)} live objects, {len(sample.garbage)} of garbage"
+            )
+        file = folder / _CONFIGURATION_FILE
+        content = configuration(server, REPOSITORY, store).model_dump(exclude_defaults=True)
+        content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}
+        content["automation"] = _SOON
+        file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        click.echo(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")
+        click.echo(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}; configuration of the collector in {file}")
+        yield {CONFIGURATION_VARIABLE: str(file.resolve()), _SECRET_VARIABLE: _SECRET}
+
+
+def _exists(server: EmbeddedServer, repository: str) -> bool:
+    with session(server, repository) as api:
+        return api.call("GET", "")[0] == 200
+
+
+def dagster_ui(environment: Mapping[str, str], workspace: Path, port: int) -> int:
+    """Runs webserver and daemon until they end or are interrupted; returns their exit status."""
+    command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, env={**os.environ, **environment})
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        process.send_signal(signal.SIGINT)
+
+    # Whoever ends this process ends the UI with it.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, stop)
+    return process.wait()

@@ -1,0 +1,281 @@
+"""The collector's port to lakeFS, on the server's REST API through `lakefs-sdk`."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from lakefs_gc_assets.deferred import deferred
+from lakefs_gc_assets.errors import ConfigurationError, LakeFSError
+from lakefs_gc_assets.lakefs.api import parsing
+from lakefs_gc_assets.lakefs.api.errors import Answer, Call
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    Commit,
+    DiffEntry,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    Repository,
+    RetentionRules,
+    ServerClocks,
+    StorageConfiguration,
+    UncommittedPage,
+)
+from lakefs_gc_assets.lakefs.api.parsing import Fields
+from lakefs_gc_assets.settings import LakeFSSettings
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.lakefs.api import transport
+else:
+    # It imports the SDK.
+    transport = deferred("lakefs_gc_assets.lakefs.api.transport")
+
+_PAGE = 1000
+_NO_RULES = "not found"
+_PREPARE_COMMITS = "retention:PrepareGarbageCollectionCommits"
+_NO_SUCH_OBJECT = re.compile(r"(?:.*: )?(?:(?:path|object|entry|branch|reference|commit) )?not found")
+
+
+class LakeFSClient:
+    """`LakeFSApi` of one repository. Safe to use from several threads.
+
+    Calls are repeated after broken connections, timeouts, 429 and 5xx: each may be made twice without harm (a repeated
+    page of a preparation leaves an extra file). Answers are read strictly; see the port for what each method raises.
+    """
+
+    def __init__(
+        self,
+        settings: LakeFSSettings,
+        repository: str,
+        clock: "transport.Now",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Makes no call yet. Raises ConfigurationError where the endpoint or the repository's name cannot be used."""
+        # The SDK costs more than a second, which only those who talk to a server should pay.
+        from lakefs_sdk.api import (
+            branches_api,
+            commits_api,
+            config_api,
+            internal_api,
+            objects_api,
+            repositories_api,
+            tags_api,
+        )
+
+        if not repository:
+            raise ConfigurationError("repository is not set: name the lakeFS repository to collect")
+        self.server_clocks = ServerClocks()
+        self._repository = repository
+        self._caller = transport.Caller(settings, clock, self.server_clocks, sleep)
+        sdk = self._caller.sdk
+        self._repositories = repositories_api.RepositoriesApi(sdk)
+        self._configuration = config_api.ConfigApi(sdk)
+        self._internal = internal_api.InternalApi(sdk)
+        self._branches = branches_api.BranchesApi(sdk)
+        self._tags = tags_api.TagsApi(sdk)
+        self._objects = objects_api.ObjectsApi(sdk)
+        self._commits = commits_api.CommitsApi(sdk)
+
+    def __repr__(self) -> str:
+        return f"LakeFSClient({self._repository!r} at {self._caller.endpoint})"
+
+    def repository(self) -> Repository:
+        """The repository. Raises NotFound where there is none of this name."""
+        call = self._call("GET", "", "fs:ReadRepository")
+        fields = self._fields(call, self._repositories.get_repository_with_http_info, self._repository)
+        found = parsing.repository(fields)
+        if found.id != self._repository:
+            raise fields.wrong("id", f"is {found.id!r} although {self._repository!r} was asked for")
+        return found
+
+    def repositories(self) -> tuple[Repository, ...]:
+        """Every repository that this user may see, sorted by name."""
+        call = Call("GET", "/repositories", "fs:ListRepositories")
+        found = self._pages(call, self._repositories.list_repositories_with_http_info)
+        return tuple(sorted(map(parsing.repository, found), key=lambda repository: repository.id))
+
+    def storage_configuration(self, storage_id: str) -> StorageConfiguration:
+        """Kind of blockstore of the repository; fails where several are configured and none has this id."""
+        call = Call("GET", "/config", "fs:ReadConfig")
+        fields = self._fields(call, self._configuration.get_config_with_http_info)
+        return parsing.storage_configuration(fields, storage_id)
+
+    def grace_period(self) -> timedelta:
+        """How long after its issue an address may still be linked; zero where the server does not know the question."""
+        call = Call("GET", "/config/garbage-collection", "fs:ReadConfig")
+        answer = self._caller.ask(
+            call, self._internal.get_garbage_collection_config_with_http_info, accepted=frozenset({404})
+        )
+        if answer.meaning != 404:
+            return parsing.grace_period(Fields.read(call, answer.body))
+        if answer.message is None:
+            raise self._caller.refusal(call, answer)
+        return timedelta()
+
+    def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:
+        """Makes the server write the next part of its uncommitted data."""
+        from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
+
+        call = self._call("POST", "/gc/prepare_uncommited", "retention:PrepareGarbageCollectionUncommitted")
+        operation = self._internal.prepare_garbage_collection_uncommitted_with_http_info
+        request = PrepareGCUncommittedRequest(continuation_token=continuation_token)
+        return parsing.uncommitted_page(self._fields(call, operation, self._repository, request))
+
+    def branches(self) -> tuple[Branch, ...]:
+        """Every branch, hidden ones included, sorted by name."""
+        call = self._call("GET", "/branches", "fs:ListBranches")
+        operation = self._branches.list_branches_with_http_info
+        found = self._pages(call, operation, self._repository, show_hidden=True)
+        return tuple(sorted(map(parsing.branch, found), key=lambda branch: branch.id))
+
+    def tags(self) -> tuple[Branch, ...]:
+        """Every tag, sorted by name."""
+        call = self._call("GET", "/tags", "fs:ListTags")
+        found = self._pages(call, self._tags.list_tags_with_http_info, self._repository)
+        return tuple(sorted(map(parsing.branch, found), key=lambda tag: tag.id))
+
+    def first_change(self, branch: str) -> DiffEntry | None:
+        """The first uncommitted change of a branch (`diff?amount=1`), None where there is none."""
+        call = self._diff_call(branch)
+        operation = self._branches.diff_branch_with_http_info
+        fields = self._fields(call, operation, self._repository, branch, amount=1)
+        entries, next_offset = _page(fields)
+        if not entries and next_offset is not None:
+            raise fields.wrong("results", "is empty although the server has more")
+        return parsing.change(entries[0]) if entries else None
+
+    def changes(self, branch: str) -> Iterator[DiffEntry]:
+        """Every uncommitted change of a branch, in order of path."""
+        operation = self._branches.diff_branch_with_http_info
+        return map(parsing.change, self._pages(self._diff_call(branch), operation, self._repository, branch))
+
+    def stat(self, reference: str, path: str) -> ObjectStats | None:
+        """The object at a path of a branch or commit, staged changes included; None where there is none.
+
+        None only where lakeFS itself says so: any other 404 raises NotFound. An object that lakeFS calls gone (410)
+        still has its address.
+        """
+        call = self._call("GET", f"/refs/{reference}/objects/stat?path={path}", "fs:ReadObject")
+        answer = self._caller.ask(
+            call,
+            self._objects.stat_object_with_http_info,
+            self._repository,
+            reference,
+            path,
+            accepted=frozenset({404, 410}),
+        )
+        if answer.meaning == 404:
+            if answer.message is None or not _NO_SUCH_OBJECT.fullmatch(answer.message) or "ambiguous" in answer.message:
+                raise self._caller.refusal(call, answer)
+            return None
+        fields = Fields.read(call, answer.body)
+        found = parsing.stats(fields)
+        if found.path != path:
+            raise fields.wrong("path", f"is {found.path!r}, which was not asked for")
+        return found
+
+    def start_refs_dump(self) -> str:
+        """Starts a dump of commits, branches and tags; returns the task's id."""
+        call = self._call("POST", "/dump", "fs:ListBranches, fs:ListTags and fs:ListCommits")
+        return self._fields(call, self._repositories.dump_submit_with_http_info, self._repository).text("id")
+
+    def refs_dump(self, task_id: str) -> RefsDump:
+        """State of a dump task."""
+        call = self._call("GET", f"/dump?task_id={task_id}", "fs:ListBranches, fs:ListTags and fs:ListCommits")
+        fields = self._fields(call, self._repositories.dump_status_with_http_info, self._repository, task_id)
+        return parsing.refs_dump(fields)
+
+    def commit(self, commit_id: str) -> Commit:
+        """One commit. Raises NotFound."""
+        call = self._call("GET", f"/commits/{commit_id}", "fs:ReadCommit")
+        fields = self._fields(call, self._commits.get_commit_with_http_info, self._repository, commit_id)
+        found = parsing.commit(fields)
+        if found.id != commit_id:
+            raise fields.wrong("id", f"is {found.id}, which was not asked for")
+        return found
+
+    def retention_rules(self) -> RetentionRules | None:
+        """The rules of retention; None only where `settings/gc_rules` itself says that there are none.
+
+        Any other 404 (of the repository, of a server that does not know the path, of a proxy) raises NotFound.
+        """
+        call = self._call("GET", "/settings/gc_rules", "retention:GetGarbageCollectionRules")
+        operation = self._repositories.get_gc_rules_with_http_info
+        answer = self._caller.ask(call, operation, self._repository, accepted=frozenset({404}))
+        if answer.meaning != 404:
+            return parsing.retention_rules(Fields.read(call, answer.body))
+        if answer.message != _NO_RULES:
+            raise self._caller.refusal(call, answer)
+        return None
+
+    def set_retention_rules(self, rules: RetentionRules) -> None:
+        """Replaces the rules of retention. The server checks nothing: check before."""
+        from lakefs_sdk.models.garbage_collection_rule import GarbageCollectionRule
+        from lakefs_sdk.models.garbage_collection_rules import GarbageCollectionRules
+
+        call = self._call("PUT", "/settings/gc_rules", "retention:SetGarbageCollectionRules")
+        body = GarbageCollectionRules(
+            default_retention_days=rules.default_days,
+            branches=[
+                GarbageCollectionRule(branch_id=branch, retention_days=days) for branch, days in rules.branches.items()
+            ],
+        )
+        self._caller.ask(call, self._repositories.set_gc_rules_with_http_info, self._repository, body)
+
+    def start_prepare_commits(self) -> str:
+        """Starts listing the commits that the server's retention keeps; returns the task's id."""
+        call = self._call("POST", "/gc/prepare_commits/async", _PREPARE_COMMITS)
+        operation = self._internal.prepare_garbage_collection_commits_async_with_http_info
+        return self._fields(call, operation, self._repository).text("id")
+
+    def prepare_commits_task(self, task_id: str) -> PrepareCommitsTask:
+        """State of such a task."""
+        call = self._call("GET", f"/gc/prepare_commits/status?id={task_id}", _PREPARE_COMMITS)
+        operation = self._internal.prepare_garbage_collection_commits_status_with_http_info
+        return parsing.prepare_commits_task(self._fields(call, operation, self._repository, task_id))
+
+    def prepare_commits(self) -> PreparedCommits:
+        """The same listing in one call, which may take long."""
+        call = self._call("POST", "/gc/prepare_commits", _PREPARE_COMMITS)
+        operation = self._internal.prepare_garbage_collection_commits_with_http_info
+        return parsing.prepared_commits(self._fields(call, operation, self._repository))
+
+    def _call(self, method: str, path: str, permission: str) -> Call:
+        return Call(method, f"/repositories/{self._repository}{path}", permission)
+
+    def _diff_call(self, branch: str) -> Call:
+        return self._call("GET", f"/branches/{branch}/diff", "fs:ListObjects")
+
+    def _fields(self, call: Call, operation: Callable[..., Any], *arguments: Any, **query: Any) -> Fields:
+        answer: Answer = self._caller.ask(call, operation, *arguments, **query)
+        return Fields.read(call, answer.body)
+
+    def _pages(self, call: Call, operation: Callable[..., Any], *arguments: Any, **query: Any) -> Iterator[Fields]:
+        """The results of all pages. Raises LakeFSError where the server comes back to a place it has been at."""
+        seen: set[str] = {""}
+        after: dict[str, str] = {}
+        while True:
+            results, offset = _page(self._fields(call, operation, *arguments, amount=_PAGE, **after, **query))
+            yield from results
+            if offset is None:
+                return
+            if offset in seen:
+                raise LakeFSError(
+                    f"{call}: the server has more results, but its next page would start at {offset!r} once more. "
+                    "The list cannot be completed, so nothing may be collected; see the server's log"
+                )
+            seen.add(offset)
+            after = {"after": offset}
+
+
+def _page(fields: Fields) -> tuple[list[Fields], str | None]:
+    """The results of one page, and where the next one starts; None for the last."""
+    results, pagination = fields.items("results"), fields.fields("pagination")
+    told = pagination.number("results")
+    if told != len(results):
+        raise pagination.wrong("results", f"is {told}, but {len(results)} came")
+    next_offset = pagination.text("next_offset", empty=True)
+    return results, next_offset if pagination.flag("has_more") else None

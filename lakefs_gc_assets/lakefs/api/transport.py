@@ -1,0 +1,242 @@
+"""Calls through lakeFS's own SDK: timeouts, retries and clocks, with bodies left for us to read.
+
+The SDK's models refuse answers that real servers give (a `null` where it wants a list) and fill in what is missing, so
+only its operations, its connections and its authentication are used. Importing this module imports the SDK (1.6 s).
+"""
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import urllib3
+from lakefs_sdk.api_client import ApiClient
+from lakefs_sdk.configuration import Configuration
+from lakefs_sdk.exceptions import ApiException
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+    wait_random,
+)
+from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
+
+from lakefs_gc_assets.errors import ConfigurationError, LakeFSError, ServerUnavailable
+from lakefs_gc_assets.lakefs.api.errors import Answer, Call, is_transient, refusal
+from lakefs_gc_assets.lakefs.api.models import ServerClocks
+from lakefs_gc_assets.settings import LakeFSSettings
+
+_API_PATH = "/api/v1"
+_BACKOFF = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 0.5)
+_LONGEST_RETRY_AFTER_SECONDS = 300.0
+
+
+class Now(Protocol):
+    """The part of a clock that calls need."""
+
+    def now(self) -> datetime:
+        """The present, in UTC."""
+        ...
+
+
+class _Refused(Exception):
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class _Transient(Exception):
+    """Worth another attempt; `error` is what the caller sees after the last one."""
+
+    def __init__(self, error: LakeFSError, retry_after: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retry_after = retry_after
+
+
+class SdkClient(ApiClient):
+    """The SDK's client, which hands out bodies as text and shows every answer's headers, refusals included."""
+
+    def __init__(self, configuration: Configuration, saw: Callable[[Mapping[str, str]], None]) -> None:
+        super().__init__(configuration)
+        self._saw = saw
+
+    def request(self, *arguments: Any, **options: Any) -> Any:
+        """Makes one request; a status other than 2xx keeps its raw body."""
+        try:
+            response: Any = super().request(*arguments, **options)  # type: ignore[no-untyped-call]
+        except ApiException as refused:
+            if not refused.status:
+                raise
+            self._saw(refused.headers)
+            raise _Refused(Answer(refused.status, refused.headers, _text(refused.body))) from None
+        self._saw(response.getheaders())
+        return response
+
+    def deserialize(self, response: Any, response_type: Any) -> str:
+        """The body as it came."""
+        return str(response.data)
+
+
+def _text(body: object) -> str:
+    return body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body or "")
+
+
+class Caller:
+    """Makes calls to one server. Safe to use from several threads; neither its repr nor its errors show keys."""
+
+    def __init__(
+        self,
+        settings: LakeFSSettings,
+        clock: Now,
+        server_clocks: ServerClocks,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.endpoint = api_endpoint(settings.endpoint)
+        self._timeout = (settings.connect_timeout_seconds, settings.read_timeout_seconds)
+        key, secret = settings.access_key_id, settings.secret_access_key
+        self._secrets = (secret, key, base64.b64encode(f"{key}:{secret}".encode()).decode())
+        self._clock = clock
+        self._server_clocks = server_clocks
+        self._clocks_lock = threading.Lock()
+        self._attempts = settings.retries + 1
+        self._retrying = Retrying(
+            retry=retry_if_exception_type(_Transient),
+            stop=stop_after_attempt(self._attempts),
+            wait=_pause,
+            sleep=sleep,
+            reraise=True,
+        )
+        configuration = Configuration(
+            host=self.endpoint, username=settings.access_key_id, password=settings.secret_access_key
+        )
+        configuration.retries = urllib3.Retry(total=False)  # type: ignore[assignment]
+        self.sdk = SdkClient(configuration, self._saw)
+
+    def ask(
+        self,
+        call: Call,
+        operation: Callable[..., Any],
+        *arguments: Any,
+        accepted: frozenset[int] = frozenset(),
+        **query: Any,
+    ) -> Answer:
+        """Calls one `…_with_http_info` operation of the SDK; statuses in `accepted` are answers besides 2xx.
+
+        Raises the subclass of LakeFSError that belongs to the answer, after the retries that it allows.
+        """
+        try:
+            return self._retrying(self._once, call, operation, arguments, query, accepted)
+        except _Transient as last:
+            raise last.error from None
+
+    def _once(
+        self,
+        call: Call,
+        operation: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        query: Mapping[str, Any],
+        accepted: frozenset[int],
+    ) -> Answer:
+        try:
+            response = operation(*arguments, **query, _request_timeout=self._timeout)
+        except _Refused as refused:
+            answer = refused.answer
+        except ApiException as failure:
+            raise ServerUnavailable(
+                f"{call}: no secure connection to {self.endpoint}: {_one_line(failure.reason)}. "
+                "Check lakefs.endpoint and the server's certificate"
+            ) from None
+        except HTTPError as failure:
+            raise _Transient(self._unreachable(call, failure)) from None
+        except (UnicodeDecodeError, LookupError) as failure:
+            raise LakeFSError(
+                f"{call}: the answer is no text ({failure}). Check that {self.endpoint} is a lakeFS server"
+            ) from None
+        else:
+            return Answer(response.status_code, response.headers, response.raw_data)
+        return self._judged(call, answer, accepted)
+
+    def refusal(self, call: Call, answer: Answer) -> LakeFSError:
+        """The error that an answer means, to raise."""
+        return refusal(call, answer, self.endpoint, self._secrets)
+
+    def _judged(self, call: Call, answer: Answer, accepted: frozenset[int]) -> Answer:
+        if answer.meaning in accepted:
+            return answer
+        error = self.refusal(call, answer)
+        if not is_transient(answer):
+            raise error
+        wait = self._retry_after(answer.headers)
+        if wait is not None and wait > _LONGEST_RETRY_AFTER_SECONDS:
+            raise type(error)(f"{error}. It asks to wait for {wait:.0f} s")
+        raise _Transient(type(error)(f"{error} (attempts: {self._attempts})"), wait)
+
+    def _unreachable(self, call: Call, failure: HTTPError) -> ServerUnavailable:
+        if isinstance(failure, NewConnectionError):
+            what, advice = "cannot be reached", "Check lakefs.endpoint, and that the server runs"
+        elif isinstance(failure, TimeoutError):
+            what, advice = "did not answer in time", "See lakefs.connect_timeout_seconds, lakefs.read_timeout_seconds"
+        else:
+            what, advice = "broke the connection", "See the log of the server and of what lies between"
+        return ServerUnavailable(
+            f"{call}: {self.endpoint} {what}: {_one_line(failure)} (attempts: {self._attempts}). {advice}"
+        )
+
+    def _saw(self, headers: Mapping[str, str]) -> None:
+        moment = _http_date(headers.get("Date"))
+        if moment is not None:
+            with self._clocks_lock:
+                self._server_clocks.saw(moment, self._clock.now())
+
+    def _retry_after(self, headers: Mapping[str, str]) -> float | None:
+        """Seconds that the server asks to wait: a number, or a date by the server's own clock (RFC 9110, 10.2.3)."""
+        value = headers.get("Retry-After", "").strip()
+        if value.isascii() and value.isdigit():
+            return float(value)
+        until = _http_date(value)
+        if until is None:
+            return None
+        return max(0.0, (until - (_http_date(headers.get("Date")) or self._clock.now())).total_seconds())
+
+
+def _pause(state: RetryCallState) -> float:
+    failure = state.outcome.exception() if state.outcome else None
+    asked = failure.retry_after if isinstance(failure, _Transient) else None
+    return _BACKOFF(state) if asked is None else asked
+
+
+def _http_date(value: str | None) -> datetime | None:
+    """An HTTP date as a moment in UTC; None for anything else."""
+    try:
+        moment = parsedate_to_datetime(value or "")
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def _one_line(failure: object) -> str:
+    text = " ".join(str(failure).split())
+    return text.partition("): ")[2] or text if text.startswith(("<", "HTTP")) else text
+
+
+def api_endpoint(endpoint: str) -> str:
+    """The base of all calls, from an endpoint with or without `/api/v1`.
+
+    Raises ConfigurationError, which does not repeat the setting where it may hold a password.
+    """
+    if "@" in endpoint:
+        raise ConfigurationError(
+            "lakefs.endpoint holds a user or password: put keys into lakefs.access_key_id and lakefs.secret_access_key"
+        )
+    base = endpoint.strip().rstrip("/")
+    parts = urlsplit(base)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigurationError(f"lakefs.endpoint {endpoint!r} is no address such as https://lakefs.example.com")
+    return base if base.endswith(_API_PATH) else base + _API_PATH

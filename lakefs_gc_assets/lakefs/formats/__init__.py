@@ -1,0 +1,1 @@
+"""lakeFS's file formats, read strictly: ranges, metaranges, dumps of references."""

@@ -1,0 +1,202 @@
+"""Ranges and metaranges of a commit: the files `_lakefs/<64 hexadecimal digits>` that say which objects it holds.
+
+A metarange lists ranges, a range lists entries: path, physical address, address type, size, ETag, time. Both are tables
+(`sstables`); lakeFS states their type, number of records and bounds as properties (lakeFS `pkg/graveler/sstable`,
+`pkg/graveler/committed`). Any disagreement raises CorruptFile: an unread entry could mean deleting a live object.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.formats import records
+from lakefs_gc_assets.lakefs.formats.columns import binary, binary_from, strings
+from lakefs_gc_assets.lakefs.formats.sstables import Layout, Table, raise_fault, read_layout, read_table
+
+TableType = Literal["ranges", "metaranges"]
+"""Property `type`: a range says `ranges`, a metarange `metaranges`."""
+OptionalColumn = Literal["keys", "etags", "identities"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a table holds: `entity` is None for objects; commit, branch or tag in a dump of references."""
+
+    type: TableType
+    entity: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRecord:
+    """A range as its metarange states it; keys are logical paths, `estimated_size` is in bytes."""
+
+    id: str
+    min_key: bytes
+    max_key: bytes
+    count: int
+    estimated_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metarange:
+    """The ranges of a metarange in order of their keys, as columns without nulls.
+
+    Attributes:
+        ids: string, 64 hexadecimal digits.
+        min_keys, max_keys: binary, logical paths.
+        counts: int64, entries of the range.
+        estimated_sizes: int64, bytes.
+    """
+
+    ids: pa.StringArray
+    min_keys: pa.BinaryArray
+    max_keys: pa.BinaryArray
+    counts: pa.Int64Array
+    estimated_sizes: pa.Int64Array
+
+    def records(self) -> list[RangeRecord]:
+        """One record for each range."""
+        columns = (self.ids, self.min_keys, self.max_keys, self.counts, self.estimated_sizes)
+        return [RangeRecord(*row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeEntries:
+    """The entries of a range in order of their keys, as columns without nulls.
+
+    Attributes:
+        addresses: string, as stored.
+        address_types: uint8, see `addresses.AddressType`.
+        sizes: int64, bytes.
+        last_modified: int64, whole seconds since 1970-01-01 UTC.
+        keys: binary, logical paths; where asked for.
+        etags: string; where asked for.
+        identities: binary; where asked for.
+    """
+
+    addresses: pa.StringArray
+    address_types: pa.UInt8Array
+    sizes: pa.Int64Array
+    last_modified: pa.Int64Array
+    keys: pa.BinaryArray | None = None
+    etags: pa.StringArray | None = None
+    identities: pa.BinaryArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+
+def table_kind(data: bytes | memoryview, file: str) -> Kind:
+    """What a table holds, from its footer and properties alone: records are not checked. Raises CorruptFile."""
+    return _kind(read_layout(data, file))
+
+
+def _kind(layout: Layout) -> Kind:
+    try:
+        type_ = layout.properties[b"type"].decode()
+        entity = layout.properties[b"entity"].decode() if b"entity" in layout.properties else None
+    except (KeyError, UnicodeDecodeError):
+        raise CorruptFile(layout.file, "type", "there is no readable property type or entity") from None
+    count = layout.properties.get(b"count", b"")
+    if not count.isdigit() or len(count) > 18:
+        raise CorruptFile(layout.file, "count", f"the property is {count!r}")
+    if type_ == "ranges":
+        return Kind("ranges", entity, int(count))
+    if type_ == "metaranges":
+        return Kind("metaranges", entity, int(count))
+    raise CorruptFile(layout.file, "type", f"{type_!r} is neither 'ranges' nor 'metaranges'")
+
+
+def read_checked(
+    data: bytes | memoryview, file: str, type_: TableType, entity: str | None, expected: RangeRecord | None = None
+) -> Table:
+    """Reads a table and compares it with its properties and with what its metarange says of it. Raises CorruptFile."""
+    table = read_table(data, file)
+    kind = _kind(table.layout)
+    if (kind.type, kind.entity) != (type_, entity):
+        raise CorruptFile(
+            file, "type", f"it holds {kind.type} of {kind.entity or 'objects'}, not {type_} of {entity or 'objects'}"
+        )
+    if kind.count != len(table):
+        raise CorruptFile(file, "count", f"{len(table)} records, the property says {kind.count}")
+    for name, key in (("min_key", table.first_key), ("max_key", table.last_key)):
+        if table.layout.properties.get(name.encode()) != key:
+            raise CorruptFile(file, name, f"{key!r}, the property says {table.layout.properties.get(name.encode())!r}")
+    if expected is not None:
+        found = (len(table), table.first_key, table.last_key)
+        stated = (expected.count, expected.min_key, expected.max_key)
+        if found != stated:
+            raise CorruptFile(file, "metarange", f"count and bounds are {found}, its metarange says {stated}")
+    return table
+
+
+def read_range(
+    data: bytes | memoryview,
+    file: str,
+    *,
+    expected: RangeRecord | None = None,
+    columns: Collection[OptionalColumn] = (),
+) -> RangeEntries:
+    """Reads the entries of a range.
+
+    Args:
+        data: the whole file.
+        file: its name, for messages.
+        expected: what the metarange says that led to this range; count and bounds must agree.
+        columns: those to fill beside addresses, types, sizes and times.
+
+    Raises:
+        CorruptFile: the file is not exactly what lakeFS wrote, or no range of objects.
+    """
+    table = read_checked(data, file, "ranges", None, expected)
+    count = len(table)
+    addresses, etags = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64)
+    types, sizes, modified = np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64)
+    fault, entry = records.decode_entries(table.buffer, table.values, addresses, etags, types, sizes, modified)
+    raise_fault(fault, file, f"entry {entry}")
+    identities = table.values[:, records.IDENTITY_START : records.IDENTITY_END + 1]
+    return RangeEntries(
+        addresses=strings(table.buffer, addresses, "address", file),
+        address_types=pa.array(types),
+        sizes=pa.array(sizes),
+        last_modified=pa.array(modified),
+        keys=binary_from(*table.keys()) if "keys" in columns else None,
+        etags=strings(table.buffer, etags, "etag", file) if "etags" in columns else None,
+        identities=binary(table.buffer, identities) if "identities" in columns else None,
+    )
+
+
+def read_metarange_columns(data: bytes | memoryview, file: str, *, entity: str | None = None) -> Metarange:
+    """Reads a metarange as columns; see `read_metarange`."""
+    table = read_checked(data, file, "metaranges", entity)
+    count = len(table)
+    offsets, keys = table.keys()
+    least, counts, sizes = np.empty((count, 2), np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    fault, entry = records.decode_range_data(table.buffer, table.values, keys, offsets, least, counts, sizes)
+    raise_fault(fault, file, f"record {entry}")
+    return Metarange(
+        ids=strings(table.buffer, table.values[:, records.IDENTITY_START : records.IDENTITY_END + 1], "range id", file),
+        min_keys=binary(table.buffer, least),
+        max_keys=binary_from(offsets, keys),
+        counts=pa.array(counts),
+        estimated_sizes=pa.array(sizes),
+    )
+
+
+def read_metarange(data: bytes | memoryview, file: str, *, entity: str | None = None) -> list[RangeRecord]:
+    """Reads the ranges of a metarange, in order of their keys.
+
+    Args:
+        data: the whole file.
+        file: its name, for messages.
+        entity: None for a commit's metarange; commit, branch or tag for one that a dump of references names.
+
+    Raises:
+        CorruptFile: the file is not exactly what lakeFS wrote, or no metarange of this kind.
+    """
+    return read_metarange_columns(data, file, entity=entity).records()

@@ -1,0 +1,130 @@
+"""Branches and tags as a dump of references holds them (`POST /repositories/{repository}/dump`).
+
+A dump names three metaranges; their ranges are tables whose property `entity` is commit, branch or tag and whose
+records are the protobuf messages CommitData, BranchData and TagData of lakeFS's `pkg/graveler/graveler.proto`. Such a
+metarange is read with `ranges.read_metarange(…, entity=…)`, each of its ranges with the functions below, those of
+commits with `commit_columns`. Every function raises CorruptFile like `ranges.read_range`, and where a record's key is
+not the id in its message.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.api.models import Branch
+from lakefs_gc_assets.lakefs.formats.blocks import varint
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked
+from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START
+
+Entity = Literal["commit", "branch", "tag"]
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRecord:
+    """A branch as a dump holds it; entries not yet committed lie under its staging and sealed tokens."""
+
+    id: str
+    commit_id: str
+    staging_token: str
+    sealed_tokens: tuple[str, ...]
+    hidden: bool
+
+
+class _Message:
+    """A protobuf message: the last value of each number and text, all values where a field is repeated.
+
+    Raises ValueError where it is malformed, or where a field is asked for by another wire type than its own.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._fields: dict[int, list[tuple[int, int | bytes]]] = {}
+        for number, wire, value in _fields(data):
+            self._fields.setdefault(number, []).append((wire, value))
+
+    def _values(self, number: int, wire: int) -> list[int | bytes]:
+        fields = self._fields.get(number, [])
+        if any(found != wire for found, _ in fields):
+            raise ValueError(f"field {number} has the wrong wire type")
+        return [value for _, value in fields]
+
+    def flag(self, number: int) -> bool:
+        """True or false, false where absent."""
+        values = self._values(number, _VARINT)
+        return bool(values and values[-1])
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        """All values of a repeated string."""
+        return tuple(bytes(value).decode() for value in self._values(number, _LENGTH))
+
+    def text(self, number: int) -> str:
+        """A string, empty where absent."""
+        return (self.texts(number) or ("",))[-1]
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    position, end = 0, len(data)
+    while position < end:
+        tag, position = varint(data, position, end)
+        wire = tag & 7
+        if tag < 8 or tag >> 32:
+            raise ValueError(f"{tag} is no tag")
+        if wire == _VARINT:
+            value, position = varint(data, position, end)
+            yield tag >> 3, wire, value
+            continue
+        if wire == _LENGTH:
+            length, position = varint(data, position, end)
+        elif wire in (_FIXED64, _FIXED32):
+            length = 8 if wire == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {wire} is not supported")
+        if length > end - position:
+            raise ValueError("a field runs out of its message")
+        yield tag >> 3, wire, data[position : position + length]
+        position += length
+
+
+def read_branches(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[BranchRecord]:
+    """Branches in order of their names, hidden ones included."""
+    try:
+        return [
+            BranchRecord(
+                id=message.text(1),
+                commit_id=message.text(2),
+                staging_token=message.text(3),
+                sealed_tokens=message.texts(4),
+                hidden=message.flag(5),
+            )
+            for message in _messages(data, file, "branch", expected)
+        ]
+    except ValueError as error:
+        raise CorruptFile(file, "branch", str(error)) from None
+
+
+def read_tags(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[Branch]:
+    """Tags in order of their names, each with its commit."""
+    try:
+        return [Branch(message.text(1), message.text(2)) for message in _messages(data, file, "tag", expected)]
+    except ValueError as error:
+        raise CorruptFile(file, "tag", str(error)) from None
+
+
+def _messages(data: bytes | memoryview, file: str, entity: Entity, expected: RangeRecord | None) -> Iterator[_Message]:
+    table = read_checked(data, file, "ranges", entity, expected)
+    buffer = table.buffer.tobytes()
+    offsets, joined = table.keys()
+    keys = joined.tobytes()
+    bounds = offsets.tolist()
+    spans = table.values[:, DATA_START : DATA_END + 1].tolist()
+    for (start, end), key_start, key_end in zip(spans, bounds, bounds[1:], strict=False):
+        try:
+            message = _Message(buffer[start:end])
+            id_ = message.text(1).encode()
+        except ValueError as error:
+            raise CorruptFile(file, entity, str(error)) from None
+        if id_ != keys[key_start:key_end]:
+            raise CorruptFile(file, entity, f"the record {keys[key_start:key_end]!r} holds {id_!r}")
+        yield message

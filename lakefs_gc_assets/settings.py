@@ -1,0 +1,502 @@
+"""Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
+
+A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation` and
+`emr_serverless`; with a list `repositories` it is about several (`defs/repositories.py`). Where a value differs between
+machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are
+read when they are needed.
+"""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.layout import WindowSize
+
+CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
+DEFAULT_FILE = "lakefs-gc.yaml"
+REPOSITORIES = "repositories"
+"""The list in a file that is about several repositories."""
+
+FlowName = Literal["clean", "optimized", "committed", "unified"]
+"""The flows that a run can be asked for, as in a plan."""
+
+SweepMode = Literal["delete", "quarantine"]
+"""What a sweep does to candidates."""
+
+
+class Settings(BaseModel):
+    """Base of the sections: unknown keys are refused, numbers are finite, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class LakeFSSettings(Settings):
+    """The lakeFS server."""
+
+    endpoint: str = Field(
+        default="http://127.0.0.1:8000",
+        description="URL of the lakeFS server, with or without /api/v1.",
+    )
+    access_key_id: str = Field(
+        default="",
+        description="Access key of a lakeFS user who may prepare collections and dump refs.",
+    )
+    secret_access_key: str = Field(
+        default="",
+        description="Secret key of that user; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    connect_timeout_seconds: float = Field(default=10, gt=0, description="How long to wait for a connection.")
+    read_timeout_seconds: float = Field(
+        default=300,
+        gt=0,
+        description="How long to wait for one answer; a page of prepare_uncommited may take more than a minute.",
+    )
+    retries: int = Field(
+        default=4,
+        ge=0,
+        description="How often a call is repeated after a timeout, a broken connection, 429 or 5xx.",
+    )
+
+
+class StoreSettings(Settings):
+    """The object store that holds the repository. Left empty, credentials come from the service's usual chain."""
+
+    endpoint_url: str = Field(
+        default="", description="Endpoint of an S3-compatible service or of an emulator; empty for the cloud itself."
+    )
+    region: str = Field(default="", description="Region of the bucket; empty to take it from the environment.")
+    path_style: bool = Field(
+        default=False, description="Put the bucket into the path instead of the host name (most S3-compatible servers)."
+    )
+    ca_bundle: str = Field(
+        default="",
+        description="PEM file of certificates to trust at the endpoint, on every machine that reads or deletes; "
+        "empty for the usual ones.",
+    )
+    profile: str = Field(default="", description="Profile of the AWS configuration files.")
+    role_arn: str = Field(default="", description="Role to assume for every access to the bucket.")
+    access_key_id: str = Field(default="", description="Access key of the store.")
+    secret_access_key: str = Field(
+        default="",
+        description="Secret key of the store; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    session_token: str = Field(
+        default="",
+        description="Session token of temporary credentials; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    service_account_file: str = Field(
+        default="",
+        description="Key file of a service account of Google Cloud, on every machine that reads or deletes; empty for "
+        "the application default credentials.",
+    )
+    account_key: str = Field(
+        default="",
+        description="Key of the Azure storage account; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    sas_token: str = Field(
+        default="",
+        description="Shared access signature for the Azure container; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    tenant_id: str = Field(default="", description="Azure tenant of client_id.")
+    client_id: str = Field(
+        default="", description="Azure application (with client_secret), or the managed identity to use."
+    )
+    client_secret: str = Field(
+        default="",
+        description="Secret of that application; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    local_root: str = Field(
+        default="",
+        description="Folder that a local:// storage namespace is relative to, as in lakeFS's blockstore.local.path.",
+    )
+
+
+class CollectionSettings(Settings):
+    """What may be collected, how carefully, and how wide."""
+
+    sweep: bool = Field(
+        default=False,
+        description="Delete the candidates. Off, a run is a dry run: it marks, reports and deletes nothing.",
+    )
+    sweep_mode: SweepMode = Field(
+        default="delete",
+        description="What a sweep does: delete, or quarantine: copy each object to "
+        "_lakefs/retention/gc/quarantine/<run id>/ before it is deleted, from where `lakefs-gc restore` brings it "
+        "back. Frees nothing by itself: see quarantine_days.",
+    )
+    quarantine_days: float = Field(
+        default=14,
+        ge=0,
+        description="`lakefs-gc purge` and the job purge delete for good what has been in quarantine for this long, "
+        "after a look whether it is live again; that is brought back.",
+    )
+    min_age_hours: float = Field(
+        default=24,
+        ge=0,
+        description="Objects younger than this are kept. The server's own grace period is used where it is longer.",
+    )
+    clock_skew_minutes: float = Field(
+        default=60,
+        ge=0,
+        description="Safety margin below every clock; clocks further apart than half of it stop the run.",
+    )
+    slice_window: WindowSize = Field(
+        default="month",
+        description="How slices are grouped into partitions: month, day, hour (UTC), or slice for small repositories.",
+    )
+    inventory: str = Field(
+        default="",
+        description="S3 Inventory that is read in place of listing every object: a report's manifest.json, or the "
+        "folder above the dated ones for the newest, such as s3://reports/bucket/daily/. Optimized runs list what is "
+        "new all the same. Empty: the store is listed.",
+    )
+    inventory_margin_hours: float = Field(
+        default=24,
+        ge=0,
+        description="Objects younger than this when the inventory was made are kept: it may lack or misstate them.",
+    )
+    listing_partitions: int = Field(
+        default=0, ge=0, description="Spark partitions of the listing; 0 for four per core. Large slices take several."
+    )
+    range_partitions: int = Field(
+        default=0, ge=0, description="Spark partitions for reading ranges; 0 for four per core, at most one per range."
+    )
+    address_partitions: int = Field(
+        default=0, ge=0, description="Spark partitions of shuffles of addresses; 0 lets Spark decide by size."
+    )
+    wait_before_dump_seconds: float = Field(
+        default=30, ge=0, description="Pause between the last uncommitted page and the refs dump, for sealed commits."
+    )
+    wait_before_recheck_seconds: float = Field(
+        default=600, ge=0, description="A sweep rechecks what is live at the earliest this long after the listing."
+    )
+    prepare_timeout_seconds: float = Field(
+        default=900,
+        gt=0,
+        description="The run ends when prepare_uncommited makes no progress for this long.",
+    )
+    prepare_page_limit: int = Field(
+        default=10_000, gt=0, description="The run ends when this many pages repeat one continuation token."
+    )
+    retention_policy: str = Field(
+        default="",
+        description="Policy file on top of the repository's retention rules; empty for the rules alone.",
+    )
+    prepare_commits_timeout_seconds: float = Field(
+        default=1200, gt=0, description="How long to wait for the server's own list of commits that retention keeps."
+    )
+    allow_rules_of_unknown_branches: bool = Field(
+        default=False,
+        description="Sweep although retention rules name branches that do not exist: such a name may be misspelt.",
+    )
+    dump_timeout_seconds: float = Field(default=3600, gt=0, description="How long to wait for a refs dump.")
+    dump_fetch_limit: int = Field(
+        default=1000, ge=0, description="How many commits that a refs dump lacks are fetched one by one."
+    )
+    hidden_suspect_limit: int = Field(
+        default=10_000,
+        ge=0,
+        description="How many candidates are asked for by path because their content equals a committed object's; "
+        "more are kept and counted.",
+    )
+    max_candidate_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="A sweep is refused when the candidates are a larger share of all listed objects than this, and "
+        "more than ten; with 0, when there are any.",
+    )
+    max_candidates: int = Field(
+        default=100_000_000, ge=0, description="A sweep is refused when there are more candidates than this."
+    )
+    max_missing_share: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="A sweep is refused when the listing lacks a larger share of the addresses that branch heads and "
+        "staging hold in the listed slices.",
+    )
+    max_missing: int = Field(default=1000, ge=0, description="A sweep is refused when the listing lacks more of them.")
+    max_branch_loss_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="A sweep is refused when a larger share is gone of the branches that the newest successful sweep "
+        "found, or a dry run since; up to five may go as long as one is left, none with 0.",
+    )
+    max_uncommitted_loss_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="A sweep is refused when the recheck lacks a larger share of the uncommitted addresses of the "
+        "mark, and more than ten, and nobody committed them meanwhile; with 0, when it lacks any.",
+    )
+    max_mark_age_hours: float = Field(
+        default=168, gt=0, description="A sweep is refused when its listing is older than this: open a new run."
+    )
+    recheck_valid_minutes: float = Field(
+        default=15, gt=0, description="For how long after it began to ask what is live a sweep deletes."
+    )
+    also_live: list[str] = Field(
+        default_factory=list,
+        description="Other repositories of the same lakeFS server whose references into this one count as live, such "
+        "as repositories that import from it. What they have staged is asked for path by path.",
+    )
+    approve_run: str = Field(
+        default="",
+        description="Id of a dry run whose candidates are to be deleted after all: materialize its deleted_report with "
+        "this set. What is live is checked again first.",
+    )
+    lock_expiry_minutes: float = Field(
+        default=60,
+        gt=0,
+        description="A lock that was not renewed for this long may be taken over by another run.",
+    )
+
+
+class SparkSettings(Settings):
+    """The Spark session of a run."""
+
+    master: str = Field(
+        default="local[*]",
+        description="Spark master, such as local[*] or spark://host:7077. Empty where spark-submit names it: then the "
+        "session is taken as it is.",
+    )
+    remote: str = Field(default="", description="Spark Connect endpoint, such as sc://host; replaces the master.")
+    driver_memory: str = Field(default="2g", description="Heap of the driver (of everything, on a local master).")
+    many_objects: bool = Field(
+        default=False,
+        description="Lets the Java of a local master compile a second time what it does most. With two million "
+        "objects that takes more time than it gives; with twenty million a run is long enough for it.",
+    )
+    config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
+
+
+class EMRServerlessSettings(Settings):
+    """A Spark application of EMR Serverless, for the job collect_on_emr_serverless; without one, no such job."""
+
+    application_id: str = Field(default="", description="Id of the application; its image has this package.")
+    execution_role_arn: str = Field(default="", description="Role that the job works with.")
+    region: str = Field(default="", description="Region of the application; empty to take it from the environment.")
+    message_bucket: str = Field(default="", description="Bucket through which the job tells of itself.")
+    entry_point: str = Field(
+        default="local:///opt/lakefs-gc/emr_job.py", description="Where the image has lakefs_gc_assets/defs/emr_job.py."
+    )
+    environment: dict[str, str] = Field(
+        default_factory=dict,
+        description="For each environment variable that the configuration takes a secret from, the id of a secret of "
+        "AWS Secrets Manager.",
+    )
+    poll_seconds: float = Field(default=5, gt=0, description="Pause between two looks at the job's state.")
+
+
+class AutomationSettings(Settings):
+    """What starts runs by itself. Its sensor and schedules are stopped until somebody turns them on in the UI."""
+
+    optimized_every_hours: float = Field(
+        default=24,
+        gt=0,
+        description="An optimized run follows a run that deleted when this long has passed since that one began.",
+    )
+    sensor_interval_seconds: int = Field(
+        default=60, gt=0, description="How often the sensor looks for a report to follow."
+    )
+    clean_cron: str = Field(default="0 2 * * 6", description="When the schedule opens a clean run (cron).")
+    dry_run_cron: str = Field(default="0 1 * * *", description="When the schedule opens a dry run (cron).")
+    dry_run_flow: FlowName = Field(default="optimized", description="The flow of those dry runs.")
+    expiry_cron: str = Field(
+        default="0 5 * * 0", description="When the schedule removes the frames of old runs for good (cron)."
+    )
+    keep_runs: int = Field(
+        default=30, gt=0, description="How many of the newest runs keep their frames, whatever became of them."
+    )
+    purge_cron: str = Field(
+        default="0 6 * * *", description="When the schedule empties the quarantine of what has been there long (cron)."
+    )
+    time_zone: str = Field(default="UTC", description="Time zone of the schedules, such as Europe/Berlin.")
+
+
+class Configuration(Settings):
+    """One repository and how to collect it."""
+
+    repository: str = Field(default="", description="Name of the lakeFS repository to collect.")
+    name: str = Field(
+        default="",
+        description="What Dagster calls the repository, where it is not its own name: two servers may have one of the "
+        "same name.",
+    )
+    lakefs: LakeFSSettings = LakeFSSettings()
+    store: StoreSettings = StoreSettings()
+    collection: CollectionSettings = CollectionSettings()
+    spark: SparkSettings = SparkSettings()
+    automation: AutomationSettings = AutomationSettings()
+    emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
+
+    @property
+    def label(self) -> str:
+        """What Dagster calls the repository."""
+        return self.name or self.repository
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration whose secrets are still where they belong.
+
+    Attributes:
+        configuration: with secrets left empty.
+        secret_variables: the environment variable of each secret, by section and name.
+        apart: whether what Dagster calls its assets and jobs must differ from those of other repositories.
+    """
+
+    configuration: Configuration
+    secret_variables: dict[tuple[str, str], str]
+    apart: bool = False
+
+    def with_secrets(self) -> Configuration:
+        """The configuration with secrets read from the environment. Raises ConfigurationError where one is not set."""
+        content = self.configuration.model_dump()
+        for (section, name), variable in self.secret_variables.items():
+            content[section][name] = _environment(variable, f"{section}.{name}")
+        return Configuration.model_validate(content)
+
+
+def load(file: Path) -> Loaded:
+    """Reads a configuration file; values from the environment are put in, but for secrets.
+
+    Raises ConfigurationError naming the file, the setting and what is wrong with it.
+    """
+    return loaded_from(read(file), str(file))
+
+
+def loaded_from(content: dict[str, Any], source: str) -> Loaded:
+    """The configuration of one repository out of its content.
+
+    Args:
+        content: sections as a file has them.
+        source: what messages call it, such as the name of the file.
+    Raises:
+        ConfigurationError: naming the source, the setting and what is wrong with it.
+    """
+    content = deepcopy(content)
+    secrets: dict[tuple[str, str], str] = {}
+    for section, name in _secret_fields():
+        values = content.get(section)
+        if not isinstance(values, dict) or name not in values:
+            continue
+        variable = _reference(values.pop(name))
+        if variable is None:
+            raise ConfigurationError(
+                f"{source}: {section}.{name} is a secret: put it into an environment variable and write "
+                f"`{name}: {{env: NAME}}` here"
+            )
+        secrets[section, name] = variable
+    configuration = _validated(_resolved(content, ()), source)
+    return Loaded(configuration, secrets, apart=bool(configuration.name))
+
+
+def _secret_fields() -> Iterator[tuple[str, str]]:
+    for section, field in Configuration.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            for name, inner in field.annotation.model_fields.items():
+                if isinstance(inner.json_schema_extra, dict) and inner.json_schema_extra.get("dagster__is_secret"):
+                    yield section, name
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The content of a configuration file. Raises ConfigurationError where it cannot be read."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read configuration file {file}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        # The parser's own words repeat the line, which may hold a secret.
+        mark = getattr(error, "problem_mark", None)
+        where = f": see line {mark.line + 1}, column {mark.column + 1}" if mark else " in UTF-8"
+        raise ConfigurationError(f"configuration file {file} is not YAML{where}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"configuration file {file} must hold sections, not {type(content).__name__}")
+    return content
+
+
+def _reference(value: object) -> str | None:
+    """The variable's name where a value is written `{env: NAME}`."""
+    if isinstance(value, Mapping) and set(value) == {"env"} and isinstance(value["env"], str):
+        return value["env"]
+    return None
+
+
+def _resolved(value: Any, path: tuple[str, ...]) -> Any:
+    if (name := _reference(value)) is not None:
+        return _environment(name, ".".join(path))
+    if isinstance(value, Mapping):
+        return {key: _resolved(item, (*path, str(key))) for key, item in value.items()}
+    return value
+
+
+def _environment(variable: str, setting: str) -> str:
+    if variable not in os.environ:
+        raise ConfigurationError(f"{setting} is to come from the environment variable {variable}, which is not set")
+    return os.environ[variable]
+
+
+def _validated(content: Any, source: str) -> Configuration:
+    try:
+        return Configuration.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {_problem(problem)}" for problem in error.errors())
+        raise ConfigurationError(f"{source}: {problems}") from None
+
+
+def _problem(problem: ErrorDetails) -> str:
+    """What is wrong with a setting; of a name that there is none of, which one may have been meant."""
+    if problem["type"] != "extra_forbidden":
+        return problem["msg"].lower()
+    *section, name = map(str, problem["loc"])
+    settings = _settings()
+    near = difflib.get_close_matches(name, settings[".".join(section)], n=1)
+    if near:
+        return f"there is no such setting. Did you mean `{near[0]}`?"
+    elsewhere = [other for other, names in settings.items() if name in names]
+    if elsewhere:
+        places = " or ".join(f"into `{other}`" if other else "to the top of the file" for other in elsewhere)
+        return f"there is no such setting here. It belongs {places}"
+    return "there is no such setting" if section else f"there is no such section. There are {', '.join(settings[''])}"
+
+
+def _settings() -> dict[str, list[str]]:
+    """Names of settings by section; those at the top of the file, sections among them, by the empty name."""
+    found = {"": [*Configuration.model_fields, REPOSITORIES]}
+    for section, field in Configuration.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            found[section] = list(field.annotation.model_fields)
+    return found
+
+
+def default_file() -> Path | None:
+    """The file named by LAKEFS_GC_CONFIG, else `lakefs-gc.yaml` in the working folder, else None."""
+    if named := os.environ.get(CONFIGURATION_VARIABLE):
+        return Path(named)
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None

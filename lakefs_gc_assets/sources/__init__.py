@@ -1,1 +1,0 @@
-"""DataFrames out of the store and the server, and the functions that subtract them from each other."""

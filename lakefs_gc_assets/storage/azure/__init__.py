@@ -1,0 +1,1 @@
+"""Namespaces in containers of Azure Blob Storage."""

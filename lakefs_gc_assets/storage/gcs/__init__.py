@@ -1,0 +1,1 @@
+"""Namespaces in buckets of Google Cloud Storage."""

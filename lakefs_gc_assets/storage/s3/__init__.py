@@ -1,0 +1,1 @@
+"""Namespaces in S3 buckets, and a bucket's own inventory."""

@@ -1,0 +1,184 @@
+"""One set of credentials and one address for the two S3 clients: obstore lists and reads, boto3 does the rest.
+
+boto3 decides where requests go (settings, environment, profile, rules of the service) and holds the credentials;
+obstore is told both, so that the two can never talk to different stores.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import boto3
+import botocore.session
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    CredentialProvider,
+    CredentialResolver,
+    DeferredRefreshableCredentials,
+)
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ProfileNotFound
+from obstore.auth.boto3 import Boto3CredentialProvider
+from obstore.exceptions import BaseError
+from obstore.store import S3Store as Files
+
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage import obstore_clients
+from lakefs_gc_assets.storage.obstore_clients import client_options, retry_config
+from lakefs_gc_assets.storage.s3.errors import S3Errors
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+ATTEMPTS = 10
+"""How often a request is tried that was answered 5xx or SlowDown, timed out or lost its connection."""
+CONNECTIONS = 32
+_HANDED_ON_FOR = timedelta(minutes=9)
+"""boto3 renews credentials at the latest ten minutes before they expire, so what it hands out lasts this long."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Both clients of one bucket; safe to use from several threads."""
+
+    bucket: str
+    client: "S3Client"
+    files: Files
+    errors: S3Errors
+
+
+def connect(settings: StoreSettings, bucket: str) -> Connection:
+    """Opens a bucket. Asks it nothing, unless its region is to be found out.
+
+    Raises ConfigurationError for contradicting settings, StorageError where there are no credentials or no endpoint.
+    """
+    errors = S3Errors(bucket, settings.endpoint_url or "the service's usual endpoint")
+    try:
+        session = _session(settings)
+        if session.get_credentials() is None:
+            raise NoCredentialsError
+        region = settings.region or session.region_name or _region_of(session, settings, bucket)
+        client = _client(session, settings, region)
+        files = _files(session, client, bucket, region, _bundle(session, settings))
+    except (ClientError, BotoCoreError, BaseError) as error:
+        raise errors.explain("open the bucket", error) from None
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"cannot open s3://{bucket} with the settings of `store`: {error}") from None
+    return Connection(bucket, client, files, S3Errors(bucket, client.meta.endpoint_url))
+
+
+def _session(settings: StoreSettings) -> boto3.Session:
+    if bool(settings.access_key_id) != bool(settings.secret_access_key):
+        raise ConfigurationError("store.access_key_id and store.secret_access_key go together: set both or neither")
+    try:
+        session = boto3.Session(
+            aws_access_key_id=settings.access_key_id or None,
+            aws_secret_access_key=settings.secret_access_key or None,
+            aws_session_token=settings.session_token or None,
+            profile_name=settings.profile or None,
+            region_name=settings.region or None,
+        )
+    except ProfileNotFound:
+        raise ConfigurationError(
+            f"store.profile names {settings.profile!r}, which the AWS configuration files do not have"
+        ) from None
+    return _assuming(session, settings.role_arn) if settings.role_arn else session
+
+
+def _assuming(session: boto3.Session, role_arn: str) -> boto3.Session:
+    """A session that holds the role's credentials and renews them."""
+    source = session.get_credentials()
+    if source is None:
+        raise ConfigurationError("store.role_arn is set, but there are no credentials to assume that role with")
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=session.client,
+        source_credentials=source,
+        role_arn=role_arn,
+        extra_args={"RoleSessionName": "lakefs-gc"},
+    )
+    inner = botocore.session.Session()
+    inner.register_component("credential_provider", CredentialResolver([_Role(fetcher.fetch_credentials)]))
+    return boto3.Session(botocore_session=inner, region_name=session.region_name)
+
+
+class _Role(CredentialProvider):
+    METHOD = "store.role_arn"
+
+    def __init__(self, fetch: Callable[[], Any]) -> None:
+        super().__init__()
+        self._fetch = fetch
+
+    def load(self) -> DeferredRefreshableCredentials:
+        return DeferredRefreshableCredentials(refresh_using=self._fetch, method=self.METHOD)
+
+
+def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3Client":
+    client = session.client(
+        "s3",
+        region_name=region,
+        endpoint_url=settings.endpoint_url or None,
+        verify=settings.ca_bundle or None,
+        config=Config(
+            signature_version="s3v4",
+            connect_timeout=obstore_clients.CONNECT_TIMEOUT.total_seconds(),
+            read_timeout=obstore_clients.READ_TIMEOUT.total_seconds(),
+            max_pool_connections=CONNECTIONS,
+            retries={"mode": "adaptive", "total_max_attempts": ATTEMPTS},
+            s3={"addressing_style": "path" if settings.path_style else "virtual"},
+            # Services other than AWS may refuse the newer checksums where none is required.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+    client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
+    return client
+
+
+def _add_content_md5(request: AWSRequest, **_: object) -> None:
+    """Adds the header that older S3-compatible services insist on for a bulk delete."""
+    body = request.body.encode() if isinstance(request.body, str) else request.body
+    digest = hashlib.md5(body, usedforsecurity=False).digest()
+    request.headers["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _bundle(session: boto3.Session, settings: StoreSettings) -> str:
+    """The file of certificates that boto3 trusts, by settings, environment (AWS_CA_BUNDLE) or profile."""
+    return settings.ca_bundle or session._session.get_config_variable("ca_bundle") or ""
+
+
+def _region_of(session: boto3.Session, settings: StoreSettings, bucket: str) -> str:
+    """The region a bucket says it lies in; S3's first one where the service does not say."""
+    client = _client(session, settings, "us-east-1")
+    try:
+        headers = client.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
+    except ClientError as error:
+        headers = error.response["ResponseMetadata"]["HTTPHeaders"]
+    return headers.get("x-amz-bucket-region", "us-east-1")
+
+
+def _files(session: boto3.Session, client: "S3Client", bucket: str, region: str, bundle: str) -> Files:
+    endpoint, virtual = address(client, bucket)
+    return Files(
+        bucket,
+        region=region,
+        endpoint=endpoint,
+        aws_endpoint_url_s3=endpoint,
+        virtual_hosted_style_request=virtual,
+        credential_provider=Boto3CredentialProvider(session, ttl=_HANDED_ON_FOR),
+        client_options=client_options(bundle),
+        retry_config=retry_config(ATTEMPTS),
+    )
+
+
+def address(client: "S3Client", bucket: str) -> tuple[str, bool]:
+    """Where boto3 sends requests for a bucket, and whether the bucket's name is part of the host."""
+    url = urlsplit(client.generate_presigned_url("list_objects_v2", Params={"Bucket": bucket}))
+    path = url.path.rstrip("/")
+    virtual = url.netloc.startswith(f"{bucket}.") and not path.endswith(f"/{bucket}")
+    return f"{url.scheme}://{url.netloc}{path if virtual else path.removesuffix(f'/{bucket}')}", virtual

@@ -1,0 +1,83 @@
+"""The command line as tests invoke it: in an empty folder, against a replayed server."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from lakefs_gc_assets.cli import main, opening, run
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+Invoke = Callable[..., Result]
+SECRET = "s3cr3t-that-nobody-may-see"
+LAKEFS_SECRET, STORE_SECRET = "TEST_LAKEFS_SECRET", "TEST_STORE_SECRET"
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """The command line in an empty folder, secrets in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv(LAKEFS_SECRET, SECRET)
+    monkeypatch.setenv(STORE_SECRET, SECRET)
+    return lambda *arguments: CliRunner().invoke(main, arguments)
+
+
+def assert_one_line(result: Result, *parts: str, status: Status = Status.FAILED) -> None:
+    """One line on standard error that says what is wrong, and nothing else anywhere."""
+    assert result.exit_code == status
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("lakefs-gc: ")
+    for part in parts:
+        assert part in lines[0]
+    assert SECRET not in result.output
+    assert ReplayServer.secret_access_key not in result.output
+
+
+def write(content: object, name: str = "lakefs-gc.yaml") -> Path:
+    file = Path(name)
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return file
+
+
+def content_of(server: ReplayServer, collection: dict[str, object] | None = None, **lakefs: object) -> dict[str, Any]:
+    """A configuration file's content that reaches a replay; its secrets are in the environment."""
+    waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
+    return {
+        "repository": server.repository,
+        "lakefs": {
+            "endpoint": server.url,
+            "access_key_id": server.access_key_id,
+            "secret_access_key": {"env": LAKEFS_SECRET},
+            "retries": 0,
+            **lakefs,
+        },
+        "store": {
+            "endpoint_url": server.s3_url,
+            "region": "us-east-1",
+            "path_style": True,
+            "access_key_id": server.access_key_id,
+            "secret_access_key": {"env": STORE_SECRET},
+        },
+        "collection": {**waits, **(collection or {})},
+    }
+
+
+@pytest.fixture
+def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> GraphRuns:
+    """A replayed repository that the configuration file in the working folder names, on its own clock."""
+    runs = replaying("chain/1", deletes="overlay")
+    for module in (opening, run):
+        monkeypatch.setattr(module, "SystemClock", lambda: runs.clock)
+    monkeypatch.setenv(LAKEFS_SECRET, runs.server.secret_access_key)
+    write(content_of(runs.server, {"max_candidate_share": 1}))
+    return runs

@@ -1,0 +1,92 @@
+"""`lakefs-gc approve` on runs of a recorded repository."""
+
+from datetime import timedelta
+
+import pytest
+from click.testing import CliRunner
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.collector.checking import Violation
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import checks
+from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, runs, write
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying, truth_classes
+from lakefs_gc_assets_tests.recordings import needs_recordings
+
+__all__ = ["invoke", "replaying", "runs"]
+pytestmark = needs_recordings
+
+
+@pytest.fixture
+def dry(runs: GraphRuns, invoke: Invoke) -> str:
+    """A dry run, three hours ago."""
+    assert invoke("run").exit_code == 0
+    runs.clock.moment += timedelta(hours=3)
+    (run_id,) = run_folder.newest_runs(runs.repository.store)
+    return run_id
+
+
+def test_what_a_dry_run_found_is_deleted_after_a_recheck(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
+    garbage = truth_classes("chain/1")["unreferenced"]
+
+    result = invoke("approve", "--yes", dry)
+
+    assert result.exit_code == 0, result.stderr
+    assert runs.server.deleted == garbage
+    assert f"found {len(garbage)} objects" in result.stderr.splitlines()[0]
+    assert "deleted_report: " in result.stderr and "store_df: " not in result.stderr
+    assert result.stdout.splitlines()[0].endswith("clean: deleted")
+    assert runs.report(dry).ending is Ending.DELETED
+    assert runs.lock_holder() is None
+    assert_one_line(invoke("approve", "--yes", dry), "was approved before")
+
+
+def test_nothing_is_deleted_without_consent(runs: GraphRuns, dry: str) -> None:
+    for answer in ("n\n", ""):
+        result = CliRunner().invoke(main, ["approve", dry], input=answer)
+        assert (result.exit_code, runs.server.deleted) == (Status.FAILED, set())
+    assert runs.report(dry).dry_run
+    assert CliRunner().invoke(main, ["approve", dry], input="y\n").exit_code == 0
+    assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
+
+
+def test_a_mark_that_is_too_old_is_refused(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
+    runs.clock.moment += timedelta(days=8)
+
+    result = invoke("approve", "--yes", dry)
+
+    assert (result.exit_code, result.stdout) == (Status.REFUSED, "")
+    assert "guard age of the mark" in result.stderr.splitlines()[-1]
+    assert runs.server.deleted == set()
+
+
+def test_a_sweep_that_failed_goes_on(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
+    garbage = truth_classes("chain/1")["unreferenced"]
+    runs.server.undeletable = {min(garbage)}
+    assert invoke("approve", "--yes", dry).exit_code == Status.INCOMPLETE
+    runs.server.undeletable = set()
+
+    assert invoke("approve", "--yes", dry).exit_code == 0
+    assert runs.server.deleted == garbage
+
+
+def test_only_a_dry_run_that_came_to_its_end_can_be_approved(
+    runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_one_line(invoke("approve", "--yes", "c" * 20), "has no plan in this repository")
+
+    with monkeypatch.context() as wrong:
+        wrong.setattr(checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
+        assert invoke("run").exit_code == Status.FAILED
+    (failed,) = run_folder.newest_runs(runs.repository.store)
+    assert_one_line(invoke("approve", "--yes", failed), "did not come to its end")
+
+    runs.clock.moment += timedelta(hours=1)
+    write(content_of(runs.server, {"max_candidates": 0, "max_candidate_share": 1}))
+    assert invoke("run", "--sweep").exit_code == Status.REFUSED
+    swept = next(run_folder.newest_runs(runs.repository.store))
+    assert swept != failed
+    assert_one_line(invoke("approve", "--yes", swept), "was no dry run")
+    assert runs.server.deleted == set()

@@ -1,0 +1,108 @@
+"""`lakefs-gc candidates` and `lakefs-gc deleted` on runs of a recorded repository."""
+
+import csv
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.frame_output import TextColumn
+from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying, truth_classes
+from lakefs_gc_assets_tests.recordings import needs_recordings
+
+__all__ = ["invoke", "replaying", "runs"]
+
+
+@needs_recordings
+def test_each_format_has_every_candidate(runs: GraphRuns, invoke: Invoke) -> None:
+    garbage = truth_classes("chain/1")["unreferenced"]
+    assert_one_line(invoke("candidates"), "there is no such run yet")
+    assert invoke("run").exit_code == 0
+    (run_id,) = run_folder.newest_runs(runs.repository.store)
+    facts = {address: runs.repository.store.head(address) for address in garbage}
+
+    table = invoke("candidates")
+    assert table.exit_code == 0, table.stderr
+    assert {line.split()[-1] for line in table.stdout.splitlines()} == garbage
+    assert table.stderr.startswith(f"run {run_id}: {len(garbage)} objects, ")
+    assert invoke("candidates", run_id).stdout == table.stdout
+
+    found = list(csv.DictReader(invoke("candidates", "--format", "csv").stdout.splitlines()))
+    assert {row["address"]: int(row["size"]) for row in found} == {name: each.size for name, each in facts.items()}
+    assert list(found[0]) == LISTED.names
+
+    rows = [json.loads(line) for line in invoke("candidates", "--format", "json", run_id).stdout.splitlines()]
+    assert {row["address"]: row["size"] for row in rows} == {name: each.size for name, each in facts.items()}
+    assert list(rows[0]) == LISTED.names
+    assert rows[0]["last_modified"].endswith("+00:00")
+
+    assert invoke("candidates", "--format", "parquet", "--out", "found.parquet").exit_code == 0
+    stored = parquet.read_table("found.parquet")
+    assert set(stored["address"].to_pylist()) == garbage
+    assert stored.schema.names == LISTED.names
+    for form in ("table", "csv", "json"):
+        assert invoke("candidates", "--format", form, "--out", "found").exit_code == 0
+        assert Path("found").read_text() == invoke("candidates", "--format", form).stdout
+
+
+@needs_recordings
+def test_what_became_of_each_object(runs: GraphRuns, invoke: Invoke) -> None:
+    garbage = truth_classes("chain/1")["unreferenced"]
+    kept = min(garbage)
+    assert invoke("run").exit_code == 0
+    (dry,) = run_folder.newest_runs(runs.repository.store)
+    assert_one_line(invoke("deleted"), "there is no such run yet")
+    assert {line.split()[2] for line in invoke("deleted", dry).stdout.splitlines()} == {"dry_run"}
+
+    runs.clock.moment += timedelta(hours=1)
+    runs.server.undeletable = {kept}
+    assert invoke("run", "--sweep").exit_code == Status.INCOMPLETE
+    runs.clock.moment += timedelta(hours=1)
+    assert invoke("run").exit_code == 0
+
+    shown = invoke("deleted", "--format", "json")
+    rows = {row["address"]: row for row in map(json.loads, shown.stdout.splitlines())}
+    assert set(rows) == garbage
+    assert {address for address, row in rows.items() if row["outcome"] == "accepted"} == garbage - {kept}
+    assert rows[kept]["outcome"] == "failed" and rows[kept]["error"]
+    assert list(rows[kept]) == RECEIPTS.names
+    (line,) = (line for line in invoke("deleted").stdout.splitlines() if kept in line)
+    assert rows[kept]["error"] in line
+
+
+@needs_recordings
+def test_what_cannot_be_listed(runs: GraphRuns, invoke: Invoke) -> None:
+    assert_one_line(invoke("candidates", "c" * 20), "has no plan in this repository")
+    parquet_ = invoke("candidates", "--format", "parquet")
+    assert (parquet_.exit_code, parquet_.stdout) == (Status.USAGE, "")
+    assert "give --out FILE" in parquet_.stderr
+
+    assert invoke("run").exit_code == 0
+    store = runs.repository.store
+    (run_id,) = run_folder.newest_runs(store)
+    (key, *_) = (
+        key
+        for batch in store.list(run_folder.frame(run_id, "candidates"))
+        for key in batch["key"].to_pylist()
+        if key.endswith(".parquet")
+    )
+    store.put(key, b"something else")
+    damaged = invoke("candidates", "--out", "found")
+    assert damaged.exit_code == Status.FAILED
+    assert "the frame's file was changed after it was written" in damaged.stderr
+    assert not Path("found").exists()
+    store.delete([run_folder.manifest(run_id, "candidates")])
+    assert_one_line(invoke("candidates", run_id), "has no candidates stored")
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"), [("data/a b", "data/a b"), ("data/ä", "data/ä"), ("data/\x1b[2J\n", "data/\\x1b[2J\\n")]
+)
+def test_a_table_shows_each_object_on_one_line_whatever_its_name(address: str, shown: str) -> None:
+    assert TextColumn("address").cell(address) == shown

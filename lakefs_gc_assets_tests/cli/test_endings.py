@@ -1,0 +1,79 @@
+"""Exit statuses: each kind of error has its own, and the command line says which."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import MEANINGS, Status, one_line_errors, status_of
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    CollectionError,
+    ConfigurationError,
+    CorruptFile,
+    GuardTripped,
+    Interrupted,
+    LockHeld,
+    LockLost,
+    RunFailed,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (CollectionError("a"), Status.FAILED),
+        (AccessDenied("a"), Status.FAILED),
+        (CorruptFile("a", "b", "c"), Status.FAILED),
+        (ConfigurationError("a"), Status.CONFIGURATION),
+        (GuardTripped("a", "b", "c"), Status.REFUSED),
+        (LockHeld("a"), Status.LOCKED),
+        (LockLost("a"), Status.LOCKED),
+        (Interrupted("a"), Status.INTERRUPTED),
+        (RunFailed("a"), Status.FAILED),
+        (RunFailed("a", LockHeld), Status.LOCKED),
+        (RunFailed("a", GuardTripped), Status.REFUSED),
+    ],
+)
+def test_each_kind_of_error_has_its_status(
+    error: CollectionError, status: Status, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(error) is status
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        raise error
+    assert ended.value.code == status
+    assert capsys.readouterr().err == f"lakefs-gc: {error}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_in_one_line_and_lets_go_of_what_is_held(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    before, released = signal.getsignal(signal.SIGTERM), False
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            released = True
+    assert (ended.value.code, released) == (Status.INTERRUPTED, True)
+    assert capsys.readouterr().err == "lakefs-gc: interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_help_and_the_readme_list_every_status() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).stdout
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert list(MEANINGS) == list(Status)
+    for status, meaning in MEANINGS.items():
+        assert re.search(rf"^ +{status} +{re.escape(meaning)}$", shown, re.MULTILINE), status
+        assert f"| {status} | {meaning} |" in readme
+
+
+def test_the_version() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.exit_code == 0
+    assert re.fullmatch(r"lakefs-gc \d+\.\d+\.\d+\n", result.stdout)

@@ -1,0 +1,184 @@
+"""`lakefs-gc explain` on the embedded server."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.explain import verdict
+from lakefs_gc_assets.collector.explain import Decision, Explanation
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
+
+Invoke = Callable[[str], Result]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetainedRepository]:
+    folder = tmp_path_factory.mktemp("explained")
+    with EmbeddedServer(folder / "server") as server:
+        repository = with_history(server, folder)
+        repository.rules(7, main=28)
+        repository.configuration()
+        yield repository
+
+
+@pytest.fixture
+def explain(made: RetainedRepository, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    monkeypatch.setenv(SECRET_VARIABLE, made.server.secret_access_key)
+    file = str(made.folder / "lakefs-gc.yaml")
+    return lambda address: CliRunner().invoke(main, ["explain", "--config", file, address])
+
+
+def store_of(made: RetainedRepository) -> LocalStore:
+    return LocalStore(made.server.objects_folder / "repo")
+
+
+def leave_receipt(made: RetainedRepository, address: str, outcome: Outcome, error: str | None = None) -> str:
+    """What a run leaves that decided about an address; returns its id."""
+    store, run_id = store_of(made), xids.Generator().descending(datetime.now(UTC))
+    candidates = pa.table(
+        {"address": [address], "size": [2], "slice": pa.array([None], pa.string()), "slice_window": ["legacy"]},
+        schema=pa.schema([RECEIPTS.field(name) for name in ("address", "size", "slice", "slice_window")]),
+    )
+    store.put(run_folder.plan(run_id), b"{}")
+    receipts.write(store, run_id, "batch", receipts.table(candidates, [outcome], [error], datetime.now(UTC)))
+    return run_id
+
+
+def lines(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_what_a_head_holds(made: RetainedRepository, explain: Invoke) -> None:
+    said = lines(explain(made.addresses["v4"]))
+    assert said[0] == f"{made.addresses['v4']}: stays: 1 active commits hold it"
+    assert said[1].startswith("  name: slice, issued 20")
+    assert said[2].startswith("  stored: 2 bytes, last modified 20")
+    assert f"    {made.commits['fourth']} at file: head of main" in said
+    assert "  in 1 expired commits" in said
+    assert f"    {made.commits['of gone']} at file" in said
+
+
+def test_what_was_head_within_a_window(made: RetainedRepository, explain: Invoke) -> None:
+    said = lines(explain(made.addresses["v3"]))
+    assert f"    {made.commits['third']} at file: was replaced on branch main by {made.commits['fourth']}, " in said[4]
+    assert said[4].endswith("made 2.0 days ago: 28d by the server's rule of main")
+
+
+def test_what_several_commits_hold_at_several_paths(made: RetainedRepository, explain: Invoke) -> None:
+    said = lines(explain(made.addresses["v2"]))
+    assert said[0].endswith("stays: 2 active commits hold it")
+    assert f"    {made.commits['of dev']} at file: head of dev" in said
+
+
+def test_what_a_tag_keeps(made: RetainedRepository, explain: Invoke) -> None:
+    said = lines(explain(made.addresses["v1"]))
+    assert said[0].endswith("stays: 1 active commits hold it")
+    assert f"    {made.commits['first']} at file: tag v1.0" in said
+
+
+def test_what_only_expired_commits_hold(made: RetainedRepository, explain: Invoke) -> None:
+    said = lines(explain(made.addresses["lost"]))
+    assert "goes by retention rules, once it is old enough" in said[0]
+    assert said[3:] == ["  in 1 expired commits", f"    {made.commits['of gone']} at lost"]
+
+
+def test_what_is_staged(made: RetainedRepository, explain: Invoke) -> None:
+    said = lines(explain(made.addresses["staged"]))
+    assert said[0].endswith("stays: it is staged")
+    assert said[3:] == ["  staged: repo, branch main, path staged file"]
+
+
+def test_what_nothing_holds_any_more(made: RetainedRepository, explain: Invoke) -> None:
+    address = clients.upload(made.server, "passing", b"x")
+    clients.call(made.server, "DELETE", "/repositories/repo/branches/main/objects", path="passing")
+    said = lines(explain(address))
+    assert said[0].endswith("goes, once it is old enough: no commit holds it, and it is not staged")
+    assert len(said) == 3
+
+
+def test_what_a_run_deleted(made: RetainedRepository, explain: Invoke) -> None:
+    address = clients.upload(made.server, "deleted", b"x")
+    clients.call(made.server, "DELETE", "/repositories/repo/branches/main/objects", path="deleted")
+    failed = leave_receipt(made, address, Outcome.FAILED, "AccessDenied")
+    said = lines(explain(address))
+    assert "goes" in said[0]
+    assert f"  run {failed}, " in said[3]
+    assert said[3].endswith("Z: tried to delete, and failed: AccessDenied")
+    deleted = leave_receipt(made, address, Outcome.ACCEPTED)
+    store_of(made).delete([address])
+    said = lines(explain(address))
+    assert said[0] == f"{address}: is gone: run {deleted} deleted it"
+    assert said[2] == "  stored: no"
+    assert {line.split()[1].rstrip(",") for line in said[3:]} == {failed, deleted}
+
+
+@pytest.mark.parametrize(
+    ("address", "verdict"),
+    [
+        ("data/nothing/at all", "is gone"),
+        ("_lakefs/dummy", "stays: it is lakeFS's own"),
+    ],
+)
+def test_names_that_are_no_objects_of_lakefs(explain: Invoke, address: str, verdict: str) -> None:
+    assert lines(explain(address))[0] == f"{address}: {verdict}"
+
+
+def test_names_that_lakefs_never_makes_stay(made: RetainedRepository, explain: Invoke) -> None:
+    store_of(made).put("data/by hand", b"x")
+    assert lines(explain("data/by hand"))[0] == "data/by hand: stays: its name is none that lakeFS makes"
+
+
+def test_addresses_in_full(made: RetainedRepository, explain: Invoke) -> None:
+    relative = made.addresses["v4"]
+    assert lines(explain(f"local://repo/{relative}")) == lines(explain(relative))
+    for outside in ("local://other/data/x", "s3://bucket/repo/data/x"):
+        result = explain(outside)
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
+        assert f"{outside} lies outside of local://repo/" in result.stderr
+
+
+def test_references_of_another_repository_count(made: RetainedRepository, explain: Invoke, tmp_path: Path) -> None:
+    clients.repository(made.server, "other")
+    staging = {"physical_address": f"local://repo/{made.addresses['lost']}", "checksum": "0" * 32, "size_bytes": 4}
+    status, _ = clients.call(made.server, "PUT", "/repositories/other/branches/main/objects", staging, path="borrowed")
+    assert status == 201
+    made.configuration(also_live=["other"])
+    try:
+        said = lines(explain(made.addresses["lost"]))
+        assert said[0].endswith("stays: it is staged")
+        assert "  staged: other, branch main, path borrowed" in said
+        borrowed = clients.commit(made.server, "borrow", name="other")["id"]
+        said = lines(explain(made.addresses["lost"]))
+        assert said[0].endswith("stays: 1 active commits hold it")
+        assert f"    {borrowed} at borrowed: repository other holds it" in said
+    finally:
+        made.configuration()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        (["quarantined"], "is gone: run newest moved it to quarantine"),
+        (["purged", "quarantined"], "is gone: run newest moved it to quarantine, from where it was purged"),
+        (["accepted"], "is gone: run newest deleted it"),
+    ],
+)
+def test_what_became_of_what_is_gone(outcomes: list[str], said: str) -> None:
+    decisions = tuple(Decision("newest", datetime(2026, 11, 22, tzinfo=UTC), outcome, None) for outcome in outcomes)
+    address = "data/g4uk6erfnfus73frbnqg/dc0n8tpksdu988af5s00"
+    assert verdict(Explanation(address, None, (), False, (), decisions)) == said

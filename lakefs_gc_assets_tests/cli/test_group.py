@@ -1,0 +1,156 @@
+"""Commands are imported when they are given, and Spark starts before that."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from lakefs_gc_assets.cli import COMMANDS, early_spark, main
+from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, SparkSettings
+from lakefs_gc_assets.spark import session as spark_session
+
+HEAVY = {"boto3", "dagster", "numba", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich"}
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    program = (
+        "import sys\n"
+        "from lakefs_gc_assets.cli import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert set(COMMANDS) <= set(ended.stdout.split())
+    imported = set(ended.stderr.split())
+    assert "lakefs_gc_assets.cli.group" in imported
+    assert imported.isdisjoint(HEAVY)
+    assert imported.isdisjoint(lazy.target.partition(":")[0] for lazy in COMMANDS.values())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_its_own_module_and_the_list_says_what_it_says_of_itself(name: str) -> None:
+    command = COMMANDS[name].load()
+
+    assert command.name == name
+    assert COMMANDS[name].target == f"lakefs_gc_assets.cli.{name}:{name}"
+    first = (command.help or "").partition("\n\n")[0].replace("\n", " ")
+    assert first == COMMANDS[name].short_help or first.startswith(f"{COMMANDS[name].short_help} ")
+
+
+def test_a_command_that_is_unknown() -> None:
+    result = CliRunner().invoke(main, ["collct"])
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "No such command 'collct'" in result.stderr
+
+
+@click.command()
+def _late() -> None:
+    events.append("command")
+
+
+def _begin(arguments: list[str]) -> None:
+    events.append(f"begin {arguments}")
+
+
+@click.command()
+def _failing() -> None:
+    raise CollectionError("it is broken. Mend it")
+
+
+events: list[str] = []
+
+
+@pytest.fixture
+def group() -> Iterator[click.Group]:
+    here = f"{__name__}:"
+    commands = {
+        "failing": LazyCommand(f"{here}_failing", "Fails."),
+        "late": LazyCommand(f"{here}_late", "Is late.", f"{here}_begin"),
+    }
+    yield LazyGroup("group", lazy_commands=commands)
+    events.clear()
+
+
+def test_what_takes_long_begins_before_the_command(group: click.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = LazyCommand.load
+
+    def noted(self: LazyCommand) -> click.Command:
+        events.append("import")
+        return load(self)
+
+    monkeypatch.setattr(LazyCommand, "load", noted)
+    CliRunner().invoke(group, ["late"])
+
+    assert events == ["begin []", "import", "command"]
+
+
+def test_an_error_is_one_line(group: click.Group) -> None:
+    result = CliRunner().invoke(group, ["failing"])
+
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "lakefs-gc: it is broken. Mend it\n")
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SparkSettings]:
+    """Settings of each session that is begun; the configuration in the working folder asks for two cores."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
+    content: dict[str, Any] = {"repository": "a", "spark": {"master": "local[2]"}}
+    Path("lakefs-gc.yaml").write_text(yaml.safe_dump(content))
+    content["spark"]["master"] = "local[3]"
+    Path("other.yaml").write_text(yaml.safe_dump(content))
+    found: list[SparkSettings] = []
+    monkeypatch.setattr(spark_session, "start", found.append)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "master"),
+    [
+        ([], "local[2]"),
+        (["--flow", "optimized", "--sweep"], "local[2]"),
+        (["--sweep", "--config", "other.yaml"], "local[3]"),
+        (["--config=other.yaml", "--flow", "clean"], "local[3]"),
+    ],
+)
+def test_spark_starts_as_the_configuration_says(
+    started: list[SparkSettings], arguments: list[str], master: str
+) -> None:
+    early_spark.start_as_configured(arguments)
+
+    assert [settings.master for settings in started] == [master]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--config", "nowhere.yaml"]])
+def test_spark_does_not_start_for_a_command_that_cannot_use_it(
+    started: list[SparkSettings], arguments: list[str]
+) -> None:
+    early_spark.start_as_configured(arguments)
+
+    assert started == []
+
+
+def test_a_dry_purge_needs_no_spark(started: list[SparkSettings]) -> None:
+    early_spark.start_unless_dry(["--dry-run", "--config", "other.yaml"])
+    assert started == []
+
+    early_spark.start_unless_dry(["--config", "other.yaml"])
+    assert len(started) == 1
+
+
+def test_the_demo_starts_spark_with_its_defaults(started: list[SparkSettings]) -> None:
+    early_spark.start_as_usual(["--help"])
+    assert started == []
+
+    early_spark.start_as_usual(["--objects", "60"])
+    assert started == [SparkSettings()]

@@ -1,0 +1,68 @@
+"""How commands find their configuration, and what they say of one that is wrong."""
+
+import re
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
+from lakefs_gc_assets_tests.cli.invoked import SECRET, Invoke, assert_one_line, invoke, write
+
+__all__ = ["invoke"]
+
+
+@pytest.fixture(autouse=True)
+def session(spark: SparkSession) -> None:
+    """The session of the tests: a command that runs in this process would begin one of its own."""
+
+
+@pytest.mark.parametrize("command", ["", "run", "status"])
+def test_each_command_says_what_it_does(invoke: Invoke, command: str) -> None:
+    result = invoke(*command.split(), "--help")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: ")
+    if command:
+        assert "--config" in result.stdout
+        assert "--repository" in result.stdout
+    else:
+        assert {"run", "status"} <= set(re.findall(r"^  (\w+) ", result.stdout, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", ["run", "status"])
+def test_without_a_configuration(invoke: Invoke, command: str) -> None:
+    assert_one_line(
+        invoke(command), "no configuration: give --config, set LAKEFS_GC_CONFIG", status=Status.CONFIGURATION
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "status"])
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("repository: [", ["x.yaml", "not YAML"]),
+        ("- a", ["x.yaml", "must hold sections"]),
+        ("lakefs: {}", ["no repository is named", "x.yaml"]),
+        ("repositry: a", ["x.yaml", "repositry"]),
+        ("{repository: a, lakefs: {endpint: b}}", ["x.yaml", "lakefs.endpint"]),
+        ("{repository: a, collection: {min_age_hours: -1}}", ["x.yaml", "collection.min_age_hours"]),
+        (f"{{repository: a, lakefs: {{secret_access_key: {SECRET}}}}}", ["lakefs.secret_access_key is a secret"]),
+        (f"{{repository: a, store: {{session_token: {SECRET}}}}}", ["store.session_token is a secret"]),
+        ("{repository: a, lakefs: {secret_access_key: {env: NOT_SET_X}}}", ["lakefs.secret_access_key", "NOT_SET_X"]),
+        ("{repository: a, lakefs: {endpoint: {env: NOT_SET_X}}}", ["lakefs.endpoint", "NOT_SET_X"]),
+    ],
+)
+def test_a_configuration_that_is_wrong(invoke: Invoke, command: str, content: str, parts: list[str]) -> None:
+    write(content, "x.yaml")
+
+    assert_one_line(invoke(command, "--config", "x.yaml"), *parts, status=Status.CONFIGURATION)
+
+
+def test_a_configuration_file_that_is_missing(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_one_line(
+        invoke("run", "--config", "nowhere.yaml"), "nowhere.yaml", "No such file", status=Status.CONFIGURATION
+    )
+
+    monkeypatch.setenv(CONFIGURATION_VARIABLE, "elsewhere.yaml")
+    assert_one_line(invoke("status"), "elsewhere.yaml", "No such file", status=Status.CONFIGURATION)

@@ -1,0 +1,198 @@
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RetainedRepository]:
+    with EmbeddedServer(tmp_path / "server") as server:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv(SECRET_VARIABLE, server.secret_access_key)
+        monkeypatch.delenv("LAKEFS_GC_CONFIG", raising=False)
+        repository = with_history(server, tmp_path)
+        repository.rules(7, main=28)
+        repository.configuration()
+        yield repository
+
+
+def invoke(*arguments: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["policy", *arguments], input=answer)
+
+
+def table(result: Result) -> dict[str, list[str]]:
+    """Columns of each branch: retention, commits, age of the head, rule."""
+    lines = result.stdout.splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("branch "))
+    end = next(at for at, line in enumerate(lines) if line.startswith("of "))
+    return {
+        line.split("  ")[0].strip(): [cell.strip() for cell in line.split("  ")[1:] if cell.strip()]
+        for line in lines[start + 1 : end]
+    }
+
+
+class TestShow:
+    def test_the_rule_of_each_branch_and_what_it_keeps(self, made: RetainedRepository) -> None:
+        result = invoke("show")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.splitlines()[0] == "repo at local://repo/"
+        assert table(result) == {
+            "main": ["28d", "3", "2.0 days ago", "the server's rule of main"],
+            "dev": ["7d", "1", "30.0 days ago", "the server's default"],
+            "(dangling)": ["7d", "1", "the server's default"],
+        }
+        # The dangling commit's own walk passes fourth, which is young, and keeps third.
+        # fourth, third, second, of dev and, by its tag, first; expired are of gone and the repository's own first one.
+        assert "of 7 commits 5 stay, 2 are expired" in result.stdout
+        assert "tags keep 1 commits" in result.stdout
+
+    def test_without_rules(self, made: RetainedRepository) -> None:
+        made.call("DELETE", "/settings/gc_rules")
+        result = invoke("show")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.splitlines()[1:] == [
+            "WARNING: the repository has no retention rules, so every commit stays",
+            "of 7 commits 7 stay, 0 are expired",
+        ]
+
+    def test_rules_that_cannot_be_meant(self, made: RetainedRepository) -> None:
+        for days in (-1, 2**31 - 1):
+            made.rules(days)
+            result = invoke("show")
+            assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
+            assert "retention rules: default_retention_days is" in result.stderr.splitlines()[-1]
+
+    def test_zero_is_said_first(self, made: RetainedRepository) -> None:
+        made.rules(0, main=0)
+        lines = invoke("show").stdout.splitlines()
+        assert lines[1].startswith("WARNING: RETENTION OF ZERO: 2 of 2 branches keep their head")
+        assert lines[2].startswith("WARNING: RETENTION OF ZERO: dangling commits")
+
+    def test_the_policy_of_the_configuration_counts(self, made: RetainedRepository) -> None:
+        Path("policy.yaml").write_text("branches: {d*: 10w}\nstale_after: 25d\nkeep_tags: false\n")
+        made.configuration(retention_policy="policy.yaml")
+        result = invoke("show")
+        assert result.exit_code == 0, result.stderr
+        assert table(result)["dev"] == ["70d", "4", "30.0 days ago", "the policy's rule d*, line 1"]
+        assert "tags keep 0 commits, the policy pins 0 (keep_tags: false)" in result.stdout
+        assert "branch dev is stale: its head was made at" in result.stdout
+
+    def test_a_server_that_refuses_dumps(self, made: RetainedRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+        user = made.server.add_user("no dumps", "fs:ListCommits")
+        file = made.configuration()
+        file.write_text(file.read_text().replace(made.server.access_key_id, user.access_key_id))
+        monkeypatch.setenv(SECRET_VARIABLE, user.secret_access_key)
+        result = invoke("show")
+        assert result.exit_code == 1
+        assert "/dump" in result.stderr
+
+
+class TestCheck:
+    def test_a_policy_before_it_is_used(self, made: RetainedRepository) -> None:
+        Path("new.yaml").write_text("default: 2w\nreplace: true\n")
+        result = invoke("check", "new.yaml")
+        assert result.exit_code == 0, result.stderr
+        assert table(result) == {
+            "main": ["14d", "2", "2.0 days ago", "the policy's default"],
+            "dev": ["14d", "1", "30.0 days ago", "the policy's default"],
+            "(dangling)": ["14d", "1", "the policy's default"],
+        }
+
+    def test_faults_need_no_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("new.yaml").write_text("default: 2w\nbranches:\n  main: 7\n")
+        result = invoke("check", "new.yaml")
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
+        assert result.stderr == (
+            "lakefs-gc: new.yaml, line 3: 7 has no unit: write 7d for days, 7h for hours or 7w for weeks\n"
+        )
+
+    def test_branches_that_do_not_exist(self, made: RetainedRepository) -> None:
+        Path("new.yaml").write_text("branches:\n  mian: 2w\n")
+        result = invoke("check", "new.yaml")
+        assert result.exit_code == Status.REFUSED
+        assert "WARNING: the policy's rule of mian, line 2: there is no such branch" in result.stdout
+        assert "a sweep would be refused: guard rules of unknown branches" in result.stdout
+        made.configuration(allow_rules_of_unknown_branches=True)
+        assert invoke("check", "new.yaml").exit_code == 0
+
+
+class TestSet:
+    def rules(self) -> Path:
+        content = {"default_retention_days": 1, "branches": [{"branch_id": "dev", "retention_days": 45}]}
+        Path("rules.json").write_text(json.dumps(content))
+        return Path("rules.json")
+
+    def stated(self, made: RetainedRepository) -> object:
+        return clients.call(made.server, "GET", "/repositories/repo/settings/gc_rules")[1]
+
+    def test_rules_are_shown_and_then_set(self, made: RetainedRepository) -> None:
+        result = invoke("set", str(self.rules()), "--yes")
+        assert result.exit_code == 0, result.stderr
+        assert table(result)["dev"] == ["45d", "3", "30.0 days ago", "the server's rule of dev"]
+        assert self.stated(made) == json.loads(self.rules().read_text())
+        assert table(invoke("show")) == table(result)
+
+    def test_not_without_consent(self, made: RetainedRepository) -> None:
+        before = self.stated(made)
+        for answer in ("n\n", ""):
+            result = invoke("set", str(self.rules()), answer=answer)
+            assert result.exit_code == 1
+            assert table(result)["main"][0] == "1d"
+            assert self.stated(made) == before
+        assert invoke("set", str(self.rules()), answer="y\n").exit_code == 0
+        assert self.stated(made) != before
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("default: 3d", "rules.json, line 1: not JSON (Expecting value). The server's rules are JSON"),
+            ('{\n"default_retention_days": 3,\n}', "rules.json, line 3: not JSON"),
+            ("[]", "an object of default_retention_days and branches"),
+            ("{}", "an object of default_retention_days and branches"),
+            ('{"default_retention_days": 3, "branch": []}', "an object of default_retention_days and branches"),
+            ('{"default_retention_days": "3d"}', 'must be a whole number of days, not "3d"'),
+            ('{"default_retention_days": true}', "must be a whole number of days"),
+            ('{"default_retention_days": 1.5}', "must be a whole number of days"),
+            ('{"default_retention_days": -3}', "default_retention_days is negative"),
+            ('{"default_retention_days": 0}', "lakeFS takes zero days for all for no rules"),
+            ('{"default_retention_days": 1e9}', "must be a whole number of days"),
+            ('{"default_retention_days": 1000000}', "more than the 36,500 that can be meant"),
+            ('{"default_retention_days": 3, "branches": {"main": 3}}', "branches must be a list"),
+            ('{"default_retention_days": 3, "branches": [{"branch_id": "main"}]}', "branch_id and retention_days"),
+            (
+                '{"default_retention_days": 3, "branches": [{"branch_id": "main", "retention_days": -1}]}',
+                "the rule of branch main is negative",
+            ),
+            (
+                '{"default_retention_days": 3, "branches": [{"branch_id": "", "retention_days": 1}]}',
+                "must be the name of a branch",
+            ),
+            (
+                '{"default_retention_days": 3, "branches": [{"branch_id": "mian", "retention_days": 1}]}',
+                "rules.json: the server's rule of mian: there is no such branch",
+            ),
+        ],
+    )
+    def test_rules_that_cannot_be_meant_are_not_set(self, made: RetainedRepository, text: str, words: str) -> None:
+        before = self.stated(made)
+        Path("rules.json").write_text(text)
+        result = invoke("set", "rules.json", "--yes")
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
+        assert words in result.stderr.splitlines()[-1]
+        assert self.stated(made) == before
+
+    def test_bad_rules_can_be_put_right(self, made: RetainedRepository) -> None:
+        made.rules(-1)
+        assert invoke("set", str(self.rules()), "--yes").exit_code == 0
+        assert invoke("show").exit_code == 0

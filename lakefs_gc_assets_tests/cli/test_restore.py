@@ -1,0 +1,167 @@
+"""`lakefs-gc restore` on an embedded server whose objects lie in a bucket that keeps versions."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.collector import lock, planning
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import load
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended
+from lakefs_gc_assets_tests.collector.scripted import HandClock
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.s3_server import SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.stores import s3_server
+
+__all__ = ["s3_server"]
+
+PATHS = ("a", "bb")
+
+
+class Deleted:
+    """Two uncommitted objects of a repository that a run has deleted."""
+
+    def __init__(self, server: EmbeddedServer, repository: OpenRepository, addresses: tuple[str, ...]) -> None:
+        self.server, self.repository, self.addresses = server, repository, addresses
+        run = began(repository, DAY)
+        self.run_id = run.run_id
+        held = Lock.acquire(repository.store, run_id=run.run_id, owner="run", now=NOW, expiry=timedelta(hours=1))
+        rows = candidates(*addresses).drop_columns(["size"])
+        rows = rows.append_column("size", [[len(path) for path in PATHS]])
+        for _ in Sweep(repository.store, run.run_id, held.token, HandClock(), attempt=run.attempt).delete(rows):
+            pass
+        held.release()
+        ended(repository, run)
+
+    def statuses(self) -> list[int]:
+        """What lakeFS answers who asks for the objects."""
+        path = "/repositories/repo/refs/main/objects"
+        return [clients.call(self.server, "GET", path, path=each)[0] for each in PATHS]
+
+
+@pytest.fixture
+def deleted(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deleted]:
+    bucket = s3_server.new_versioned_bucket()
+    store = RemoteBlockstore("s3", lambda uri: open_store(s3_server.settings(), Namespace.parse(uri)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAKEFS_GC_CONFIG", raising=False)
+    monkeypatch.setenv("TEST_STORE_SECRET", SECRET_KEY)
+    with EmbeddedServer(tmp_path / "server", blockstore=store) as server:
+        monkeypatch.setenv("TEST_LAKEFS_SECRET", server.secret_access_key)
+        body = {"name": "repo", "storage_namespace": f"s3://{bucket}/repo"}
+        assert clients.call(server, "POST", "/repositories", body)[0] == 201
+        addresses = tuple(clients.upload(server, path, path.encode()) for path in PATHS)
+        content = {
+            "repository": "repo",
+            "lakefs": {
+                "endpoint": server.url,
+                "access_key_id": server.access_key_id,
+                "secret_access_key": {"env": "TEST_LAKEFS_SECRET"},
+            },
+            "store": {
+                **s3_server.settings().model_dump(include={"endpoint_url", "region", "path_style", "access_key_id"}),
+                "secret_access_key": {"env": "TEST_STORE_SECRET"},
+            },
+        }
+        file = tmp_path / "lakefs-gc.yaml"
+        file.write_text(yaml.safe_dump(content))
+        yield Deleted(server, opened(load(file), HandClock(NOW)).open(), addresses)
+
+
+def restore(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["restore", *arguments])
+
+
+def test_what_a_run_deleted_is_there_again_and_the_next_run_is_clean(deleted: Deleted) -> None:
+    assert deleted.statuses() == [410, 410]
+    assert planning.find_predecessor(deleted.repository).run_id == deleted.run_id
+    full = f"{deleted.repository.namespace.uri}{deleted.addresses[1]}"
+
+    one = restore("--run-id", deleted.run_id, "--address", full)
+
+    assert (one.exit_code, one.stdout.splitlines()) == (0, [f"{deleted.addresses[1]}: restored", "1 restored"])
+    assert deleted.statuses() == [410, 200]
+
+    both = restore("--run-id", deleted.run_id)
+
+    first, second = deleted.addresses
+    assert both.exit_code == 0
+    assert set(both.stdout.splitlines()) == {
+        f"{first}: restored",
+        f"{second}: there already",
+        "1 restored, 1 there already",
+    }
+    assert deleted.statuses() == [200, 200]
+    assert lock.holder(deleted.repository.store) is None
+    with pytest.raises(NoPredecessor, match=f"objects that run {deleted.run_id} had deleted were brought back"):
+        planning.find_predecessor(deleted.repository)
+
+
+def test_a_dry_run_shows_what_would_come_back(deleted: Deleted) -> None:
+    shown = restore("--run-id", deleted.run_id, "--dry-run")
+
+    assert shown.exit_code == 0
+    sizes = sorted(f"{address}: {len(path)} B" for address, path in zip(deleted.addresses, PATHS, strict=True))
+    assert shown.stdout.splitlines() == [*sizes, "2 objects, 3 B, would be brought back; this was a dry run"]
+    assert deleted.statuses() == [410, 410]
+    assert planning.find_predecessor(deleted.repository).run_id == deleted.run_id
+
+
+def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) -> None:
+    deleted.repository.store.delete([deleted.addresses[0]])
+
+    result = restore("--run-id", deleted.run_id)
+
+    assert result.exit_code == Status.INCOMPLETE
+    lines = result.stdout.splitlines()
+    assert f"{deleted.addresses[0]}: still gone: the delete marker of the run is not the newest version" in lines
+    assert lines[-1] == "1 restored, 1 still gone"
+    assert deleted.statuses() == [410, 200]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "status"),
+    [
+        (("--run-id", "c" * 20), "has no plan in this repository", Status.FAILED),
+        (("--run-id", "{run}", "--address", "data/x/y"), "did not delete 'data/x/y'", Status.FAILED),
+        (("--run-id", "{run}", "--address", "s3://elsewhere/data/x/y"), "lies outside of", Status.CONFIGURATION),
+    ],
+)
+def test_what_cannot_be_meant_changes_nothing(
+    deleted: Deleted, arguments: tuple[str, ...], said: str, status: Status
+) -> None:
+    result = restore(*(argument.replace("{run}", deleted.run_id) for argument in arguments))
+
+    assert result.exit_code == status
+    assert said in result.stderr and result.stderr.count("\n") == 1
+    assert deleted.statuses() == [410, 410]
+    assert lock.holder(deleted.repository.store) is None
+    assert planning.find_predecessor(deleted.repository).run_id == deleted.run_id
+
+
+def test_a_collection_under_way_is_not_disturbed(deleted: Deleted) -> None:
+    held = Lock.acquire(
+        deleted.repository.store, run_id=deleted.run_id, owner="another", now=NOW, expiry=timedelta(hours=1)
+    )
+
+    result = restore("--run-id", deleted.run_id)
+
+    assert result.exit_code == Status.LOCKED
+    assert "another collects this repository" in result.stderr
+    assert deleted.statuses() == [410, 410]
+    held.check()

@@ -1,0 +1,272 @@
+"""`lakefs-gc run` and `lakefs-gc status` on recorded repositories, and how a run ends that goes wrong."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.collector.checking import Violation
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.defs import checks
+from lakefs_gc_assets_tests.cli.invoked import (
+    LAKEFS_SECRET,
+    SECRET,
+    STORE_SECRET,
+    Invoke,
+    assert_one_line,
+    content_of,
+    invoke,
+    runs,
+    write,
+)
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, refused, replaying, truth_classes
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import said, scripted
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+__all__ = ["invoke", "replaying", "runs"]
+
+
+@pytest.fixture(autouse=True)
+def session(spark: SparkSession) -> None:
+    """The session of the tests: a command that runs in this process would begin one of its own."""
+
+
+def test_a_server_that_is_down(invoke: Invoke) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+        write({"repository": "a", "lakefs": {"endpoint": endpoint, "retries": 0}})
+
+        assert_one_line(invoke("run"), endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://", "ftp://127.0.0.1"])
+def test_an_endpoint_that_is_none(invoke: Invoke, endpoint: str) -> None:
+    write({"repository": "a", "lakefs": {"endpoint": endpoint, "retries": 0}})
+
+    assert_one_line(invoke("status"), status=Status.CONFIGURATION)
+
+
+def facts(**changed: object) -> dict[str, object]:
+    usual = {"id": "a", "creation_date": 1, "default_branch": "main", "storage_namespace": "s3://bucket/a"}
+    return {**usual, **changed}
+
+
+@pytest.mark.parametrize("command", ["run", "status"])
+@pytest.mark.parametrize(
+    ("answer", "parts", "ends"),
+    [
+        (facts(read_only=True), ["repository a is read-only"], Status.FAILED),
+        (facts(storage_namespace="ftp://bucket/a"), ["ftp://bucket/a", "supported are"], Status.CONFIGURATION),
+        (facts(storage_namespace="local://a"), ["local://a", "store.local_root"], Status.CONFIGURATION),
+        (facts(storage_namespace="nonsense"), ["nonsense"], Status.CONFIGURATION),
+        ([], [], Status.FAILED),
+        ("proxy error", [], Status.FAILED),
+    ],
+)
+def test_a_repository_that_cannot_be_collected(
+    invoke: Invoke, command: str, answer: object, parts: list[str], ends: Status
+) -> None:
+    with scripted(said(answer)) as server:
+        write({"repository": "a", "lakefs": {"endpoint": server.url, "retries": 0}})
+
+        assert_one_line(invoke(command), *parts, status=ends)
+
+
+@needs_recordings
+def test_credentials_that_are_wrong(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LAKEFS_SECRET, SECRET)
+
+    assert_one_line(invoke("run"), "401", "error authenticating request")
+    assert_one_line(invoke("status"), "401", "error authenticating request")
+
+
+@needs_recordings
+def test_a_repository_that_is_unknown(runs: GraphRuns, invoke: Invoke) -> None:
+    assert_one_line(invoke("run", "--repository", "unheard-of"), "unheard-of", "not found")
+
+
+@needs_recordings
+def test_a_home_of_dagster_that_is_missing(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", "/nowhere/at/all")
+
+    assert_one_line(invoke("run"), "DAGSTER_HOME", "/nowhere/at/all", status=Status.CONFIGURATION)
+
+
+@needs_recordings
+def test_a_dry_run_a_sweep_and_the_status(runs: GraphRuns, invoke: Invoke) -> None:
+    garbage = truth_classes("chain/1")["unreferenced"]
+
+    empty = invoke("status")
+    assert (empty.exit_code, empty.stderr) == (0, "")
+    assert empty.stdout.splitlines()[1:] == ["lock: free", "no runs yet"]
+
+    dry = invoke("run")
+    assert dry.exit_code == 0, dry.stderr
+    assert runs.server.deleted == set()
+    shown = re.sub(r" +", " ", dry.stdout)
+    assert "marked, nothing deleted" in shown.splitlines()[0]
+    assert f"\n candidates {len(garbage)} objects" in shown
+    assert "this was a dry run: nothing was deleted; --sweep deletes" in shown
+    assert re.match(r"run \w{20}: clean, windows legacy to 2026-11$", dry.stderr.splitlines()[0])
+    assert not re.search("warning|traceback|exception|rows? in 0\\.0 s \\(inf", dry.stderr, re.IGNORECASE)
+
+    swept = invoke("run", "--sweep")
+    assert swept.exit_code == 0, swept.stderr
+    assert runs.server.deleted == garbage
+    assert f"\n deleted {len(garbage)} objects" in re.sub(r" +", " ", swept.stdout)
+
+    # The clock stands still here, so either run may be the newer one.
+    listed = invoke("status", "--runs", "2")
+    assert listed.exit_code == 0
+    kinds = {line.partition("Z  ")[2] for line in listed.stdout.splitlines()[2:]}
+    assert f"clean, sweep: deleted; {len(garbage)} candidates, {len(garbage)} deleted" in kinds
+    assert f"clean, dry run: marked, nothing deleted; {len(garbage)} candidates, 0 deleted" in kinds
+
+
+@needs_recordings
+def test_a_sweep_that_could_not_delete_everything(runs: GraphRuns, invoke: Invoke) -> None:
+    runs.server.undeletable = {min(truth_classes("chain/1")["unreferenced"])}
+
+    result = invoke("run", "--sweep")
+
+    assert result.exit_code == Status.INCOMPLETE
+    assert "some deletions failed" in result.stdout
+    assert "1 failed" in result.stdout
+
+
+@needs_recordings
+def test_a_step_that_fails(runs: GraphRuns, invoke: Invoke) -> None:
+    runs.server.fault = lambda method, target: refused(403, "not allowed") if "prepare_uncommited" in target else None
+
+    result = invoke("run")
+
+    assert (result.exit_code, result.stdout) == (Status.FAILED, "")
+    *before, last = result.stderr.splitlines()
+    assert re.match(r"lakefs-gc: run \w{20} failed: uncommitted_df: AccessDenied: .*not allowed", last)
+    assert [line for line in before[1:] if not line.startswith(("  store_df: ", "  uncommitted_df: "))] == []
+    assert result.stderr.count("not allowed") == 1
+    assert "Traceback" not in result.output
+    assert runs.lock_holder() is None
+    assert "clean, dry run: failed: AccessDenied" in invoke("status").stdout
+
+
+@needs_recordings
+def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)]
+    )
+
+    result = invoke("run", "--sweep")
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    last = result.stderr.splitlines()[-1]
+    assert re.match(r"lakefs-gc: run \w{20} failed: check of candidates: older than the cutoff: one is not$", last)
+    assert "Traceback" not in result.output
+    assert runs.server.deleted == set()
+
+
+@needs_recordings
+def test_a_guard_that_refuses(runs: GraphRuns, invoke: Invoke) -> None:
+    write(content_of(runs.server, {"max_candidates": 0, "max_candidate_share": 1}))
+
+    result = invoke("run", "--sweep", "--quiet")
+
+    assert_one_line(result, "deleted_report: GuardTripped: guard number of candidates", status=Status.REFUSED)
+    assert runs.server.deleted == set()
+
+
+@needs_recordings
+def test_quiet_and_verbose(runs: GraphRuns, invoke: Invoke) -> None:
+    quiet = invoke("run", "--quiet")
+    assert (quiet.exit_code, quiet.stderr) == (0, "")
+    usual, verbose = invoke("run"), invoke("run", "--verbose")
+    assert "STEP_START" not in usual.stderr and 'Started execution of step "store_df"' not in usual.stderr
+    assert 'Started execution of step "store_df"' in verbose.stderr
+    assert len(verbose.stdout.splitlines()) == len(quiet.stdout.splitlines()) == len(usual.stdout.splitlines())
+
+    both = invoke("run", "--quiet", "--verbose")
+    assert (both.exit_code, both.stdout) == (Status.USAGE, "")
+    assert "exclude each other" in both.stderr
+
+
+@needs_recordings
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_releases_its_lock(runs: GraphRuns, invoke: Invoke, number: signal.Signals) -> None:
+    def interrupt(method: str, target: str) -> None:
+        if "prepare_uncommited" in target:
+            os.kill(os.getpid(), number)
+
+    runs.server.fault = interrupt
+
+    result = invoke("run")
+
+    assert (result.exit_code, result.stdout) == (Status.INTERRUPTED, "")
+    *before, last = result.stderr.splitlines()
+    assert re.match(r"lakefs-gc: run \w{20} was interrupted in uncommitted_df: make a new one$", last)
+    assert [line for line in before[1:] if not line.startswith(("  store_df: ", "  uncommitted_df: "))] == []
+    assert runs.lock_holder() is None
+    assert "clean, dry run: failed: interrupted" in invoke("status").stdout
+
+
+@needs_recordings
+def test_a_store_that_is_down(runs: GraphRuns, invoke: Invoke) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        content = content_of(runs.server)
+        content["store"] = {**content["store"], "endpoint_url": f"http://127.0.0.1:{free.getsockname()[1]}"}
+        write(content)
+
+        assert_one_line(invoke("run"))
+
+
+@needs_recordings
+def test_a_lock_that_somebody_holds(runs: GraphRuns, invoke: Invoke) -> None:
+    Lock.acquire(
+        runs.repository.store, run_id="other", owner="somebody", now=runs.clock.now(), expiry=timedelta(hours=1)
+    )
+
+    result = invoke("run")
+
+    assert result.exit_code == Status.LOCKED
+    assert "LockHeld: somebody collects this repository" in result.stderr.splitlines()[-1]
+    assert "lock: held by somebody for run other" in invoke("status").stdout
+
+
+@needs_recordings
+def test_a_process_of_its_own_says_no_more_than_that(tmp_path: Path) -> None:
+    """What Dagster, Spark and the JVM would say of themselves is kept away from the reader."""
+    with ReplayServer(FIXTURES / "empty") as server:
+        (tmp_path / "gc.yaml").write_text(yaml.safe_dump(content_of(server)))
+        ended = subprocess.run(
+            [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()", "run", "--config", "gc.yaml"],
+            cwd=tmp_path,
+            env={**clean_environment(), LAKEFS_SECRET: server.secret_access_key, STORE_SECRET: SECRET},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "nothing to delete" in ended.stdout.splitlines()[0]
+    told = ended.stderr.splitlines()
+    assert told[0].startswith("run ")
+    assert [line for line in told[1:] if not re.match(r"  (\w+_df|candidates|deleted_report): (?!\1)", line)] == []
+    assert SECRET not in ended.stdout + ended.stderr
+    assert server.secret_access_key not in ended.stdout + ended.stderr
+
+
+def clean_environment() -> dict[str, str]:
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "LAKEFS_", "PYTEST_"))
+    }

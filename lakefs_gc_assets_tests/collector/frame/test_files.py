@@ -1,0 +1,226 @@
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, listed, live, put_table
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+FOLDER = run_folder.frame(RUN_ID, "store_df")
+STRINGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+WINDOWS = st.sampled_from(["legacy", "2026-10", "2026-11", "other"])
+ROWS = st.lists(
+    st.builds(
+        lambda address, slice_, window, size, etag: listed(
+            address, slice=slice_, slice_window=window, size=size, etag=etag
+        ),
+        STRINGS,
+        st.none() | STRINGS,
+        WINDOWS,
+        st.integers(0, 2**40),
+        st.none() | STRINGS,
+    ),
+    max_size=30,
+)
+
+
+@pytest.fixture(scope="module")
+def folder_store(tmp_path_factory: pytest.TempPathFactory) -> ObjectStore:
+    root = tmp_path_factory.mktemp("frames")
+    (root / "repository").mkdir()
+    return open_store(StoreSettings(local_root=str(root)), Namespace.parse("local://repository"))
+
+
+def batches(rows: list[dict[str, object]], schema: pa.Schema, each: int = 7) -> list[pa.RecordBatch]:
+    found: list[pa.RecordBatch] = pa.Table.from_pylist(rows, schema=schema).to_batches(max_chunksize=each)
+    return found
+
+
+def written(store: ObjectStore, rows: list[dict[str, object]], schema: pa.Schema = LISTED) -> list[FrameFile]:
+    writer = FileWriter(store, FOLDER, schema)
+    for batch in batches(rows, schema):
+        writer.write(batch)
+    return writer.close()
+
+
+def read(store: ObjectStore, stored: list[FrameFile], schema: pa.Schema = LISTED) -> list[dict[str, object]]:
+    return [row for file in stored for row in files.read_file(store, file, schema).to_pylist()]
+
+
+def sorted_rows(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    return sorted(
+        rows, key=lambda row: [str(row.get(name)) for name in LISTED.names if row.get(name).__class__ is not datetime]
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ROWS)
+def test_rows_are_read_as_they_were_written(folder_store: ObjectStore, rows: list[dict[str, object]]) -> None:
+    stored = written(folder_store, rows)
+
+    assert sorted_rows(read(folder_store, stored)) == sorted_rows(rows)
+    assert sorted(file.slice_window for file in stored) == sorted({str(row["slice_window"]) for row in rows})
+    for file in stored:
+        inside = [row for row in rows if row["slice_window"] == file.slice_window]
+        assert (file.rows, file.object_bytes) == (len(inside), sum(int(str(row["size"])) for row in inside))
+        assert file.key.startswith(f"{FOLDER}slice_window={file.slice_window}/part-")
+        assert file.bytes == folder_store.head(file.key).size
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(ROWS, st.integers(0, 25))
+def test_a_preview_is_the_beginning(folder_store: ObjectStore, rows: list[dict[str, object]], count: int) -> None:
+    stored = written(folder_store, rows)
+
+    shown = files.preview(folder_store, stored, LISTED, count)
+
+    assert shown.to_pylist() == read(folder_store, stored)[:count]
+    assert shown.schema.names == LISTED.names
+
+
+def test_a_preview_has_at_most_twenty_rows_and_reads_no_more_files(store: ObjectStore) -> None:
+    first = written(store, [listed(f"data/{number}") for number in range(19)])
+    second = written(store, [listed(f"data/x{number}") for number in range(19)])
+    missing = [FrameFile("nowhere", "2026-11", 5, 1, "")]
+
+    assert files.preview(store, first + second + missing, LISTED).num_rows == 20
+
+
+def test_a_full_file_is_put_and_the_next_one_begun(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_FILE_BYTES", 1)
+    rows = [listed(f"data/{number}") for number in range(20)]
+
+    stored = written(store, rows)
+
+    assert [file.rows for file in stored] == [7, 7, 6]
+    assert len({file.key for file in stored}) == 3
+    assert sorted_rows(read(store, stored)) == sorted_rows(rows)
+
+
+def test_live_frames_have_no_sizes(store: ObjectStore) -> None:
+    (file,) = written(store, [live("data/a"), live("data/b")], LIVE)
+
+    assert (file.rows, file.object_bytes) == (2, 0)
+
+
+def test_a_null_where_none_may_be_is_not_written(store: ObjectStore) -> None:
+    nullable = pa.schema([field.with_nullable(True) for field in LIVE])
+    writer = FileWriter(store, FOLDER, LIVE)
+
+    with pytest.raises((ValueError, pa.ArrowException)):
+        writer.write(batches([{**live("data/a"), "address": None}], nullable)[0])
+    assert writer.close() == []
+
+
+def test_columns_are_put_into_the_order_of_the_frame(store: ObjectStore) -> None:
+    turned = pa.schema(list(LIVE)[::-1])
+    writer = FileWriter(store, FOLDER, LIVE)
+    writer.write(batches([live("data/a")], turned)[0])
+
+    assert read(store, writer.close(), LIVE) == [live("data/a")]
+
+
+def test_a_task_tells_of_each_file_it_wrote(store: ObjectStore) -> None:
+    write = files.write_task(lambda: store, FOLDER, LIVE, lambda batch: batch)
+    rows = [live("data/a"), live("data/b", slice_window="legacy")]
+
+    def tasks() -> Iterator[pa.RecordBatch]:
+        yield from batches(rows, LIVE)
+        yield from batches([], LIVE)
+
+    told = pa.Table.from_batches(list(write(tasks())), schema=files.WRITTEN)
+
+    stored = [FrameFile(**row) for row in told.to_pylist()]
+    assert sorted_rows(read(store, stored, LIVE)) == sorted_rows(rows)
+
+
+def test_a_task_without_rows_tells_of_nothing(store: ObjectStore) -> None:
+    write = files.write_task(lambda: store, FOLDER, LIVE, lambda batch: batch)
+
+    assert list(write(iter(LIVE.empty_table().to_batches()))) == []
+
+
+@pytest.fixture
+def one_file(store: ObjectStore) -> FrameFile:
+    (file,) = written(store, [listed("data/a"), listed("data/b")])
+    return file
+
+
+def test_a_missing_file_is_noticed(store: ObjectStore, one_file: FrameFile) -> None:
+    store.delete([one_file.key])
+
+    with pytest.raises(CorruptFile, match="missing") as caught:
+        files.read_file(store, one_file, LISTED)
+    assert caught.value.file == one_file.key
+
+
+@pytest.mark.parametrize("change", ["truncated", "one bit", "longer", "empty"])
+def test_a_changed_file_is_noticed(store: ObjectStore, one_file: FrameFile, change: str) -> None:
+    data = store.get(one_file.key)
+    middle = len(data) // 2
+    store.put(
+        one_file.key,
+        {
+            "truncated": data[:-1],
+            "one bit": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+            "longer": data + b"\0",
+            "empty": b"",
+        }[change],
+    )
+
+    with pytest.raises(CorruptFile, match="changed after it was written"):
+        files.read_file(store, one_file, LISTED)
+
+
+def test_another_number_of_rows_is_noticed(store: ObjectStore, one_file: FrameFile) -> None:
+    with pytest.raises(CorruptFile, match="2 rows, its manifest says 3"):
+        files.read_file(store, replace(one_file, rows=3), LISTED)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.Table.from_pylist([live("data/a", new="column")]),
+        pa.Table.from_pylist([live("data/a")]).drop_columns(["slice"]),
+        pa.table({"address": [1], "slice": ["s"], "slice_window": ["w"]}),
+    ],
+    ids=["a column more", "a column less", "another type"],
+)
+def test_other_columns_are_noticed(store: ObjectStore, table: pa.Table) -> None:
+    file = put_table(store, "committed_df", table)
+
+    with pytest.raises(CorruptFile, match="columns"):
+        files.read_file(store, file, LIVE)
+
+
+def test_no_parquet_is_noticed(store: ObjectStore) -> None:
+    store.put(FOLDER + "x", b"no parquet")
+    file = FrameFile(FOLDER + "x", "w", 1, 10, hashlib.sha256(b"no parquet").hexdigest())
+
+    with pytest.raises(CorruptFile, match="cannot be read"):
+        files.read_file(store, file, LISTED)
+
+
+def test_a_null_is_read_for_the_checks_to_see(store: ObjectStore) -> None:
+    nullable = pa.schema([field.with_nullable(True) for field in LIVE])
+    table = pa.Table.from_pylist([{**live("data/a"), "address": None}], schema=nullable)
+    file = put_table(store, "committed_df", table)
+
+    assert files.read_file(store, file, LIVE).column("address").null_count == 1

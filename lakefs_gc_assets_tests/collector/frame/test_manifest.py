@@ -1,0 +1,203 @@
+import hashlib
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    DELETED_REPORT,
+    FRAMES,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    NoFigures,
+    StoredFigures,
+    UncommittedFigures,
+)
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.records import sealed
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
+from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, span
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+TEXT = st.text(max_size=20)
+COUNTS = st.integers(0, 2**62)
+TIMES = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+TEXTS = st.lists(TEXT, max_size=2).map(tuple)
+BY_NAME = st.dictionaries(TEXT, TEXT, max_size=2)
+COUNTS_BY_NAME = st.dictionaries(TEXT, COUNTS, max_size=2)
+FIGURES: dict[str, st.SearchStrategy[Any]] = {
+    STORE_DF.name: st.builds(
+        StoredFigures, TEXT, COUNTS, COUNTS, TEXT, TEXTS, TEXTS, TEXTS, COUNTS, *(st.none() | TEXT for _ in range(3))
+    ),
+    UNCOMMITTED_DF.name: st.builds(UncommittedFigures, TEXTS, COUNTS, TEXTS),
+    COMMITTED_DF.name: st.builds(
+        CommittedFigures,
+        TEXT,
+        *(COUNTS for _ in range(4)),
+        st.none() | COUNTS,
+        BY_NAME,
+        BY_NAME,
+        st.none() | COUNTS,
+        TEXT,
+        COUNTS_BY_NAME,
+        st.none() | TEXT,
+        TEXTS,
+        st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=2).map(tuple),
+        TEXT,
+    ),
+    CANDIDATES_DF.name: st.builds(CandidateFigures, COUNTS_BY_NAME, COUNTS, COUNTS, COUNTS, TEXTS),
+    DELETED_REPORT.name: st.builds(DeletedFigures, st.booleans()),
+}
+MANIFESTS = st.sampled_from(sorted(FRAMES)).flatmap(
+    lambda name: st.builds(
+        Manifest,
+        st.builds(Span, st.just(name), TEXT, TEXT, TIMES, TIMES),
+        st.lists(st.builds(FrameFile, TEXT, TEXT, COUNTS, COUNTS, TEXT, COUNTS), max_size=4).map(tuple),
+        FIGURES.get(name, st.builds(NoFigures)),
+        BY_NAME,
+    )
+)
+
+
+def made(*files: FrameFile) -> Manifest[StoredFigures]:
+    return Manifest(span(), files, LISTED_FIGURES, {"before": "digest"})
+
+
+@given(MANIFESTS)
+def test_a_manifest_is_read_as_it_was_written(manifest: Manifest[Any]) -> None:
+    again = Manifest.from_json(manifest.to_json(), "key", FRAMES[manifest.span.frame])
+
+    assert again == manifest
+    assert again.digest == manifest.digest
+
+
+@given(MANIFESTS, MANIFESTS)
+def test_a_digest_names_one_content(one: Manifest[Any], other: Manifest[Any]) -> None:
+    assert (one.digest == other.digest) == (one == other)
+
+
+def test_sums_are_those_of_the_files() -> None:
+    manifest = made(
+        FrameFile("a", "2026-10", 1, 10, "x", 100),
+        FrameFile("b", "2026-11", 2, 20, "y", 200),
+        FrameFile("c", "2026-10", 4, 40, "z", 400),
+    )
+
+    assert (manifest.rows, manifest.file_bytes, manifest.object_bytes) == (7, 70, 700)
+    assert manifest.rows_by_window() == {"2026-10": 5, "2026-11": 2}
+    assert (made().rows, made().rows_by_window()) == (0, {})
+
+
+def test_a_frame_exists_once_its_manifest_does(store: ObjectStore) -> None:
+    with pytest.raises(OrderViolation, match=rf"store_df of run {RUN_ID} does not exist: materialize it first"):
+        manifests.read(store, RUN_ID, STORE_DF)
+
+    manifests.write(store, made())
+    assert manifests.read(store, RUN_ID, STORE_DF) == made()
+
+    later = replace(made(), span=span(attempt="a2"))
+    manifests.write(store, later)
+    assert manifests.read(store, RUN_ID, STORE_DF) == later
+
+
+def broken(**changed: object) -> bytes:
+    return sealed({**json.loads(made().to_json()), **changed})
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "manifest"),
+        (b"null", "manifest"),
+        (b"[]", "manifest"),
+        (made().to_json()[:-2], "manifest"),
+        (broken(format_version=2), "format version: 2, this program reads 1"),
+        (broken(span={"frame": "store_df"}), "manifest"),
+        (broken(files=[{"key": "a"}]), "manifest"),
+        (broken(files=[{"key": "a", "slice_window": "w", "rows": 1, "bytes": 1, "sha256": "", "new": 1}]), "manifest"),
+    ],
+)
+def test_what_is_no_manifest_ends_the_run(store: ObjectStore, data: bytes, what: str) -> None:
+    key = run_folder.manifest(RUN_ID, "store_df")
+    store.put(key, data)
+
+    with pytest.raises(CorruptFile, match=what) as caught:
+        manifests.read(store, RUN_ID, STORE_DF)
+    assert caught.value.file == key
+
+
+def test_a_time_without_a_zone_is_no_time() -> None:
+    content = json.loads(made().to_json())
+    content["span"]["ended_at"] = "2026-11-23T12:30:00"
+
+    with pytest.raises(CorruptFile, match="time without a zone"):
+        Manifest.from_json(sealed(content), "key", STORE_DF)
+
+
+def test_a_manifest_that_was_changed_ends_the_run() -> None:
+    content = json.loads(made().to_json())
+    content["figures"]["slices_listed"] += 1
+
+    with pytest.raises(CorruptFile, match="changed after it was written"):
+        Manifest.from_json(json.dumps(content).encode(), "key", STORE_DF)
+
+
+def test_what_was_changed_since_it_was_read_is_stored_as_changed(store: ObjectStore) -> None:
+    manifests.write(store, made())
+    found = manifests.read(store, RUN_ID, STORE_DF)
+    assert found.to_json() == made().to_json()
+
+    changed = replace(found, figures=replace(found.figures, slices_listed=7))
+
+    assert changed.digest != found.digest
+    manifests.write(store, changed)
+    assert manifests.read(store, RUN_ID, STORE_DF).figures.slices_listed == 7
+
+
+def test_a_digest_is_that_of_the_very_bytes(store: ObjectStore) -> None:
+    """Also where a later version of this program wrote figures that this one does not know."""
+    content = json.loads(made().to_json())
+    content["figures"]["of a later version"] = 1
+    data = sealed(content)
+    store.put(run_folder.manifest(RUN_ID, "store_df"), data)
+
+    found = manifests.read(store, RUN_ID, STORE_DF)
+
+    assert found == made()
+    assert found.digest == hashlib.sha256(data).hexdigest()
+    assert found.to_json() == data
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("slices_listed", "7"), ("slices_listed", None), ("slices_listed", 1.5), ("other_folders", "ab"), ("flow", 1)],
+)
+def test_figures_of_another_type_are_no_figures(name: str, value: object) -> None:
+    content = json.loads(made().to_json())
+    content["figures"][name] = value
+
+    with pytest.raises(CorruptFile, match=name):
+        Manifest.from_json(sealed(content), "key", STORE_DF)
+
+
+def test_the_manifest_of_another_frame_is_not_read(store: ObjectStore) -> None:
+    store.put(run_folder.manifest(RUN_ID, "candidates"), made().to_json())
+
+    with pytest.raises(CorruptFile, match="it is the manifest of store_df"):
+        manifests.read(store, RUN_ID, CANDIDATES_DF)

@@ -1,0 +1,213 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import planning
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.incremental import base_run, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import ALL_COMMITS, Flow, Plan
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.universe import parts
+from lakefs_gc_assets.collector.universe.parts import Part
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SETTLED, began, ended, opened
+
+__all__ = ["opened"]
+
+
+def why_not(opened: OpenRepository, definition: str = ALL_COMMITS, before: str | None = None) -> str:
+    """Why there is no predecessor."""
+    with pytest.raises(NoPredecessor) as refused:
+        base_run.find(opened, definition, before)
+    return str(refused.value)
+
+
+def test_the_newest_sweep_is_built_on(opened: OpenRepository) -> None:
+    ended(opened, began(opened, 3 * DAY))
+    newest = began(opened, DAY)
+    ended(opened, newest)
+    found = base_run.find(opened, ALL_COMMITS)
+    assert (found.run_id, found.settled) == (newest.run_id, frozenset([SETTLED]))
+
+
+def test_a_dry_run_neither_helps_nor_hides(opened: OpenRepository) -> None:
+    dry = began(opened, 3 * DAY, sweep=False)
+    ended(opened, dry, dry_run=True, carry=None)
+    assert why_not(opened) == "no earlier run listed and deleted: all were dry runs, or of the flow committed"
+    real = began(opened, 2 * DAY)
+    ended(opened, real)
+    ended(opened, began(opened, DAY, sweep=False), dry_run=True, carry=None)
+    began(opened, HOUR, sweep=False)
+    assert base_run.find(opened, ALL_COMMITS).run_id == real.run_id
+
+
+def test_none_is_needed_for_there_to_be_none(opened: OpenRepository) -> None:
+    assert why_not(opened) == "there is no earlier run"
+
+
+def test_a_run_is_no_predecessor_of_itself_nor_of_earlier_ones(opened: OpenRepository) -> None:
+    first = began(opened, 3 * DAY)
+    ended(opened, first)
+    second = began(opened, DAY)
+    ended(opened, second)
+    assert base_run.find(opened, ALL_COMMITS, before=second.run_id).run_id == first.run_id
+    assert why_not(opened, before=first.run_id) == "there is no earlier run"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"carry": None, "success": False, "error": "no disk"}, "left nothing to build on: it failed (no disk)"),
+        ({"carry": None, "no_carry": "it was limited"}, "left nothing to build on: it was limited"),
+    ],
+)
+def test_a_newest_sweep_without_a_carry_hides_older_ones(
+    opened: OpenRepository, changes: dict[str, Any], reason: str
+) -> None:
+    ended(opened, began(opened, 3 * DAY))
+    newest = began(opened, DAY)
+    ended(opened, newest, **changes)
+    assert why_not(opened) == f"run {newest.run_id} {reason}"
+
+
+def test_deletions_that_failed_wait_among_the_open_objects(opened: OpenRepository) -> None:
+    newest = began(opened, DAY)
+    ended(opened, newest, success=False, ending=Ending.PARTLY_DELETED)
+    assert base_run.find(opened, ALL_COMMITS).run_id == newest.run_id
+
+
+def test_a_sweep_that_has_not_ended_hides_older_ones(opened: OpenRepository) -> None:
+    ended(opened, began(opened, 3 * DAY))
+    newest = began(opened, DAY)
+    assert why_not(opened) == f"run {newest.run_id}, which was to delete, has not ended"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"repository": "other"}, "repository: other, now repo"),
+        ({"storage_namespace": "local://other/"}, "storage namespace: local://other/, now local://repo/"),
+        ({"slice_window": "day"}, "slice window: day, now month"),
+        ({"min_age_seconds": 3600.0}, "minimum age: 1:00:00, now 1 day, 0:00:00"),
+        ({"grace_period_seconds": 3600.0}, "grace period: 1:00:00, now 1 day, 0:00:00"),
+        ({"live_definition": "rules"}, "definition of what is live: rules, now all commits"),
+    ],
+)
+def test_another_premise_is_named(opened: OpenRepository, changes: dict[str, Any], what: str) -> None:
+    newest = began(opened, DAY, **changes)
+    ended(opened, newest)
+    assert why_not(opened) == f"run {newest.run_id} had another {what}"
+
+
+def test_files_that_are_gone_or_changed_are_named(opened: OpenRepository) -> None:
+    newest = began(opened, DAY)
+    ended(opened, newest)
+    checkpoints.write_settled(opened.store, newest.run_id, newest.attempt, frozenset())
+    assert "settled-attempt.parquet: checksum" in why_not(opened)
+    ended(opened, newest)
+    ranges_read.write(opened.store, newest.run_id, newest.attempt, [])
+    assert "read-attempt.parquet: checksum" in why_not(opened)
+
+
+@pytest.mark.parametrize("frame", [checkpoints.OPEN, checkpoints.COMMITTED])
+def test_a_frame_that_is_gone_or_was_made_again_is_named(opened: OpenRepository, frame: str) -> None:
+    newest = began(opened, DAY)
+    ended(opened, newest)
+    key = run_folder.manifest(newest.run_id, frame)
+    opened.store.put(key, b"another one")
+    assert f"{frame}/manifest.json: digest" in why_not(opened)
+    opened.store.delete([key])
+    assert f"{frame}/manifest.json: existence" in why_not(opened)
+
+
+def test_what_an_attempt_left_is_not_built_on_once_another_began(opened: OpenRepository) -> None:
+    newest = began(opened, DAY)
+    ended(opened, newest, success=False, ending=Ending.PARTLY_DELETED)
+    opened.store.put(run_folder.plan(newest.run_id), replace(newest, attempt="another").to_json())
+    assert why_not(opened) == f"run {newest.run_id}, which was to delete, was begun again and has not ended"
+
+
+def test_an_unreadable_report_or_plan_is_named(opened: OpenRepository) -> None:
+    newest = began(opened, DAY)
+    opened.store.put(run_folder.report(newest.run_id), b"{")
+    assert "report.json" in why_not(opened)
+    opened.store.put(run_folder.plan(newest.run_id), b"{")
+    assert "plan.json" in why_not(opened)
+
+
+class TestPlanning:
+    RUN = IDS.descending(NOW)
+
+    def plan(self, opened: OpenRepository, flow: Flow = Flow.OPTIMIZED) -> Plan:
+        lock = Lock.acquire(opened.store, run_id=self.RUN, owner="owner", now=opened.clock.now(), expiry=HOUR)
+        return planning.begin(opened, self.RUN, ("legacy",), "owner", lock, flow)
+
+    def test_an_optimized_run_names_the_run_it_builds_on(self, opened: OpenRepository) -> None:
+        newest = began(opened, DAY)
+        ended(opened, newest)
+        made = self.plan(opened)
+        assert (made.flow, made.predecessor, made.why_clean) == (Flow.OPTIMIZED, newest.run_id, None)
+        assert made.predecessor_attempt == newest.attempt
+        assert plans.read(opened.store, self.RUN) == made
+
+    def test_without_one_it_is_a_clean_run_that_says_why(self, opened: OpenRepository) -> None:
+        made = self.plan(opened)
+        assert (made.flow, made.predecessor, made.why_clean) == (Flow.CLEAN, None, "there is no earlier run")
+
+    def test_a_clean_run_that_was_asked_for_gives_no_reason(self, opened: OpenRepository) -> None:
+        ended(opened, began(opened, DAY))
+        made = self.plan(opened, Flow.CLEAN)
+        assert (made.flow, made.predecessor, made.why_clean) == (Flow.CLEAN, None, None)
+
+    def test_a_cutoff_that_went_back_makes_it_clean(self, opened: OpenRepository) -> None:
+        newest = began(opened, DAY, cutoff=NOW)
+        ended(opened, newest)
+        made = self.plan(opened)
+        assert made.flow is Flow.CLEAN and f"run {newest.run_id} had a later cutoff" in (made.why_clean or "")
+
+    def test_a_new_folder_that_is_no_slice_makes_it_clean(self, opened: OpenRepository) -> None:
+        ended(opened, began(opened, DAY))
+        opened.store.put("data/old/object", b"")
+        assert self.plan(opened).flow is Flow.OPTIMIZED
+        opened.store.put("data/!ab/c/object", b"")
+        made = self.plan(opened)
+        assert made.flow is Flow.CLEAN and made.why_clean is not None and made.why_clean.endswith(": !ab")
+
+    def test_windows_are_those_with_something_to_look_at(self, opened: OpenRepository) -> None:
+        def put(moment: datetime) -> None:
+            opened.store.put(f"data/{IDS.descending(moment)}/{IDS.ascending(moment)}", b"")
+
+        opened.store.put(f"data/{SETTLED}/{IDS.ascending(NOW)}", b"")
+        put(datetime(2026, 9, 1, tzinfo=UTC))
+        put(datetime(2026, 10, 1, tzinfo=UTC))
+        windows, why_clean = planning.windows_to_collect(opened, Flow.OPTIMIZED)
+        assert windows[:3] == ("legacy", "2026-09", "2026-10") and why_clean == "there is no earlier run"
+        report = ended(opened, began(opened, DAY))
+        assert planning.windows_to_collect(opened, Flow.OPTIMIZED) == (("legacy", "2026-09", "2026-10"), None)
+        assert report.carry is not None
+        waiting = replace(report, carry=replace(report.carry, open_windows=("legacy", "2025-01")))
+        reports.write(opened.store, waiting)
+        windows, _ = planning.windows_to_collect(opened, Flow.OPTIMIZED)
+        assert windows == ("legacy", "2026-09", "2026-10", "2025-01")
+        assert planning.windows_to_collect(opened, Flow.CLEAN)[0][0] == "legacy"
+
+    def test_a_name_of_no_slice_inside_of_a_new_one_lies_in_the_windows(self, opened: OpenRepository) -> None:
+        ended(opened, began(opened, DAY))
+        folder = f"data/{IDS.descending(NOW - 5 * DAY)}/"
+        opened.store.put(f"{folder}a name that lakeFS never makes", b"")
+        (batch,) = parts.list_part(opened.store, Part(folder), "month")
+        windows, _ = planning.windows_to_collect(opened, Flow.OPTIMIZED)
+        assert set(batch.column("slice_window").to_pylist()) <= set(windows)
+
+    def test_corrupt_files_do_not_stop_a_clean_run(self, opened: OpenRepository) -> None:
+        newest = began(opened, DAY)
+        ended(opened, newest)
+        checkpoints.write_settled(opened.store, newest.run_id, newest.attempt, frozenset())
+        assert "checksum" in (self.plan(opened).why_clean or "")

@@ -1,0 +1,237 @@
+"""Optimized runs through the real graph, on a recorded repository at four moments."""
+
+import dataclasses
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import stored
+from lakefs_gc_assets.collector.frame.kinds import OPEN_DF
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, replays, truth_classes
+from lakefs_gc_assets_tests.recordings import needs_recordings
+
+__all__ = ["replaying"]
+pytestmark = needs_recordings
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def runs(replaying: Replaying) -> GraphRuns:
+    return replaying("chain/1", deletes="overlay", max_candidate_share=1, sweep=True)
+
+
+def collected(runs: GraphRuns, flow: Flow = Flow.OPTIMIZED, *, sweep: bool | None = None) -> Report:
+    """The report of one more run, a day after the last."""
+    runs.clock.moment += DAY
+    opened = runs.open(flow)
+    result = runs.make(opened, sweep=sweep)
+    assert result.success, failures(result)
+    return runs.report(opened.run_id)
+
+
+@pytest.fixture(scope="module")
+def collected_once(spark: SparkSession) -> Iterator[GraphRuns]:
+    """A recording that a clean run has swept."""
+    with replays() as replaying:
+        runs = replaying("chain/1", deletes="overlay", max_candidate_share=1, sweep=True)
+        collected(runs, Flow.CLEAN)
+        yield runs
+
+
+@pytest.fixture
+def swept(replaying: Replaying, collected_once: GraphRuns) -> GraphRuns:
+    """The same for one test, which may change it."""
+    return replaying("chain/1", deletes="overlay", after=collected_once, max_candidate_share=1, sweep=True)
+
+
+def last_report(runs: GraphRuns) -> Report:
+    """The report of the newest run."""
+    return runs.report(next(run_folder.newest_runs(runs.repository.store)))
+
+
+def carried(found: Report) -> Carry:
+    """What a run left, which must be something."""
+    assert found.carry is not None, found.no_carry
+    return found.carry
+
+
+def change_open(store: ObjectStore, run_id: str) -> None:
+    """Replaces the manifest of the objects that wait by one that says something else."""
+    found = manifests.read(store, run_id, OPEN_DF)
+    later = dataclasses.replace(found.span, ended_at=found.span.ended_at + timedelta(seconds=1))
+    manifests.write(store, dataclasses.replace(found, span=later))
+
+
+def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) -> None:
+    clean = collected(runs, Flow.CLEAN)
+    assert (clean.flow, clean.ending) == ("clean", Ending.DELETED)
+    assert carried(clean).settled == clean.counts["slices_listed"] == 1
+    clean_ids = checkpoints.read_ids(runs.repository.store, clean.run_id, carried(clean))
+    assert len(clean_ids) > clean.counts["ranges_read"] > 0
+    before = len(runs.server.requests)
+    again = collected(runs)
+    assert (again.flow, again.predecessor, again.why_clean) == ("optimized", clean.run_id, None)
+    assert (again.counts["slices_listed"], again.counts["ranges_read"], again.counts["listed"]) == (
+        0,
+        0,
+        carried(clean).open,
+    )
+    assert again.ending is Ending.NOTHING_TO_DELETE
+    asked = {request.path.rsplit("/", 1)[-1] for request in runs.server.requests[before:]}
+    assert not asked & clean_ids
+    assert carried(again).settled == carried(clean).settled
+    assert carried(again).settled_objects == carried(clean).settled_objects
+
+
+def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As frames of many rows are; the driver keeps those of these recordings."""
+    monkeypatch.setattr(stored, "LOCAL_ROWS", -1)
+    monkeypatch.setattr(tasks, "LOCAL_ROWS", -1)
+    stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])
+    runs.server.undeletable = {stubborn}
+    clean = collected(runs, Flow.CLEAN)
+    assert runs.server.deleted == set(others)
+    runs.server.undeletable = set()
+    again = collected(runs)
+    assert (again.flow, again.counts["ranges_read"]) == ("optimized", 0)
+    assert runs.addresses(again.run_id, "candidates") == [stubborn]
+    assert carried(again).settled_objects == carried(clean).settled_objects
+    assert carried(again).open == carried(clean).open - 1
+    assert runs.server.deleted == {stubborn, *others}
+
+
+def test_a_failed_deletion_waits_for_the_next_run(runs: GraphRuns) -> None:
+    stubborn = sorted(truth_classes("chain/1")["unreferenced"])[0]
+    runs.server.undeletable = {stubborn}
+    clean = collected(runs, Flow.CLEAN)
+    assert (clean.success, clean.ending, clean.counts["failed"]) == (False, Ending.PARTLY_DELETED, 1)
+    runs.server.undeletable = set()
+    again = collected(runs)
+    assert again.flow == "optimized"
+    assert runs.addresses(again.run_id, "candidates") == [stubborn]
+    assert stubborn not in runs.server.stored()
+
+
+def test_what_was_young_waits_for_the_next_run(runs: GraphRuns) -> None:
+    generator = xids.Generator()
+    (slice_name,) = {key.split("/")[1] for key in runs.server.stored() if key.startswith("data/")}
+    young = f"data/{slice_name}/{generator.ascending(runs.clock.moment)}"
+    runs.server.place(young, written_at=runs.clock.moment)
+    clean = collected(runs, Flow.CLEAN)
+    assert young not in runs.addresses(clean.run_id, "candidates")
+    assert young in runs.addresses(clean.run_id, "open")
+    collected(runs, sweep=False)
+    again = collected(runs)
+    assert (again.flow, again.counts["slices_listed"]) == ("optimized", 0)
+    assert runs.addresses(again.run_id, "candidates") == [young]
+    assert young not in runs.server.stored()
+
+
+def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: GraphRuns) -> None:
+    generator, moment = xids.Generator(), swept.clock.moment
+    new = f"data/{generator.descending(moment)}/{generator.ascending(moment)}"
+    (old_slice,) = {key.split("/")[1] for key in swept.server.stored() if key.startswith("data/")}
+    late = f"data/{old_slice}/{generator.ascending(moment)}"
+    swept.server.place(new, written_at=moment)
+    swept.server.place(late, written_at=moment)
+    swept.clock.moment += 2 * DAY
+    again = collected(swept)
+    assert again.counts["slices_listed"] == 1
+    assert swept.addresses(again.run_id, "candidates") == [new]
+    # What came into a settled slice late waits for a clean run.
+    clean = collected(swept, Flow.CLEAN)
+    assert swept.addresses(clean.run_id, "candidates") == [late]
+    assert (again.counts["late_arrivals"], clean.counts["late_arrivals"]) == (0, 1)
+
+
+def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
+    generator = xids.Generator()
+    moment = runs.clock.moment - 90 * DAY
+    runs.server.place(f"data/{generator.descending(moment)}/{generator.ascending(moment)}", written_at=moment)
+    runs.clock.moment += DAY
+    opened = runs.open(Flow.CLEAN)
+    assert len(opened.windows) == 3
+    limited = dataclasses.replace(opened, windows=opened.windows[:1])
+    tags = {**opened.tags, "dagster/asset_partition_range_end": f"{opened.run_id}|{opened.windows[1]}"}
+    result = runs.make(dataclasses.replace(limited, tags=tags))
+    assert result.success, failures(result)
+    found = runs.report(opened.run_id)
+    assert found.carry is None and "limited to the windows" in (found.no_carry or "")
+    again = collected(runs)
+    assert again.flow == "clean" and "limited to the windows" in (again.why_clean or "")
+
+
+def test_a_changed_frame_is_not_built_on(swept: GraphRuns) -> None:
+    clean = last_report(swept)
+    store = swept.repository.store
+    change_open(store, clean.run_id)
+    again = collected(swept)
+    assert again.flow == "clean" and "open/manifest.json: digest" in (again.why_clean or "")
+
+
+def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
+    swept: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = last_report(swept)
+    store = swept.repository.store
+    change_open(store, clean.run_id)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr(checkpoints, "require_frames", lambda *given: None)
+        swept.clock.moment += DAY
+        result = swept.make(swept.open(Flow.OPTIMIZED))
+    assert "open is not the frame that the report" in failures(result)["store_df"]
+    again = collected(swept)
+    assert again.flow == "clean" and "failed" in (again.why_clean or "")
+
+
+def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: GraphRuns) -> None:
+    generator, moment = xids.Generator(), swept.clock.moment
+    swept.server.place(f"data/{generator.descending(moment)}/odd name", written_at=moment)
+    swept.clock.moment += 2 * DAY
+    found = collected(swept)
+    assert (found.flow, found.counts["slices_listed"]) == ("optimized", 1)
+    assert carried(found).open_windows[-1:] == ("legacy",)
+
+
+def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(swept: GraphRuns) -> None:
+    swept.settings["min_age_hours"] = 30
+    swept.clock.moment += DAY
+    opened = swept.open(Flow.OPTIMIZED)
+    assert "minimum age" in opened.tags["lakefs/why_clean"]
+    result = swept.make(opened)
+    found = swept.report(opened.run_id)
+    assert found.flow == "clean" and "minimum age" in (found.why_clean or "")
+    assert any("a clean run instead of an optimized one" in line for line in swept.lines)
+    (materialization,) = [
+        event.step_materialization_data.materialization
+        for event in result.get_asset_materialization_events()
+        if event.asset_key is not None and event.asset_key.path == ["store_df"]
+    ][:1]
+    assert "minimum age" in str(materialization.metadata["why_clean"].value)
+
+
+def test_the_report_is_written_once_with_carry_and_success_together(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Report] = []
+    write = reports.write
+
+    def noted(store: ObjectStore, found: Report) -> None:
+        written.append(found)
+        write(store, found)
+
+    monkeypatch.setattr(reports, "write", noted)
+    clean = collected(runs, Flow.CLEAN)
+    assert [(found.success, found.carry == clean.carry) for found in written] == [(True, True)]

@@ -1,0 +1,352 @@
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    CorruptFile,
+    LakeFSError,
+    NotFound,
+    NotSupported,
+    ReadOnlyRepository,
+    ServerUnavailable,
+)
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RefsDump
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_commit_objects, put_dump, put_metarange
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+NO_WAIT = CollectionSettings(wait_before_dump_seconds=0)
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def commit(name: str, *parents: str, metarange: str | None = None) -> Commit:
+    """A commit known by a short name, with a metarange of its own name unless told otherwise."""
+    return Commit(
+        digest(name), digest(f"metarange of {name}") if metarange is None else metarange, tuple(map(digest, parents)), 7
+    )
+
+
+def branch(name: str, head: str) -> Branch:
+    return Branch(name, digest(head))
+
+
+def metaranges(*names: str) -> tuple[str, ...]:
+    return tuple(sorted(digest(f"metarange of {name}") for name in names))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path)
+
+
+ROOT = commit("root", metarange="")
+LINE = [ROOT, commit("a", "root"), commit("b", "a")]
+MAIN = [branch("main", "b")]
+
+
+def live(
+    api: ScriptedApi, store: ObjectStore, clock: HandClock | None = None, settings: CollectionSettings = NO_WAIT
+) -> LiveCommits:
+    return commits.live_commits(api, store, settings, clock or HandClock(), NOW)
+
+
+def dumping(*dumps: RefsDump | Exception, known: list[Commit] | None = None) -> ScriptedApi:
+    return ScriptedApi(dumps=Script(*dumps), commits={each.id: Script(each) for each in known or []})
+
+
+class TestDumps:
+    def test_all_commits_are_live_dangling_ones_too(self, store: LocalStore) -> None:
+        dump = put_dump(store, [*LINE, commit("dangling", "a")], MAIN, [Branch("v1", digest("a"))])
+        found = live(dumping(dump), store)
+        assert found.source is CommitSource.REFS_DUMP
+        assert found.metarange_ids == metaranges("a", "b", "dangling")
+        assert (found.commits, found.fetched, found.files) == (4, 0, ())
+        assert found.heads == {"main": digest("metarange of b")}
+
+    def test_commits_with_the_same_objects_share_a_metarange(self, store: LocalStore) -> None:
+        same = [commit("a", metarange=digest("m")), commit("b", "a", metarange=digest("m"))]
+        found = live(dumping(put_dump(store, same, [branch("main", "b"), branch("x", "a")])), store)
+        assert found.metarange_ids == (digest("m"),)
+        assert found.heads == {"main": digest("m"), "x": digest("m")}
+
+    def test_a_branch_whose_head_is_empty_has_no_objects(self, store: LocalStore) -> None:
+        found = live(dumping(put_dump(store, [ROOT], [branch("main", "root")])), store)
+        assert (found.metarange_ids, found.heads, found.commits) == ((), {}, 1)
+
+    def test_commits_under_way_are_told_by_their_sealed_tokens(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, [*MAIN, branch("x", "a")], sealed={"main": ["one", "two"]})
+        found = live(dumping(dump), store)
+        assert found.sealed == {"one": "main", "two": "main"}
+
+    def test_a_table_that_is_missing_or_damaged_ends_the_run(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, MAIN)
+        for metarange_id in (dump.commits_meta_range_id, dump.branches_meta_range_id, dump.tags_meta_range_id):
+            key = METADATA + metarange_id
+            whole = store.get(key)
+            store.put(key, whole[:-1])
+            with pytest.raises(CorruptFile):
+                live(dumping(dump), store)
+            store.delete([key])
+            with pytest.raises(CorruptFile, match="existence"):
+                live(dumping(dump), store)
+            store.put(key, whole)
+        live(dumping(dump), store)
+
+    def test_tables_that_were_exchanged_end_the_run(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, MAIN)
+        exchanged = RefsDump(
+            True, None, dump.branches_meta_range_id, dump.commits_meta_range_id, dump.tags_meta_range_id
+        )
+        with pytest.raises(CorruptFile, match="type"):
+            live(dumping(exchanged), store)
+
+
+class TestCommitsThatADumpLacks:
+    def test_heads_are_fetched_with_their_ancestors_down_to_known_ones(self, store: LocalStore) -> None:
+        new = [commit("c", "b"), commit("d", "c"), commit("e", "b", "d")]
+        dump = put_dump(store, LINE, [branch("main", "e"), branch("x", "d")])
+        api = dumping(dump, known=[*LINE, *new])
+        found = live(api, store)
+        assert found.metarange_ids == metaranges("a", "b", "c", "d", "e")
+        assert (found.commits, found.fetched) == (6, 3)
+        assert sorted(api.commits_asked) == sorted(each.id for each in new)
+        assert found.heads == {"main": digest("metarange of e"), "x": digest("metarange of d")}
+
+    def test_tags_and_parents_are_fetched_too(self, store: LocalStore) -> None:
+        tagged, parent = commit("tagged", "parent"), commit("parent", "a")
+        dump = put_dump(store, [ROOT, LINE[1], commit("b", "a", "lost")], MAIN, [Branch("v1", tagged.id)])
+        api = dumping(dump, known=[tagged, parent, commit("lost", "a")])
+        found = live(api, store)
+        assert found.metarange_ids == metaranges("a", "b", "tagged", "parent", "lost")
+
+    @pytest.mark.parametrize(("limit", "enough"), [(3, True), (2, False), (0, False)])
+    def test_so_many_are_fetched_and_no_more(self, store: LocalStore, limit: int, enough: bool) -> None:
+        new = [commit("c", "b"), commit("d", "c"), commit("e", "d")]
+        api = dumping(put_dump(store, LINE, [branch("main", "e")]), known=new)
+        settings = CollectionSettings(wait_before_dump_seconds=0, dump_fetch_limit=limit)
+        if enough:
+            assert live(api, store, settings=settings).fetched == 3
+            return
+        with pytest.raises(LakeFSError, match=f"3 refs dumps in a row .* lacks more than {limit} commits"):
+            live(api, store, settings=settings)
+        assert len(api.commits_asked) == 3 * limit
+        assert api.dump_starts.calls == 3
+
+    def test_none_is_fetched_from_a_complete_dump(self, store: LocalStore) -> None:
+        settings = CollectionSettings(wait_before_dump_seconds=0, dump_fetch_limit=0)
+        assert live(dumping(put_dump(store, LINE, MAIN)), store, settings=settings).commits == 3
+
+    def test_one_that_the_server_does_not_know_makes_another_dump(self, store: LocalStore) -> None:
+        broken = put_dump(store, LINE, [branch("main", "vanished")])
+        api = dumping(broken, put_dump(store, LINE, MAIN))
+        assert live(api, store).metarange_ids == metaranges("a", "b")
+        assert api.dump_starts.calls == 2
+        with pytest.raises(LakeFSError, match="3 refs dumps in a row were incomplete"):
+            live(dumping(broken), store)
+
+    def test_a_server_that_fails_meanwhile_ends_the_run(self, store: LocalStore) -> None:
+        api = dumping(put_dump(store, LINE, [branch("main", "c")]))
+        api.commits[digest("c")] = Script(ServerUnavailable("GET /commits: 503"))
+        with pytest.raises(ServerUnavailable):
+            live(api, store)
+
+
+class TestIncompleteDumps:
+    def test_are_repeated(self, store: LocalStore) -> None:
+        whole = put_dump(store, LINE, MAIN)
+        no_branch = put_dump(store, LINE, [])
+        api = dumping(RefsDump(True, "it broke", "a", "b", "c"), no_branch, whole)
+        assert live(api, store).commits == 3
+        assert api.dump_starts.calls == 3
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda dump: RefsDump(True, "KV store: timeout", *ids(dump)), "KV store: timeout"),
+            (lambda dump: RefsDump(True, None, "", *ids(dump)[1:]), "lacks one of its three tables"),
+            (lambda dump: RefsDump(True, None, ids(dump)[0], "", ids(dump)[2]), "lacks one of its three tables"),
+            (lambda dump: RefsDump(True, None, *ids(dump)[:2], ""), "lacks one of its three tables"),
+            (lambda dump: NotFound("GET /dump: 404"), "its state is refused"),
+            (lambda dump: AccessDenied("GET /dump: 403"), "its state is refused"),
+        ],
+    )
+    def test_end_the_run_after_three(
+        self, store: LocalStore, change: Callable[[RefsDump], RefsDump | Exception], message: str
+    ) -> None:
+        api = dumping(change(put_dump(store, LINE, MAIN)))
+        with pytest.raises(LakeFSError, match=f"3 refs dumps in a row were incomplete, the last: .*{message}"):
+            live(api, store)
+        assert api.dump_starts.calls == 3
+
+    def test_without_any_branch_end_the_run(self, store: LocalStore) -> None:
+        with pytest.raises(LakeFSError, match="names no branch"):
+            live(dumping(put_dump(store, LINE, [])), store)
+
+
+def ids(dump: RefsDump) -> tuple[str, str, str]:
+    return dump.commits_meta_range_id, dump.branches_meta_range_id, dump.tags_meta_range_id
+
+
+class TestWaiting:
+    def test_between_the_last_page_and_the_dump(self, store: LocalStore) -> None:
+        clock = HandClock(NOW + timedelta(seconds=12))
+        found = live(dumping(put_dump(store, LINE, MAIN)), store, clock, CollectionSettings())
+        assert clock.slept == [18.0]
+        assert found.started_at == NOW + timedelta(seconds=30)
+
+    def test_is_over_when_the_time_has_passed(self, store: LocalStore) -> None:
+        clock = HandClock(NOW + timedelta(seconds=30))
+        found = live(dumping(put_dump(store, LINE, MAIN)), store, clock, CollectionSettings())
+        assert clock.slept == []
+        assert found.started_at == NOW + timedelta(seconds=30)
+
+    def test_for_a_dump_takes_longer_and_longer_pauses(self, store: LocalStore) -> None:
+        clock = HandClock()
+        live(dumping(*[RefsDump(False)] * 9, put_dump(store, LINE, MAIN)), store, clock)
+        assert clock.slept == sorted(clock.slept)
+        assert len(clock.slept) == 9
+        assert max(clock.slept) == 10
+
+    def test_for_a_dump_that_never_ends_ends_the_run(self, store: LocalStore) -> None:
+        clock = HandClock()
+        settings = CollectionSettings(wait_before_dump_seconds=0, dump_timeout_seconds=100)
+        api = dumping(RefsDump(False))
+        with pytest.raises(LakeFSError, match=r"not done after 100 s.*collection\.dump_timeout_seconds"):
+            live(api, store, clock, settings)
+        assert api.dump_starts.calls == 1
+        assert 100 <= sum(clock.slept) < 120
+
+
+class TestTheMetadataFolder:
+    @pytest.mark.parametrize(
+        "refusal", [AccessDenied("POST /dump: 403"), NotFound("POST /dump: 404"), NotSupported("POST /dump: 501")]
+    )
+    def test_stands_in_where_dumping_is_refused(self, store: LocalStore, refusal: LakeFSError) -> None:
+        metarange = put_commit_objects(store, {"p": Staged("data/x")})
+        files = {key.removeprefix(METADATA) for key in all_keys(store)}
+        for name in ("dummy", "a" * 63, "A" * 64, "g" * 64, f"{'a' * 64}.json", "retention/" + "a" * 64):
+            store.put(METADATA + name, b"")
+        api = ScriptedApi(
+            dump_starts=Script(refusal),
+            branch_lists=Script((branch("main", "c"), branch("new", "root"))),
+            commits={digest("c"): Script(commit("c", metarange=metarange)), ROOT.id: Script(ROOT)},
+        )
+        notes: list[str] = []
+        found = commits.live_commits(api, store, NO_WAIT, HandClock(), NOW, notes.append)
+        assert found.source is CommitSource.METADATA_FOLDER
+        assert set(found.files) == files
+        assert len(found.files) == 2
+        assert (found.metarange_ids, found.heads) == ((), {"main": metarange})
+        assert str(refusal) in notes[-1]
+
+    def test_stands_in_where_single_commits_are_refused(self, store: LocalStore) -> None:
+        metarange = put_commit_objects(store, {"p": Staged("data/x")})
+        api = dumping(put_dump(store, LINE, [branch("main", "c")]))
+        api.branch_lists = Script((branch("main", "d"),))
+        api.commits = {
+            digest("c"): Script(AccessDenied("GET /commits: 403")),
+            digest("d"): Script(commit("d", metarange=metarange)),
+        }
+        assert live(api, store).source is CommitSource.METADATA_FOLDER
+
+    @pytest.mark.parametrize(
+        "failure",
+        [
+            ServerUnavailable("POST /dump: timeout"),
+            LakeFSError("POST /dump: 400"),
+            ReadOnlyRepository("POST /dump: 403 read-only"),
+        ],
+    )
+    def test_never_stands_in_after_another_failure(self, store: LocalStore, failure: LakeFSError) -> None:
+        put_commit_objects(store, {"p": Staged("data/x")})
+        api = ScriptedApi(dump_starts=Script(failure))
+        with pytest.raises(type(failure)):
+            live(api, store)
+        api = dumping(failure)
+        with pytest.raises(type(failure)):
+            live(api, store)
+
+    def test_that_lacks_the_metarange_of_a_head_ends_the_run(self, store: LocalStore) -> None:
+        api = ScriptedApi(
+            dump_starts=Script(AccessDenied("POST /dump: 403")),
+            branch_lists=Script((branch("main", "a"),)),
+            commits={digest("a"): Script(commit("a"))},
+        )
+        with pytest.raises(CorruptFile, match="existence"):
+            live(api, store)
+
+    def test_is_listed_after_the_heads_were_read(self, store: LocalStore) -> None:
+        written = []
+
+        def committed_meanwhile() -> Commit:
+            written.append(put_metarange(store, []))
+            return commit("c", metarange=written[-1])
+
+        api = ScriptedApi(
+            dump_starts=Script(NotFound("POST /dump: 404")),
+            branch_lists=Script((branch("main", "c"),)),
+            commits={digest("c"): Script(committed_meanwhile)},
+        )
+        assert live(api, store).files == tuple(written)
+
+    def test_of_branches_that_cannot_be_read_ends_the_run(self, store: LocalStore) -> None:
+        api = ScriptedApi(
+            dump_starts=Script(AccessDenied("POST /dump: 403")), branch_lists=Script((branch("main", "a"),))
+        )
+        with pytest.raises(NotFound):
+            live(api, store)
+
+
+def all_keys(store: ObjectStore) -> list[str]:
+    return [key for batch in store.list("") for key in batch.column("key").to_pylist()]
+
+
+@needs_recordings
+@pytest.mark.parametrize("name", ["small", "merge-dangling", "random-dag/12", "random-dag/14", "chain/4", "empty"])
+class TestRecordedServers:
+    def test_all_commits_of_a_dump(self, name: str) -> None:
+        truth = json.loads((FIXTURES / name / "truth.json").read_text())
+        with ReplayServer(FIXTURES / name) as server:
+            found = self._live(server, refuse_dump=False)
+        stated = {each["id"]: each["meta_range_id"] for each in truth["commits"]}
+        assert found.source is CommitSource.REFS_DUMP
+        assert found.commits == len(stated)
+        assert set(found.metarange_ids) == {metarange for metarange in stated.values() if metarange}
+
+    def test_the_folder_holds_all_that_a_dump_names(self, name: str) -> None:
+        with ReplayServer(FIXTURES / name) as server:
+            dumped, folder = (self._live(server, refuse) for refuse in (False, True))
+        assert folder.source is CommitSource.METADATA_FOLDER
+        assert set(folder.files) >= set(dumped.metarange_ids)
+        assert folder.heads == dumped.heads
+
+    @staticmethod
+    def _live(server: ReplayServer, refuse_dump: bool) -> LiveCommits:
+        class Client(LakeFSClient):
+            def start_refs_dump(self) -> str:
+                if refuse_dump:
+                    raise AccessDenied("POST /dump: 403")
+                return super().start_refs_dump()
+
+        settings = server.configuration()
+        store = open_store(settings.store, Namespace.parse(server.storage_namespace))
+        client = Client(settings.lakefs, server.repository, SystemClock())
+        return commits.live_commits(client, store, NO_WAIT, SystemClock(), server.recorded_at)

@@ -1,0 +1,285 @@
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LIVE, RANGES
+from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.collector.written import (
+    METADATA,
+    Staged,
+    put_dump,
+    put_metarange,
+    put_range,
+    put_table,
+    put_uncommitted,
+)
+from lakefs_gc_assets_tests.lakefs.formats.table_bytes import TableBytes
+from lakefs_gc_assets_tests.lakefs.test_names import SHARDED, USUAL
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+NAMESPACE = Namespace.parse("s3://bucket/repo")
+SLICE = xids.Generator().descending(datetime(2026, 3, 1, tzinfo=UTC))
+OBJECT = xids.Generator().ascending(datetime(2026, 3, 1, tzinfo=UTC))
+KEY = f"data/{SLICE}/{OBJECT}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
+    return LocalStore(tmp_path_factory.mktemp("namespace"))
+
+
+def files(store: ObjectStore, namespace: Namespace = NAMESPACE) -> LiveFiles:
+    return LiveFiles(store, namespace, "month")
+
+
+def read(table: pa.Table) -> set[str]:
+    """Addresses of a LIVE table; each once, and with its own slice and window."""
+    assert table.schema == LIVE
+    rows = table.to_pylist()
+    for row in rows:
+        name = layout.parse(row["address"])
+        assert (row["slice"], row["slice_window"]) == (name.slice, layout.window(name.slice, "month"))
+    found = [row["address"] for row in rows]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def of_range(store: ObjectStore, entries: dict[str | bytes, Staged]) -> set[str]:
+    return read(files(store).range(put_range(store, entries)))
+
+
+ADDRESSES = st.one_of(
+    USUAL,
+    SHARDED,
+    USUAL.map(lambda key: NAMESPACE.uri + key),
+    USUAL.map(lambda key: "s3a://bucket/repo/" + key.replace("/", "//")),
+    USUAL.map(lambda key: key.replace(",", "%2C") + "/"),
+    USUAL.map(lambda key: "s3://bucket/repo2/" + key),
+    USUAL.map(lambda key: "s3://bucket/repo/data/../" + key),
+    st.text(max_size=12),
+    st.text(max_size=8).map(lambda text: "data/" + text),
+    st.text(max_size=8).map(lambda text: "data/x/" + text),
+)
+TYPES = st.sampled_from([0, 1, 2, 3, 255])
+
+
+class TestRanges:
+    def test_every_entry_counts_once(self, store: LocalStore) -> None:
+        entries: dict[str | bytes, Staged] = {
+            "a": Staged(KEY),
+            "b": Staged(KEY),
+            "c": Staged(NAMESPACE.uri + KEY, AddressType.FULL),
+            "d": Staged("data/!ab/c/x"),
+            "e": Staged("s3://elsewhere/x", AddressType.FULL),
+        }
+        assert of_range(store, entries) == {KEY, "data/!ab/c/x"}
+
+    @settings(max_examples=60)
+    @given(entries=st.lists(st.tuples(ADDRESSES, TYPES), min_size=1, max_size=12))
+    def test_hold_what_each_address_means(self, shared_store: LocalStore, entries: list[tuple[str, int]]) -> None:
+        expected = {key for address, type_ in entries for key in NAMESPACE.live_keys(address, type_)}
+        found = of_range(shared_store, {f"path{number:03}": Staged(*entry) for number, entry in enumerate(entries)})
+        assert found == expected
+
+    @pytest.mark.parametrize(
+        "address",
+        [KEY + "/", "/" + KEY, KEY.replace("/", "//"), KEY.replace("/", "%2F"), KEY + "?x", KEY + "%2Csigned"],
+        ids=["slash at the end", "slash before", "double slashes", "escaped slashes", "query", "signature"],
+    )
+    def test_odd_spellings_are_not_taken_for_usual_ones(self, store: LocalStore, address: str) -> None:
+        assert of_range(store, {"a": Staged(address)}) == set(NAMESPACE.live_keys(address, AddressType.RELATIVE))
+
+    def test_what_was_linked_on_a_servers_local_blockstore_is_live(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged(f"local:///var/lakefs/data/locns/{KEY},signature", AddressType.FULL)})
+        assert f"{KEY},signature" in read(files(store, Namespace.parse("local://locns")).range(record))
+
+    def test_a_full_address_without_a_scheme_is_live(self, store: LocalStore) -> None:
+        assert KEY in of_range(store, {"a": Staged(KEY, AddressType.FULL)})
+
+    def test_that_are_missing_or_damaged_end_the_run(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged(KEY)})
+        whole = store.get(METADATA + record.id)
+        store.put(METADATA + record.id, whole[:-1])
+        with pytest.raises(CorruptFile):
+            files(store).range(record)
+        store.delete([METADATA + record.id])
+        with pytest.raises(CorruptFile, match=r"existence.*unread live file"):
+            files(store).range(record)
+
+    @pytest.mark.parametrize("wrong", [{"count": 2}, {"min_key": b"A"}, {"max_key": b"z"}])
+    def test_that_are_not_as_their_metarange_says_end_the_run(
+        self, store: LocalStore, wrong: dict[str, object]
+    ) -> None:
+        record = put_range(store, {"a": Staged(KEY)})
+        stated = {"min_key": record.min_key, "max_key": record.max_key, "count": record.count} | wrong
+        with pytest.raises(CorruptFile, match="metarange"):
+            files(store).range(RangeRecord(record.id, estimated_size=0, **stated))  # type: ignore[arg-type]
+
+    def test_a_metarange_is_no_range(self, store: LocalStore) -> None:
+        name = put_metarange(store, [put_range(store, {"a": Staged(KEY)})])
+        with pytest.raises(CorruptFile, match="type"):
+            files(store).range(RangeRecord(name, b"a", b"a", 1, 0))
+
+
+class TestEntriesThatMayGo:
+    def test_leave_out_what_may_be_another_key_or_lie_in_another_bucket(self, store: LocalStore) -> None:
+        entries: dict[str | bytes, Staged] = {
+            "a": Staged(KEY),
+            "b": Staged(NAMESPACE.uri + KEY + "1", AddressType.FULL),
+            "c": Staged(KEY + "2%2Cx"),
+            "d": Staged(f"s3://reader-s3alias/repo/{KEY}3", AddressType.FULL),
+        }
+        record = put_range(store, entries)
+        assert files(store).entries(record).column("address").to_pylist() == [KEY, KEY + "1"]
+        assert read(files(store).range(record)) >= {KEY, KEY + "1", KEY + "2,x", KEY + "3"}
+
+
+class TestPaths:
+    def test_are_all_those_at_which_a_range_may_reference_an_address(self, store: LocalStore) -> None:
+        entries: dict[str | bytes, Staged] = {
+            "a": Staged(KEY),
+            "b": Staged(f"{KEY}x"),
+            "c": Staged(f"s3a://bucket/repo/{KEY}", AddressType.FULL),
+            b"\xff": Staged(KEY.replace("data/", "data//")),
+            "e": Staged(f"s3://other/repo/{KEY}", AddressType.FULL),
+        }
+        record = put_range(store, entries)
+        assert files(store).paths(record, KEY) == [b"a", b"c", b"\xff"]
+        assert files(store).paths(record, "data/nothing") == []
+
+
+class TestMetaranges:
+    def test_name_their_ranges(self, store: LocalStore) -> None:
+        parts = [put_range(store, {"a": Staged("data/x"), "b": Staged("data/y")}), put_range(store, {"c": Staged("z")})]
+        table = files(store).metarange(put_metarange(store, parts))
+        assert table.schema == RANGES
+        assert [RangeRecord(*row.values()) for row in table.to_pylist()] == parts
+
+    def test_may_be_empty(self, store: LocalStore) -> None:
+        assert files(store).metarange(put_metarange(store, [])).num_rows == 0
+
+    def test_that_are_missing_end_the_run(self, store: LocalStore) -> None:
+        with pytest.raises(CorruptFile, match="existence"):
+            files(store).metarange("a" * 64)
+
+
+class TestFilesThatNoMetarangeNamed:
+    def test_ranges_are_read(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged(KEY), "b": Staged("s3://elsewhere/x", AddressType.FULL)})
+        assert read(files(store).metadata_file(record.id)) == {KEY}
+
+    def test_metaranges_and_dumps_hold_no_objects(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged(KEY)})
+        put_metarange(store, [record])
+        put_dump(store, [], [])
+        for name in {key.removeprefix(METADATA) for key in keys(store)} - {record.id}:
+            assert read(files(store).metadata_file(name)) == set()
+
+    def test_a_kind_that_nobody_knows_ends_the_run(self, store: LocalStore) -> None:
+        for type_, entity in ((b"ranges", b"object"), (b"ranges", b""), (b"bloom", None)):
+            name = put_table(store, TableBytes([], {"type": type_, "entity": entity}))
+            with pytest.raises(CorruptFile, match="type"):
+                files(store).metadata_file(name)
+
+    @pytest.mark.parametrize("content", [b"", b"x" * 100, b"<Error/>"])
+    def test_what_is_no_table_ends_the_run(self, store: LocalStore, content: bytes) -> None:
+        store.put(METADATA + "a" * 64, content)
+        with pytest.raises(CorruptFile):
+            files(store).metadata_file("a" * 64)
+        with pytest.raises(CorruptFile, match="existence"):
+            files(store).metadata_file("b" * 64)
+
+
+def keys(store: ObjectStore) -> list[str]:
+    return [key for batch in store.list(METADATA) for key in batch.column("key").to_pylist()]
+
+
+class TestUncommittedData:
+    def test_every_row_counts_once(self, store: LocalStore) -> None:
+        put_uncommitted(store, "f", [KEY, KEY, NAMESPACE.uri + "data/y", "data/z//q", "s3://elsewhere/x"])
+        assert read(files(store).uncommitted("f")) == {KEY, "data/y", "data/z//q", "data/z/q"}
+
+    def test_no_row_at_all(self, store: LocalStore) -> None:
+        put_uncommitted(store, "f", [])
+        assert read(files(store).uncommitted("f")) == set()
+
+    def test_a_file_that_cannot_be_read_ends_the_run(self, store: LocalStore) -> None:
+        put_uncommitted(store, "null", [KEY, None])
+        store.put("text", b"no parquet")
+        for file in ("null", "text", "missing"):
+            with pytest.raises(CorruptFile):
+                files(store).uncommitted(file)
+
+
+class TestHeadEntries:
+    def test_are_those_of_a_size(self, store: LocalStore) -> None:
+        record = put_range(
+            store,
+            {
+                "a": Staged("data/a", size=1, etag="e1"),
+                b"\xff": Staged("data/b", size=2, etag=""),
+                "c": Staged("data/c", size=0),
+                "d": Staged("data/d", size=2, etag="e2"),
+            },
+        )
+        table = files(store).head_entries(record.id, pa.array([2, 7], pa.int64()))
+        assert table.schema == HEAD_ENTRIES
+        assert table.to_pylist() == [
+            {"range_id": record.id, "path": b"d", "size": 2, "etag": "e2"},
+            {"range_id": record.id, "path": b"\xff", "size": 2, "etag": ""},
+        ]
+        assert files(store).head_entries(record.id, pa.array([], pa.int64())).num_rows == 0
+        assert files(store).head_entries(record.id, pa.array([0], pa.int64())).num_rows == 1
+
+    def test_of_a_range_that_is_missing_end_the_run(self, store: LocalStore) -> None:
+        with pytest.raises(CorruptFile, match="existence"):
+            files(store).head_entries("a" * 64, pa.array([2], pa.int64()))
+
+
+def test_a_table_of_no_keys() -> None:
+    assert live_table(pa.array([], pa.string()), "month") == LIVE.empty_table()
+
+
+@pytest.fixture(params=["small", "merge-dangling", "chain/4"])
+def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[LiveFiles, Path]]:
+    folder = FIXTURES / request.param
+    with ReplayServer(folder) as server:
+        namespace = Namespace.parse(server.storage_namespace)
+        yield files(open_store(server.configuration().store, namespace), namespace), folder
+
+
+@needs_recordings
+def test_all_that_real_servers_committed(recorded: tuple[LiveFiles, Path]) -> None:
+    live_files, folder = recorded
+    truth = json.loads((folder / "truth.json").read_text())
+    committed = {row["address"] for row in truth["objects"] if row["n_commits"] and row["inside_namespace"]}
+    by_metaranges: set[str] = set()
+    for metarange_id in {commit["meta_range_id"] for commit in truth["commits"]} - {""}:
+        for row in live_files.metarange(metarange_id).to_pylist():
+            by_metaranges |= read(live_files.range(RangeRecord(*row.values())))
+    assert by_metaranges == committed
+    by_folder: set[str] = set()
+    for facts in live_files.store.list_level(METADATA).objects:
+        name = facts.key.removeprefix(METADATA)
+        if len(name) == 64:
+            by_folder |= read(live_files.metadata_file(name))
+    assert by_folder >= committed

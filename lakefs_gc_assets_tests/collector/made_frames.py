@@ -1,0 +1,91 @@
+"""Frames made by hand: such as are never read, since their manifests say enough, and such as have rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.frame.files import FileWriter, nullable
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    F,
+    Frame,
+    StoredFigures,
+    UncommittedFigures,
+)
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.past_runs import NOW
+
+LISTED_FIGURES = StoredFigures(
+    flow="clean",
+    slices_listed=1,
+    slices_skipped=0,
+    last_read_slice="",
+    other_folders=(),
+    nested_namespaces=(),
+    repositories_not_checked=(),
+    settled_objects=0,
+)
+UNCOMMITTED_FIGURES = UncommittedFigures(("server-run",), pages=1, files=())
+COMMITTED_FIGURES = CommittedFigures(
+    commit_source="metadata folder",
+    commits=1,
+    commits_fetched=0,
+    metaranges_read=0,
+    ranges_read=0,
+    entries_promised=7,
+    heads={},
+    sealed={},
+    branches_before=None,
+    read_sha256="0" * 64,
+)
+CANDIDATE_FIGURES = CandidateFigures({}, paths_asked=0, missing=0, expected=0, missing_examples=())
+SWEPT = DeletedFigures(swept=True)
+
+
+def made_frame(frame: Frame[F], rows: int, figures: F) -> StoredFrame[F]:
+    """A frame with one file, which does not exist."""
+    span = Span(frame.name, "run", "attempt", NOW, NOW)
+    files = (FrameFile(frame.name, "legacy", rows, 1, "0" * 64),)
+    return StoredFrame(frame, Manifest(span, files, figures), cast(Any, None))
+
+
+def listed(rows: int) -> StoredFrame[StoredFigures]:
+    """A listing."""
+    return made_frame(STORE_DF, rows, LISTED_FIGURES)
+
+
+def uncommitted(rows: int) -> StoredFrame[UncommittedFigures]:
+    """What is staged."""
+    return made_frame(UNCOMMITTED_DF, rows, UNCOMMITTED_FIGURES)
+
+
+def committed(rows: int) -> StoredFrame[CommittedFigures]:
+    """What commits hold, whose metaranges promise seven entries."""
+    return made_frame(COMMITTED_DF, rows, COMMITTED_FIGURES)
+
+
+def candidates(rows: int) -> StoredFrame[CandidateFigures]:
+    """What may go."""
+    return made_frame(CANDIDATES_DF, rows, CANDIDATE_FIGURES)
+
+
+def frame_of_rows(
+    opener: StoreOpener, frame: Frame[F], rows: Sequence[Mapping[str, Any]], figures: F
+) -> StoredFrame[F]:
+    """A frame of these rows, in a file for each window."""
+    table = pa.Table.from_pylist(rows, schema=nullable(frame.schema))
+    writer = FileWriter(opener.open(), f"{frame.name}/", nullable(frame.schema))
+    for batch in table.to_batches():
+        writer.write(batch)
+    span = Span(frame.name, "run", "attempt", NOW, NOW)
+    return StoredFrame(frame, Manifest(span, tuple(writer.close()), figures), opener)

@@ -1,0 +1,39 @@
+"""Steps of a run that no process makes, for tests of what a step does with frames."""
+
+from typing import Any, cast
+
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Note, Step
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
+
+
+def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:
+    """A repository whose store an opener opens; its server answers nothing that matters."""
+    api = ScriptedApi()
+    return OpenRepository(
+        api.repository(),
+        Namespace.parse(opener.namespace_uri),
+        api,
+        opener.open(),
+        opener,
+        CollectionSettings(**settings),
+        HandClock(),
+    )
+
+
+def made_step(
+    engine: Engine[R], repository: OpenRepository, plan: Plan = PLAN, note: Note = lambda line: None
+) -> Step[R]:
+    """A step of a run that holds no lock.
+
+    Args:
+        note: is told what the step logs and warns of.
+    """
+    return Step(note, note, repository, engine, plan, cast(Lock, None))

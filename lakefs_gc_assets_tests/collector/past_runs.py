@@ -1,0 +1,99 @@
+"""Plans and reports of earlier runs, put into the store of an empty repository."""
+
+import hashlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+IDS = xids.Generator()
+SETTLED = IDS.descending(NOW - 9 * DAY)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> OpenRepository:
+    """An empty repository."""
+    namespace = Namespace.parse("local://repo")
+    api = ScriptedApi()
+    return OpenRepository(
+        api.repository(),
+        namespace,
+        api,
+        LocalStore(tmp_path),
+        StoreOpener(StoreSettings(), namespace.uri),
+        CollectionSettings(),
+        HandClock(NOW),
+    )
+
+
+def began(opened: OpenRepository, ago: timedelta, **changes: Any) -> Plan:
+    """The stored plan of a sweeping run that began so long ago."""
+    made = Plan(
+        flow=Flow.CLEAN,
+        repository=opened.facts.id,
+        storage_namespace=opened.namespace.uri,
+        run_id=IDS.descending(NOW - ago),
+        attempt="attempt",
+        owner="dagster-run",
+        started_at=NOW - ago,
+        cutoff=NOW - ago - DAY - HOUR,
+        earliest_clock=NOW - ago,
+        min_age_seconds=86400,
+        grace_period_seconds=86400,
+        clock_skew_seconds=3600,
+        slice_window="month",
+        windows=("legacy",),
+        sweep=True,
+    )
+    made = replace(made, **changes)
+    opened.store.put(run_folder.plan(made.run_id), made.to_json())
+    return made
+
+
+def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
+    """The stored report of a run that left a carry with one settled slice."""
+    left = Carry(
+        attempt=plan.attempt,
+        settled=1,
+        settled_objects=0,
+        settled_sha256=checkpoints.write_settled(opened.store, plan.run_id, plan.attempt, frozenset([SETTLED])),
+        read=1,
+        read_sha256=ranges_read.write(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
+        open=0,
+        open_digest=_left(opened, plan.run_id, checkpoints.OPEN),
+        committed=0,
+        committed_digest=_left(opened, plan.run_id, checkpoints.COMMITTED),
+        open_windows=(),
+        other_folders=("old",),
+    )
+    made = reports.failed(plan, NOW, "")
+    made = replace(made, success=True, ending=Ending.DELETED, error=None, carry=left)
+    made = replace(made, **changes)
+    reports.write(opened.store, made)
+    return made
+
+
+def _left(opened: OpenRepository, run_id: str, frame: str) -> str:
+    """Stores something in place of a frame's manifest; returns its digest."""
+    manifest = f"{run_id} {frame}".encode()
+    opened.store.put(run_folder.manifest(run_id, frame), manifest)
+    return hashlib.sha256(manifest).hexdigest()

@@ -1,0 +1,298 @@
+"""Sweeps into quarantine and back, in a folder and on S3 over HTTP, with every call to the store broken once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from lakefs_gc_assets.collector import lock, planning
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.quarantine import move, restore
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.universe import parts
+from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, ObjectStore
+from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, opened
+from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
+from lakefs_gc_assets_tests.stores import (
+    azure_container,
+    azure_server,
+    azure_store,
+    bucket,
+    gcs_bucket,
+    gcs_server,
+    gcs_store,
+    local_store,
+    s3_server,
+    s3_store,
+    store,
+)
+
+__all__ = [
+    "azure_container",
+    "azure_server",
+    "azure_store",
+    "bucket",
+    "gcs_bucket",
+    "gcs_server",
+    "gcs_store",
+    "local_store",
+    "opened",
+    "s3_server",
+    "s3_store",
+    "store",
+]
+
+SLICE = "data/g4uk6erfnfus73frbnqg/"
+KEYS = [f"{SLICE}dc0n8tpksdu988af5s{number:01x}0" for number in range(3)]
+
+
+@dataclass
+class Moving:
+    """A repository with objects of different content that one run moves."""
+
+    opened: OpenRepository
+    run: str = ""
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.opened.store
+
+    def prepare(self) -> None:
+        """The objects, a plan, and nothing else."""
+        for batch in self.store.list(""):
+            self.store.delete([key for key in batch["key"].to_pylist() if key != lock.KEY])
+        self.run = began(self.opened, DAY).run_id
+        for number, key in enumerate(KEYS):
+            self.store.put(key, content(number))
+
+    def lock(self) -> Lock:
+        return Lock.acquire(self.store, run_id=self.run, owner="owner", now=NOW, expiry=timedelta(hours=1))
+
+    def quarantine(self, store: ObjectStore, keys: Sequence[str] = KEYS) -> pa.Table:
+        """A sweep as a resumed one goes on: what has receipts is done."""
+        token = self.lock().token
+        earlier = receipts.read(store, self.run)
+        done = earlier.filter(pc.equal(earlier.column("outcome"), "quarantined")).column("address").to_pylist()
+        left = [key for key in keys if key not in done]
+        sizes = [len(content(KEYS.index(key))) for key in left]
+        rows = candidates(*left).set_column(6, "size", pa.array(sizes, pa.int64()))
+        found = list(Quarantine(store, self.run, token, HandClock(), attempt="attempt").delete(rows))
+        return pa.concat_tables(found) if found else None
+
+    def restore(self, store: ObjectStore) -> dict[str, Fate]:
+        token = self.lock().token
+        deleted = restore.deleted_by(store, self.run)
+        return {each.address: each.fate for each in restore.restore(store, self.run, deleted, token, HandClock())}
+
+    def there(self, prefix: str = "data/") -> dict[str, bytes]:
+        """Objects and their content."""
+        keys = [key for batch in self.store.list(prefix) for key in batch["key"].to_pylist()]
+        return {key.removeprefix(f"{move.ROOT}{self.run}/"): self.store.get(key) for key in keys}
+
+    def moved(self) -> dict[str, bytes]:
+        return self.there(move.ROOT)
+
+
+def content(number: int) -> bytes:
+    return f"content {number} ".encode() * (number + 1)
+
+
+ALL = {key: content(number) for number, key in enumerate(KEYS)}
+
+
+@pytest.fixture
+def moving(opened: OpenRepository, store: ObjectStore) -> Moving:
+    """The repository before the run sweeps, in a folder and on S3."""
+    made = Moving(replace(opened, store=store))
+    made.prepare()
+    return made
+
+
+def test_what_is_swept_lies_in_quarantine_and_no_listing_finds_it(moving: Moving) -> None:
+    rows = moving.quarantine(moving.store, KEYS[:2])
+    assert rows.column("outcome").to_pylist() == ["quarantined"] * 2
+    assert set(rows.column("attempt").to_pylist()) == {"attempt"}
+    assert moving.there() == {KEYS[2]: ALL[KEYS[2]]}
+    assert moving.moved() == {key: ALL[key] for key in KEYS[:2]}
+    listing = parts.listing(moving.store, NOW + DAY)
+    found = [
+        address
+        for part in listing.parts
+        for batch in parts.list_part(moving.store, part, "month")
+        for address in batch.column("address").to_pylist()
+    ]
+    assert found == KEYS[2:]
+
+
+def test_receipts_say_that_there_is_a_copy_before_anything_is_deleted(moving: Moving) -> None:
+    seen = []
+
+    class Watching(BreakingStore):
+        def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+            seen.append(receipts.read(self.store, moving.run).select(["address", "outcome"]).to_pylist())
+            assert moving.moved() == ALL
+            return super().delete(keys)
+
+    moving.quarantine(Watching(moving.store))
+    assert seen == [[{"address": key, "outcome": "copied"} for key in KEYS]]
+
+
+@pytest.mark.parametrize("store", ["local", "s3", "gcs", "azure"], indirect=True)
+def test_everything_comes_back_and_leaves_quarantine(moving: Moving) -> None:
+    moving.quarantine(moving.store)
+    assert moving.there() == {}
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.RESTORED)
+    assert (moving.there(), moving.moved()) == (ALL, {})
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.THERE)
+    assert moving.there() == ALL
+
+
+def test_what_is_at_the_address_again_is_left_and_so_is_the_copy(moving: Moving) -> None:
+    moving.quarantine(moving.store)
+    moving.store.put(KEYS[0], b"x" * len(ALL[KEYS[0]]))
+    moving.store.put(KEYS[1], b"another size")
+    assert moving.restore(moving.store) == {KEYS[0]: Fate.THERE, KEYS[1]: Fate.FAILED, KEYS[2]: Fate.RESTORED}
+    assert moving.there() == {KEYS[0]: b"x" * len(ALL[KEYS[0]]), KEYS[1]: b"another size", KEYS[2]: ALL[KEYS[2]]}
+    assert moving.moved() == {key: ALL[key] for key in KEYS[:2]}
+
+
+def test_what_left_quarantine_is_told(moving: Moving) -> None:
+    moving.quarantine(moving.store)
+    moving.store.delete([move.key(moving.run, KEYS[0])])
+    told = moving.restore(moving.store)
+    assert told == {KEYS[0]: Fate.HIDDEN, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.RESTORED}
+
+
+class TestWithoutACopy:
+    def test_nothing_is_deleted(self, moving: Moving) -> None:
+        class Refusing(BreakingStore):
+            def copy(self, source: str, target: str) -> None:
+                if source == KEYS[1]:
+                    raise StorageError("AccessDenied")
+                super().copy(source, target)
+
+        rows = moving.quarantine(Refusing(moving.store))
+        assert dict(zip(rows["address"].to_pylist(), rows["outcome"].to_pylist(), strict=True)) == {
+            KEYS[0]: "quarantined",
+            KEYS[1]: "failed",
+            KEYS[2]: "quarantined",
+        }
+        assert moving.there() == {KEYS[1]: ALL[KEYS[1]]}
+        (failed,) = rows.filter(pc.equal(rows["outcome"], "failed")).to_pylist()
+        assert "no copy in quarantine: AccessDenied" in failed["error"]
+
+    def test_an_object_that_is_not_there_counts_as_failed(self, moving: Moving) -> None:
+        moving.store.delete([KEYS[0]])
+        rows = moving.quarantine(moving.store)
+        outcomes = dict(zip(rows["address"].to_pylist(), rows["outcome"].to_pylist(), strict=True))
+        assert outcomes[KEYS[0]] == "failed"
+
+
+def test_a_stale_copy_is_replaced(moving: Moving) -> None:
+    moving.store.put(move.key(moving.run, KEYS[0]), b"x" * len(ALL[KEYS[0]]))
+    moving.store.put(move.key(moving.run, KEYS[1]), b"another size")
+    moving.quarantine(moving.store)
+    assert moving.moved() == ALL
+
+
+class TestTheTimeAndTheLock:
+    def test_copies_that_take_too_long_are_not_followed_by_deletes(self, moving: Moving) -> None:
+        clock = HandClock()
+
+        class Slow(BreakingStore):
+            def copy(self, source: str, target: str) -> None:
+                super().copy(source, target)
+                clock.sleep(600)
+
+        token = moving.lock().token
+        sweep = Quarantine(Slow(moving.store), moving.run, token, clock, NOW + timedelta(minutes=15))
+        (rows,) = sweep.delete(candidates(*KEYS))
+        assert rows.num_rows == 0
+        assert (moving.there(), moving.moved()) == (ALL, ALL)
+
+    def test_a_lock_lost_while_copying_stops_the_deletes(self, moving: Moving) -> None:
+        held = moving.lock()
+
+        class Losing(BreakingStore):
+            def copy(self, source: str, target: str) -> None:
+                super().copy(source, target)
+                if source == KEYS[2]:
+                    held.release()
+
+        with pytest.raises(LockLost):
+            list(Quarantine(Losing(moving.store), moving.run, held.token, HandClock()).delete(candidates(*KEYS)))
+        assert moving.there() == ALL
+
+    def test_a_name_that_is_no_data_stops_the_batch(self, moving: Moving) -> None:
+        token = moving.lock().token
+        with pytest.raises(Exception, match="no name that lakeFS gives to data"):
+            list(Quarantine(moving.store, moving.run, token, HandClock()).delete(candidates("_lakefs/" + "a" * 64)))
+        assert moving.moved() == {}
+
+
+BREAKS = [*(("local", how) for how in Break), ("s3", Break.FAILS), ("s3", Break.DIES_AFTER)]
+
+
+def breaks(moving: Moving, work: Callable[[ObjectStore], object], prepare: Callable[[], None], how: Break) -> int:
+    """Breaks every call of a piece of work once: each time nothing is lost, and a repeat finishes it."""
+    count = 0
+    for what in every_break(lambda: moving.store, work, prepare, how):
+        assert moving.moved() | moving.there() == ALL, what
+        work(moving.store)
+        assert moving.moved() | moving.there() == ALL, what
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(("store", "how"), BREAKS, indirect=["store"])
+def test_whatever_call_of_a_sweep_breaks_nothing_is_lost_and_a_repeat_finishes_it(moving: Moving, how: Break) -> None:
+    def sweep(store: ObjectStore) -> None:
+        moving.quarantine(store)
+        if store is moving.store:
+            assert (moving.there(), moving.moved()) == ({}, ALL)
+
+    assert breaks(moving, sweep, moving.prepare, how) > 8
+
+
+@pytest.mark.parametrize(("store", "how"), BREAKS, indirect=["store"])
+def test_whatever_call_of_a_restore_breaks_nothing_is_lost_and_a_repeat_finishes_it(moving: Moving, how: Break) -> None:
+    def prepare() -> None:
+        moving.prepare()
+        moving.quarantine(moving.store)
+
+    def restore(store: ObjectStore) -> None:
+        told = moving.restore(store)
+        if store is moving.store:
+            assert all(fate.is_well for fate in told.values())
+            assert (moving.there(), moving.moved()) == (ALL, {})
+            rows = receipts.read(moving.store, moving.run)
+            undone = rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))
+            assert set(undone["address"].to_pylist()) == set(KEYS)
+
+    assert breaks(moving, restore, prepare, how) > 15
+
+
+def test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made(opened: OpenRepository) -> None:
+    class Plain:
+        """A store without copies."""
+
+    unable = replace(
+        opened,
+        store=Plain(),  # type: ignore[arg-type]
+        settings=CollectionSettings(sweep_mode="quarantine"),
+    )
+    held = Lock.acquire(opened.store, run_id="run", owner="owner", now=NOW, expiry=HOUR)
+    with pytest.raises(ConfigurationError, match=r"collection\.sweep_mode"):
+        planning.begin(replace(unable), "g4uk6erfnfus73frbnqg", ("legacy",), "owner", held)
+    assert isinstance(opened.store, CopiesObjects)

@@ -1,0 +1,310 @@
+"""Emptying the quarantine, in a folder and on S3 over HTTP; in a folder with every call to the store broken once."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import pyarrow.compute as pc
+import pytest
+
+from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
+from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Verdict
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
+from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, opened
+from lakefs_gc_assets_tests.collector.quarantine.test_move import ALL, KEYS, SLICE, Moving
+from lakefs_gc_assets_tests.collector.scripted import HandClock
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
+
+VALID = timedelta(minutes=15)
+
+
+@dataclass
+class Looking:
+    """Says what is live; keeps what it was asked."""
+
+    clock: HandClock
+    live: set[str] = field(default_factory=set)
+    unsure: set[str] = field(default_factory=set)
+    asked: list[set[str]] = field(default_factory=list)
+
+    def __call__(self, moved: Sequence[Moved]) -> Verdict:
+        self.asked.append({key for each in moved for key in each.copies["address"].to_pylist()})
+        return Verdict(frozenset(self.live), frozenset(self.unsure), self.clock.now())
+
+
+@dataclass
+class Purging:
+    """A repository with one run that moved all its objects."""
+
+    moving: Moving
+    clock: HandClock = field(default_factory=HandClock)
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.moving.store
+
+    def prepare(self) -> None:
+        for batch in self.store.list(move.ROOT):
+            self.store.delete(batch["key"].to_pylist())
+        self.moving.prepare()
+        self.moving.quarantine(self.store)
+
+    def purge(self, store: ObjectStore, live: Iterable[str] = (), unsure: Iterable[str] = ()) -> dict[str, Fate]:
+        """Everything that is in quarantine, as by a command that is given again."""
+        return self.purge_by(store, Looking(self.clock, set(live), set(unsure)))
+
+    def purge_by(self, store: ObjectStore, check: quarantine_purge.Check) -> dict[str, Fate]:
+        token = self.moving.lock().token
+        moved = [*quarantine_purge.in_quarantine(store)]
+        return {
+            each.address: each.fate for each in quarantine_purge.purge(store, moved, check, token, self.clock, VALID)
+        }
+
+    def receipts(self, outcome: Outcome) -> list[str]:
+        rows = receipts.read(self.store, self.moving.run)
+        return sorted(rows.filter(pc.equal(rows["outcome"], outcome.value))["address"].to_pylist())
+
+
+@pytest.fixture
+def purge(opened: OpenRepository, store: ObjectStore) -> Purging:
+    """The repository after the run swept, in a folder and on S3."""
+    made = Purging(Moving(replace(opened, store=store)))
+    made.prepare()
+    return made
+
+
+def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> None:
+    (moved,) = quarantine_purge.in_quarantine(purge.store)
+    assert (moved.run_id, moved.size) == (purge.moving.run, sum(map(len, ALL.values())))
+    assert moved.copies["address"].to_pylist() == KEYS
+
+    assert purge.purge(purge.store) == dict.fromkeys(KEYS, Fate.PURGED)
+
+    assert (purge.moving.there(), purge.moving.moved()) == ({}, {})
+    rows = receipts.read(purge.store, purge.moving.run)
+    purged = rows.filter(pc.equal(rows["outcome"], "purged")).sort_by("address")
+    assert purged["address"].to_pylist() == KEYS
+    assert purged["size"].to_pylist() == [len(ALL[key]) for key in KEYS]
+    assert set(purged["slice"].to_pylist()) == {SLICE.split("/")[1]}
+    assert [*quarantine_purge.in_quarantine(purge.store)] == []
+    assert restore_record.read(purge.store) is None
+
+
+def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Purging) -> None:
+    told = purge.purge(purge.store, live=[KEYS[1]])
+
+    assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
+    assert (purge.moving.there(), purge.moving.moved()) == ({KEYS[1]: ALL[KEYS[1]]}, {})
+    assert (purge.receipts(Outcome.RESTORED), purge.receipts(Outcome.PURGED)) == ([KEYS[1]], [KEYS[0], KEYS[2]])
+    found = restore_record.read(purge.store)
+    assert found is not None and found.concerns(purge.moving.run)
+
+
+def test_what_cannot_be_found_out_stays_in_quarantine(purge: Purging) -> None:
+    told = purge.purge(purge.store, unsure=[KEYS[0]])
+
+    assert told == {KEYS[0]: Fate.KEPT, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.PURGED}
+    assert purge.moving.moved() == {KEYS[0]: ALL[KEYS[0]]}
+
+
+def test_where_it_cannot_be_found_out_what_is_live_nothing_goes(purge: Purging) -> None:
+    def fails(moved: Sequence[Moved]) -> Verdict:
+        raise GuardTripped("commits under way", "a commit", "wait")
+
+    with pytest.raises(GuardTripped):
+        purge.purge_by(purge.store, fails)
+    assert (purge.moving.there(), purge.moving.moved()) == ({}, ALL)
+
+
+def test_a_copy_of_what_was_not_deleted_goes_and_the_object_stays(purge: Purging) -> None:
+    purge.store.put(KEYS[0], ALL[KEYS[0]])
+
+    assert purge.purge(purge.store) == dict.fromkeys(KEYS, Fate.PURGED)
+
+    assert purge.moving.there() == {KEYS[0]: ALL[KEYS[0]]}
+
+
+@pytest.mark.parametrize(
+    ("content", "fate"),
+    [(ALL[KEYS[0]], Fate.RESTORED), (b"x" * len(ALL[KEYS[0]]), Fate.KEPT), (b"another size", Fate.FAILED)],
+)
+def test_what_is_live_and_there_already_loses_only_a_copy_that_is_the_same(
+    purge: Purging, content: bytes, fate: Fate
+) -> None:
+    purge.store.put(KEYS[0], content)
+
+    assert purge.purge(purge.store, live=KEYS)[KEYS[0]] is fate
+
+    assert purge.moving.there() == {**ALL, KEYS[0]: content}
+    assert purge.moving.moved() == ({} if fate is Fate.RESTORED else {KEYS[0]: ALL[KEYS[0]]})
+
+
+def test_a_copy_without_any_receipt_is_looked_at_as_well(purge: Purging) -> None:
+    other = f"{KEYS[0][:-2]}v0"
+    purge.store.put(move.key(purge.moving.run, other), b"copied before the sweep was killed")
+
+    told = purge.purge(purge.store, live=[other])
+
+    assert told == {**dict.fromkeys(KEYS, Fate.PURGED), other: Fate.RESTORED}
+    assert purge.moving.there() == {other: b"copied before the sweep was killed"}
+
+
+def test_what_lakefs_does_not_name_so_is_none_of_ours(purge: Purging) -> None:
+    note = move.key(purge.moving.run, "note by hand.txt")
+    purge.store.put(note, b"note")
+
+    assert set(purge.purge(purge.store)) == set(KEYS)
+
+    assert purge.store.get(note) == b"note"
+
+
+def test_a_copy_that_could_not_be_deleted_is_told_and_goes_the_next_time(purge: Purging) -> None:
+    class Refusing(BreakingStore):
+        def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+            said = super().delete([key for key in keys if not key.endswith(KEYS[0])])
+            refused = [DeleteOutcome(key, DeleteResult.FAILED, "AccessDenied") for key in keys if key.endswith(KEYS[0])]
+            return [*refused, *said]
+
+    told = purge.purge(Refusing(purge.store))
+
+    assert told == {KEYS[0]: Fate.FAILED, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.PURGED}
+    assert purge.receipts(Outcome.PURGED) == KEYS[1:]
+    assert purge.purge(purge.store) == {KEYS[0]: Fate.PURGED}
+    assert purge.receipts(Outcome.PURGED) == KEYS
+
+
+class TestTime:
+    def test_it_is_due_after_the_set_time_by_the_last_receipt_of_the_sweep(self, purge: Purging) -> None:
+        (moved,) = quarantine_purge.in_quarantine(purge.store)
+        assert abs(moved.since - datetime.now(moved.since.tzinfo)) < HOUR
+        early = moved.since + DAY - timedelta(seconds=1)
+        assert quarantine_purge.due([moved], early, DAY) == ([], [moved])
+        assert quarantine_purge.due([moved], moved.since + DAY, DAY) == ([moved], [])
+
+    def test_receipts_of_a_purge_that_was_broken_off_do_not_make_the_rest_wait(self, purge: Purging) -> None:
+        (before,) = quarantine_purge.in_quarantine(purge.store)
+        purge.purge(purge.store, live=[KEYS[0]], unsure=[KEYS[1]])
+        (after,) = quarantine_purge.in_quarantine(purge.store)
+        assert after.since == before.since
+
+    def test_a_verdict_that_has_become_too_old_is_asked_for_again(self, purge: Purging) -> None:
+        check = Looking(purge.clock)
+
+        class Slow(BreakingStore):
+            delete_limit = 1
+
+            def __post_init__(self) -> None:
+                self.delete_limit = 1
+
+            def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+                purge.clock.sleep(600)
+                check.live = {KEYS[2]}
+                return super().delete(keys)
+
+        told = purge.purge_by(Slow(purge.store), check)
+
+        assert check.asked == [set(KEYS), set(KEYS[1:])]
+        assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.RESTORED}
+
+    def test_where_the_look_alone_takes_too_long_nothing_goes(self, purge: Purging) -> None:
+        def old(moved: Sequence[Moved]) -> Verdict:
+            return Verdict(frozenset(), frozenset(), purge.clock.now() - VALID)
+
+        with pytest.raises(CollectionError, match="recheck_valid_minutes"):
+            purge.purge_by(purge.store, old)
+        assert purge.moving.moved() == ALL
+
+
+def test_without_the_lock_nothing_goes(purge: Purging) -> None:
+    held = purge.moving.lock()
+    moved = [*quarantine_purge.in_quarantine(purge.store)]
+    check = Looking(purge.clock)
+
+    def losing(given: Sequence[Moved]) -> Verdict:
+        held.release()
+        return check(given)
+
+    with pytest.raises(LockLost):
+        list(quarantine_purge.purge(purge.store, moved, losing, held.token, purge.clock, VALID))
+    assert purge.moving.moved() == ALL
+
+
+def test_a_run_without_its_frames_is_purged_and_its_receipts_stay(purge: Purging) -> None:
+    purge.store.put(run_folder.manifest(purge.moving.run, "store_df"), b"frame")
+    before = receipts.keys(purge.store, purge.moving.run)
+    for run in expiring.past_runs(purge.store):
+        assert expiring.remove_frames(purge.store, run)
+    assert receipts.keys(purge.store, purge.moving.run) == before
+
+    assert purge.purge(purge.store, live=[KEYS[0]])[KEYS[0]] is Fate.RESTORED
+
+
+def test_a_run_that_nobody_can_read_stops_it(purge: Purging) -> None:
+    purge.store.delete([run_folder.plan(purge.moving.run)])
+    with pytest.raises(CollectionError, match="has no plan"):
+        purge.purge(purge.store)
+    assert purge.moving.moved() == ALL
+
+
+@pytest.mark.parametrize(("store", "how"), [("local", how) for how in Break], indirect=["store"])
+def test_whatever_call_breaks_nothing_live_is_lost_and_a_repeat_finishes_it(purge: Purging, how: Break) -> None:
+    live, garbage = KEYS[:1], KEYS[1:]
+    count = 0
+
+    def work(store: ObjectStore) -> None:
+        purge.purge(store, live)
+
+    for what in every_break(lambda: purge.store, work, purge.prepare, how):
+        held = purge.moving.moved() | purge.moving.there()
+        assert {key: held[key] for key in live} == {key: ALL[key] for key in live}, what
+        assert set(purge.receipts(Outcome.PURGED)) <= set(garbage) - set(purge.moving.moved()), what
+        if purge.moving.there():
+            assert restore_record.read(purge.store) is not None, what
+
+        told = purge.purge(purge.store, live)
+
+        assert Fate.FAILED not in told.values(), what
+        assert (purge.moving.there(), purge.moving.moved()) == ({key: ALL[key] for key in live}, {}), what
+        assert [*quarantine_purge.in_quarantine(purge.store)] == [], what
+        assert purge.receipts(Outcome.PURGED) == garbage, what
+        count += 1
+    assert count > 15
+
+
+def test_a_sweep_killed_after_it_deleted_is_undone_from_the_receipts_of_the_copies(purge: Purging) -> None:
+    """The batch was deleted, and nobody wrote its receipts down."""
+    purge.moving.prepare()
+
+    class Dying(BreakingStore):
+        def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+            super().delete(keys)
+            raise Killed
+
+    with pytest.raises(Killed):
+        purge.moving.quarantine(Dying(purge.store))
+    assert (purge.moving.there(), purge.moving.moved()) == ({}, ALL)
+
+    told = purge.moving.restore(purge.store)
+
+    assert all(fate.is_well for fate in told.values())
+    assert (purge.moving.there(), purge.moving.moved()) == (ALL, {})
+
+
+def test_a_store_that_fails_while_it_is_asked_what_is_there_purges_nothing(purge: Purging) -> None:
+    class Unlisted(BreakingStore):
+        def list_level(self, prefix: str) -> Level:
+            raise StorageError("503")
+
+    with pytest.raises(StorageError):
+        purge.purge(Unlisted(purge.store))
+    assert purge.moving.moved() == ALL

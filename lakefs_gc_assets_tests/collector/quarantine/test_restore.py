@@ -1,0 +1,326 @@
+"""Bringing back what a run deleted from a bucket that keeps versions: S3 over HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.quarantine import restore, restore_record
+from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.storage.interface import KeepsVersions, ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
+from lakefs_gc_assets_tests.collector.past_runs import DAY, began, opened
+from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
+from lakefs_gc_assets_tests.s3_server import Faults, S3Server
+from lakefs_gc_assets_tests.stores import s3_server
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+__all__ = ["opened", "s3_server"]
+
+SLICE = "data/g4uk6erfnfus73frbnqg/"
+KEYS = [f"{SLICE}dc0n8tpksdu988af5s{number:01x}0" for number in range(4)]
+
+
+@dataclass
+class Versioned:
+    """A repository in a bucket that keeps versions, with one run that may delete."""
+
+    server: S3Server
+    bucket: str
+    opened: OpenRepository
+    client: "S3Client"
+    run: str = ""
+
+    @property
+    def store(self) -> KeepsVersions:
+        return cast(KeepsVersions, self.opened.store)
+
+    def prepare(self) -> None:
+        """Objects of different sizes, and a plan; nothing else."""
+        answer = self.client.list_object_versions(Bucket=self.bucket)
+        found = (*answer.get("Versions", []), *answer.get("DeleteMarkers", []))
+        if found:
+            gone = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
+            self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": gone})  # type: ignore[typeddict-item]
+        self.run = began(self.opened, DAY).run_id
+        for size, key in enumerate(KEYS):
+            self.store.put(key, b"x" * size)
+
+    def lock(self) -> Lock:
+        return Lock.acquire(self.store, run_id=self.run, owner="owner", now=NOW, expiry=timedelta(hours=1))
+
+    def sweep(self, *keys: str, attempt: str = "attempt") -> pa.Table:
+        lock = self.lock()
+        rows = [{"address": key, "size": KEYS.index(key)} for key in keys]
+        table = candidates(*keys).set_column(6, "size", pa.array([row["size"] for row in rows], pa.int64()))
+        found = pa.concat_tables(Sweep(self.store, self.run, lock.token, HandClock(), attempt=attempt).delete(table))
+        lock.release()
+        return found
+
+    def restore(self, *addresses: str) -> dict[str, Fate]:
+        return self.restore_by(self.store, *addresses)
+
+    def restore_by(self, store: ObjectStore, *addresses: str) -> dict[str, Fate]:
+        lock = self.lock()
+        deleted = restore.deleted_by(store, self.run, addresses)
+        found = {each.address: each.fate for each in restore.restore(store, self.run, deleted, lock.token, HandClock())}
+        lock.release()
+        return found
+
+    def sizes(self) -> dict[str, int]:
+        """The objects that are there."""
+        return {
+            key: size
+            for batch in self.store.list("data/")
+            for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True)
+        }
+
+    def versions(self) -> set[tuple[str, str, bool]]:
+        """Key, id and whether it is a marker, of every version of data."""
+        answer = self.client.list_object_versions(Bucket=self.bucket, Prefix="repo/data/")
+        return {
+            (each["Key"].removeprefix("repo/"), each["VersionId"], marker)
+            for found, marker in ((answer.get("Versions", []), False), (answer.get("DeleteMarkers", []), True))
+            for each in found
+        }
+
+
+@pytest.fixture
+def versioned(s3_server: S3Server, opened: OpenRepository) -> Versioned:
+    """The repository before the run deletes."""
+    bucket = s3_server.new_versioned_bucket()
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/repo"))
+    made = Versioned(s3_server, bucket, replace(opened, store=store), s3_server.client())
+    made.prepare()
+    return made
+
+
+def all_sizes(keys: Sequence[str] = KEYS) -> dict[str, int]:
+    return {key: KEYS.index(key) for key in keys}
+
+
+def test_everything_comes_back_and_no_other_version_is_touched(versioned: Versioned) -> None:
+    before = versioned.versions()
+    versioned.sweep(*KEYS)
+    assert versioned.sizes() == {}
+    assert versioned.restore() == dict.fromkeys(KEYS, Fate.RESTORED)
+    assert versioned.sizes() == all_sizes()
+    assert versioned.versions() == before
+
+
+def test_only_what_is_named_comes_back(versioned: Versioned) -> None:
+    versioned.sweep(*KEYS)
+    assert versioned.restore(KEYS[2], KEYS[1]) == dict.fromkeys(KEYS[1:3], Fate.RESTORED)
+    assert versioned.sizes() == all_sizes(KEYS[1:3])
+
+
+def test_receipts_say_what_came_back(versioned: Versioned) -> None:
+    made = versioned.sweep(*KEYS)
+    versioned.restore(KEYS[0])
+    rows = receipts.read(versioned.store, versioned.run)
+    assert rows.num_rows == len(KEYS) + 1
+    (row,) = rows.filter(pc.equal(rows.column("outcome"), Outcome.RESTORED.value)).to_pylist()
+    (deleted,) = made.filter(pc.equal(made.column("address"), KEYS[0])).to_pylist()
+    assert row == {**deleted, "outcome": "restored"}
+
+
+def test_it_may_be_repeated(versioned: Versioned) -> None:
+    versioned.sweep(*KEYS)
+    versioned.restore()
+    assert versioned.restore() == dict.fromkeys(KEYS, Fate.THERE)
+    assert versioned.sizes() == all_sizes()
+
+
+def test_the_record_is_there_before_the_first_object(versioned: Versioned) -> None:
+    versioned.sweep(*KEYS)
+    seen = []
+
+    class Watching(BreakingStore):
+        def remove_delete_marker(self, key: str, version_id: str) -> bool:
+            seen.append(restore_record.read(self.store))
+            return super().remove_delete_marker(key, version_id)
+
+    versioned.restore_by(Watching(versioned.store))
+    assert len(seen) == len(KEYS)
+    assert all(each is not None and each.concerns(versioned.run) for each in seen)
+
+
+def test_what_was_deleted_again_since_stays_gone(versioned: Versioned) -> None:
+    versioned.sweep(*KEYS)
+    versioned.store.delete([KEYS[0]])
+    before = versioned.versions()
+    found = versioned.restore()
+    assert found == {KEYS[0]: Fate.HIDDEN, **dict.fromkeys(KEYS[1:], Fate.RESTORED)}
+    assert {each for each in versioned.versions() if each[0] == KEYS[0]} == {
+        each for each in before if each[0] == KEYS[0]
+    }
+
+
+def test_what_was_written_again_since_stays_as_it_is(versioned: Versioned) -> None:
+    versioned.sweep(*KEYS)
+    versioned.store.put(KEYS[1], b"another one")
+    versioned.store.put(KEYS[2], b"yy")
+    before = versioned.versions()
+    found = versioned.restore(KEYS[1], KEYS[2])
+    assert found == {KEYS[1]: Fate.FAILED, KEYS[2]: Fate.THERE}
+    assert versioned.versions() == before
+    assert versioned.store.get(KEYS[2]) == b"yy"
+
+
+def test_every_marker_that_the_receipts_name_goes_the_latest_first(versioned: Versioned) -> None:
+    first, second = versioned.sweep(KEYS[3]), versioned.sweep(KEYS[3], attempt="another")
+    assert first.column("version_id") != second.column("version_id")
+    rows = restore.deleted_by(versioned.store, versioned.run)
+    assert rows.num_rows == 2
+    later = [NOW + timedelta(hours=row["attempt"] == "another") for row in rows.to_pylist()]
+    rows = rows.set_column(6, rows.schema.field(6), pa.array(later, rows.schema.field(6).type))
+    lock = versioned.lock()
+    (found,) = restore.restore(versioned.store, versioned.run, rows, lock.token, HandClock())
+    assert found.fate is Fate.RESTORED
+    assert versioned.sizes()[KEYS[3]] == 3
+    stored = receipts.read(versioned.store, versioned.run)
+    undone = stored.filter(pc.equal(stored.column("outcome"), Outcome.RESTORED.value))
+    assert set(undone.column("attempt").to_pylist()) == {"attempt", "another"}
+
+
+def test_a_marker_that_no_receipt_names_is_told_of_and_left(versioned: Versioned) -> None:
+    versioned.store.delete([KEYS[0]])
+    ((_, foreign, _),) = [each for each in versioned.versions() if each[2]]
+    versioned.sweep(*KEYS[:2])
+    lock = versioned.lock()
+    deleted = restore.deleted_by(versioned.store, versioned.run)
+    told = {
+        each.address: each for each in restore.restore(versioned.store, versioned.run, deleted, lock.token, HandClock())
+    }
+    assert told[KEYS[1]].fate is Fate.RESTORED
+    assert told[KEYS[0]].fate is Fate.HIDDEN
+    assert "another one that its receipts do not name" in (told[KEYS[0]].why or "")
+    assert {each[1] for each in versioned.versions() if each[2]} == {foreign}
+
+
+def test_a_marker_of_suspended_versioning_is_never_touched(versioned: Versioned) -> None:
+    suspended = {"Status": "Suspended"}
+    versioned.client.put_bucket_versioning(
+        Bucket=versioned.bucket,
+        VersioningConfiguration=suspended,  # type: ignore[arg-type]
+    )
+    rows = versioned.sweep(*KEYS)
+    if set(rows.column("version_id").to_pylist()) != {"null"}:
+        rows = rows.set_column(8, rows.schema.field(8), pa.array(["null"] * len(KEYS)))
+    before = versioned.versions()
+    lock = versioned.lock()
+    told = [*restore.restore(versioned.store, versioned.run, rows, lock.token, HandClock())]
+    assert {each.fate for each in told} == {Fate.HIDDEN}
+    assert all("suspended" in (each.why or "") for each in told)
+    assert versioned.versions() == before
+
+
+class TestRefused:
+    def test_without_versions_nothing_can_come_back(self, opened: OpenRepository) -> None:
+        store, run_id = opened.store, began(opened, DAY).run_id
+        rows = receipts.table(candidates(KEYS[0]), [Outcome.ACCEPTED], [None], NOW, "attempt")
+        receipts.write(store, run_id, "batch", rows)
+        with pytest.raises(CollectionError, match="name no delete marker"):
+            restore.deleted_by(store, run_id)
+        lock = Lock.acquire(store, run_id=run_id, owner="owner", now=NOW, expiry=timedelta(hours=1))
+        with pytest.raises(ConfigurationError, match="no delete markers"):
+            list(restore.restore(store, run_id, rows, lock.token, HandClock()))
+        assert restore_record.read(store) is None
+
+    def test_an_address_that_the_run_did_not_delete(self, versioned: Versioned) -> None:
+        versioned.sweep(*KEYS[:2])
+        with pytest.raises(CollectionError, match=f"did not delete '{KEYS[3]}'"):
+            restore.deleted_by(versioned.store, versioned.run, [KEYS[0], KEYS[3]])
+
+    def test_what_only_failed_was_not_deleted(self, versioned: Versioned) -> None:
+        with versioned.server.failing(Faults(undeletable={f"repo/{KEYS[0]}": "AccessDenied"})):
+            versioned.sweep(KEYS[0])
+        with pytest.raises(CollectionError, match="deleted nothing"):
+            restore.deleted_by(versioned.store, versioned.run)
+
+    def test_a_run_that_there_is_not(self, versioned: Versioned) -> None:
+        with pytest.raises(CollectionError, match="has no plan"):
+            restore.deleted_by(versioned.store, "c" * 20)
+
+    def test_without_the_lock(self, versioned: Versioned) -> None:
+        versioned.sweep(*KEYS)
+        lock = versioned.lock()
+        deleted = restore.deleted_by(versioned.store, versioned.run)
+        lock.release()
+        with pytest.raises(LockLost):
+            list(restore.restore(versioned.store, versioned.run, deleted, lock.token, HandClock()))
+        assert versioned.sizes() == {}
+        assert restore_record.read(versioned.store) is None
+
+    def test_once_the_lock_is_lost_no_batch_begins(self, versioned: Versioned, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(restore, "BATCH", 2)
+        versioned.sweep(*KEYS)
+        lock = versioned.lock()
+        told = restore.restore(
+            versioned.store,
+            versioned.run,
+            restore.deleted_by(versioned.store, versioned.run),
+            lock.token,
+            HandClock(),
+        )
+        assert next(told).fate is Fate.RESTORED
+        assert next(told).fate is Fate.RESTORED
+        lock.release()
+        with pytest.raises(LockLost):
+            next(told)
+        assert len(versioned.sizes()) == 2
+
+
+@pytest.mark.parametrize("how", [Break.FAILS, Break.DIES_AFTER])
+def test_whatever_call_breaks_nothing_is_lost_and_a_repeat_brings_all_back(versioned: Versioned, how: Break) -> None:
+    keys = KEYS[:2]
+
+    def prepare() -> None:
+        versioned.prepare()
+        versioned.sweep(*keys)
+
+    broken = 0
+    for what in every_break(lambda: versioned.store, versioned.restore_by, prepare, how):
+        content = {each for each in versioned.versions() if not each[2]}
+        assert len(content) == len(KEYS), what
+        if any(key in versioned.sizes() for key in keys):
+            assert restore_record.read(versioned.store) is not None, what
+        told = versioned.restore()
+        assert all(fate.is_well for fate in told.values()), what
+        assert versioned.sizes() == all_sizes(), what
+        assert not any(marker for _, _, marker in versioned.versions()), what
+        undone = receipts.read(versioned.store, versioned.run)
+        undone = undone.filter(pc.equal(undone.column("outcome"), Outcome.RESTORED.value))
+        assert set(undone.column("address").to_pylist()) == set(keys), what
+        broken += 1
+    assert broken > 8
+
+
+def test_a_sweep_that_is_killed_anywhere_can_be_undone_as_far_as_its_receipts_go(versioned: Versioned) -> None:
+    """What a killed batch deleted has no receipt until the sweep is resumed: then a marker below is told of."""
+    versioned.prepare()
+    lock = versioned.lock()
+    broken = BreakingStore(versioned.store, at=2, how=Break.DIES_AFTER)
+    with pytest.raises(Killed):
+        list(Sweep(broken, versioned.run, lock.token, HandClock()).delete(candidates(KEYS[0])))
+    assert KEYS[0] not in versioned.sizes()
+    with pytest.raises(CollectionError, match="deleted nothing"):
+        restore.deleted_by(versioned.store, versioned.run)
+    versioned.sweep(KEYS[0])
+    assert versioned.restore() == {KEYS[0]: Fate.HIDDEN}
+    assert len([each for each in versioned.versions() if not each[2]]) == len(KEYS)

@@ -1,0 +1,87 @@
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.collector import planning
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
+
+__all__ = ["opened"]
+
+
+def plan(opened: OpenRepository, moment: datetime = NOW) -> Plan:
+    """The plan of an optimized run that is opened at a moment."""
+    run_id = IDS.descending(moment)
+    lock = Lock.acquire(opened.store, run_id=run_id, owner=run_id, now=opened.clock.now(), expiry=HOUR)
+    try:
+        return planning.begin(opened, run_id, ("legacy",), run_id, lock, Flow.OPTIMIZED)
+    finally:
+        lock.release()
+
+
+def test_none_is_recorded_before_the_first(opened: OpenRepository) -> None:
+    assert restore_record.read(opened.store) is None
+    restore_record.require_none_since(opened.store, IDS.descending(NOW))
+
+
+def test_the_next_run_is_clean_and_says_why_and_the_one_after_builds_on_it(opened: OpenRepository) -> None:
+    older, newest = began(opened, 3 * DAY), began(opened, 2 * DAY)
+    ended(opened, older)
+    ended(opened, newest)
+    assert plan(opened).flow is Flow.OPTIMIZED
+    restore_record.write(opened.store, older.run_id, NOW)
+    found = restore_record.read(opened.store)
+    assert found is not None and found.run_id == older.run_id
+    made = plan(opened)
+    assert made.flow is Flow.CLEAN
+    assert made.why_clean is not None
+    assert f"run {older.run_id} had deleted were brought back" in made.why_clean
+    next_one = began(opened, -HOUR, cutoff=NOW - 2 * DAY)
+    ended(opened, next_one)
+    assert plan(opened, NOW + 2 * HOUR).predecessor == next_one.run_id
+
+
+def test_every_run_that_there_was_deletes_nothing_more(opened: OpenRepository) -> None:
+    swept, dry = began(opened, 3 * DAY), began(opened, DAY, sweep=False)
+    restore_record.write(opened.store, swept.run_id, NOW)
+    for run in (swept, dry):
+        with pytest.raises(OrderViolation, match="deletes nothing more; open a new run"):
+            restore_record.require_none_since(opened.store, run.run_id)
+    restore_record.require_none_since(opened.store, began(opened, HOUR).run_id)
+
+
+def test_a_sweep_under_way_that_no_report_tells_of_is_not_built_on(opened: OpenRepository) -> None:
+    ended(opened, began(opened, 3 * DAY))
+    under_way = began(opened, DAY)
+    restore_record.write(opened.store, under_way.run_id, NOW)
+    ended(opened, under_way)
+    assert "were brought back" in (plan(opened).why_clean or "")
+
+
+def test_a_record_that_was_changed_stops_sweeps_and_makes_runs_clean(opened: OpenRepository, tmp_path: Path) -> None:
+    newest = began(opened, DAY)
+    ended(opened, newest)
+    restore_record.write(opened.store, newest.run_id, NOW)
+    changed = opened.store.get(restore_record.KEY).replace(newest.run_id.encode(), IDS.descending(NOW).encode())
+    opened.store.put(restore_record.KEY, changed)
+    with pytest.raises(CorruptFile, match=r"restored\.json"):
+        restore_record.require_none_since(opened.store, newest.run_id)
+    assert "restored.json" in (plan(opened).why_clean or "")
+
+
+def test_a_later_one_concerns_more_runs(opened: OpenRepository) -> None:
+    first = began(opened, 3 * DAY)
+    restore_record.write(opened.store, first.run_id, NOW)
+    second = began(opened, DAY)
+    restore_record.require_none_since(opened.store, second.run_id)
+    restore_record.write(opened.store, first.run_id, NOW)
+    found = restore_record.read(opened.store)
+    assert found is not None
+    assert found == replace(found, run_id=first.run_id, newest_run=second.run_id)
+    assert found.concerns(first.run_id) and found.concerns(second.run_id)

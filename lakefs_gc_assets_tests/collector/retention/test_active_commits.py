@@ -1,0 +1,355 @@
+"""The active set against cases, the documentation's example, a walk-by-walk definition, recorded servers and itself."""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, kept_by_branch, kept_dangling
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules, Rule, effective
+from lakefs_gc_assets.errors import LakeFSError
+from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, read_commits
+from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
+from lakefs_gc_assets.lakefs.formats.refs import read_branches
+from lakefs_gc_assets_tests import retention_cases
+from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.replay.recording import Recording
+from lakefs_gc_assets_tests.retention_cases import NOW, active, active_ids, exactly, problems
+
+CASES = FIXTURES.parent / "retention-cases.json"
+DAY = 86_400
+
+
+def main_parent(commit: Commit) -> str | None:
+    if not commit.parents:
+        return None
+    return commit.parents[-1] if commit.version == 0 else commit.parents[0]
+
+
+def by_definition(
+    commits: list[tuple[Commit, int]], heads: Mapping[str, str], rules: RetentionRules, now: datetime
+) -> set[str]:
+    """Walk by walk, with nothing shared between walks; commits come with the nanoseconds of their dates."""
+    by_id = {commit.id: (commit, nanos) for commit, nanos in commits}
+    second, nano = int(now.timestamp() // 1), now.microsecond * 1000
+    parents = {main_parent(commit) for commit, _ in commits}
+    found = set(heads.values())
+    walks = [(head, rules.branches.get(branch, rules.default_days)) for branch, head in heads.items()]
+    for commit, nanos in commits:
+        if commit.id not in parents and commit.id not in heads.values():
+            walks.append((commit.id, rules.default_days))
+            if (commit.creation_date, nanos) > (second - rules.default_days * DAY, nano):
+                found.add(commit.id)
+    for start, days in walks:
+        following: str | None = start
+        while following is not None:
+            commit, nanos = by_id[following]
+            following = main_parent(commit)
+            if following is not None and (commit.creation_date, nanos) > (second - days * DAY, nano):
+                found.add(following)
+    return found
+
+
+def line_of(commits: list[tuple[Commit, int]], start: str) -> list[tuple[Commit, int]]:
+    """A commit and its main ancestry."""
+    by_id = {commit.id: (commit, nanos) for commit, nanos in commits}
+    line, following = [], by_id.get(start)
+    while following is not None:
+        line.append(following)
+        following = by_id.get(main_parent(following[0]) or "")
+    return line
+
+
+@pytest.mark.skipif(not CASES.exists(), reason="the cases of retention are not beside this checkout (../shared)")
+def test_every_case() -> None:
+    found = dict(problems(json.loads(CASES.read_text())))
+    assert len(found) == 15
+    assert {name: problem for name, problem in found.items() if problem} == {}
+
+
+def test_a_case_that_expects_something_else_fails() -> None:
+    graph = {
+        "name": "x",
+        "commits": [{"id": "a", "age_days": 9, "parents": []}, {"id": "b", "age_days": 3, "parents": ["a"]}],
+        "branches": [{"branch": "main", "head": "b"}],
+        "rules": {"default_retention_days": 5, "branches": None},
+        "expected_active": ["a", "b"],
+    }
+    starts = {"name": "y", "branch_heads": ["b"], "leaf_commits": ["a", "b"]}
+    right = [{"commit": "a", "is_branch_head": False}, {"commit": "b", "is_branch_head": True}]
+    good = {"cases": [graph], "starting_point_cases": [{**starts, "expected": right}], "else": [1]}
+    assert [problem for _, problem in problems(good)] == [None, None]
+    bad = {
+        "cases": [
+            {**graph, "expected_active": ["b"]},
+            {**graph, "expected_expired": ["a"]},
+            {**graph, "branches": [{"branch": "main", "head": "nowhere"}]},
+            {"name": "z"},
+        ],
+        "starting_point_cases": [{**starts, "expected": right[::-1]}],
+    }
+    assert all(problem is not None for _, problem in problems(bad))
+    assert len(list(problems(bad))) == 5
+
+
+class TestTheDocumentationsExample:
+    """Branch main keeps 21 days, dev 7, on 2022-03-31."""
+
+    LINES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+        ("2022-02-27", "2022-02-27", ()),
+        ("2022-03-01", "2022-03-01", ("2022-02-27",)),
+        ("2022-03-09", "2022-03-09", ("2022-03-01",)),
+        ("2022-03-12", "2022-03-12", ("2022-03-09",)),
+        ("d: 2022-03-14", "2022-03-14", ("2022-03-09",)),
+        ("d: 2022-03-16", "2022-03-16", ("d: 2022-03-14",)),
+        ("2022-03-18", "2022-03-18", ("2022-03-12",)),
+        ("d: 2022-03-20", "2022-03-20", ("d: 2022-03-16",)),
+        ("d: 2022-03-23", "2022-03-23", ("d: 2022-03-20",)),
+        ("2022-03-26", "2022-03-26", ("2022-03-18", "d: 2022-03-23")),
+    )
+    HEADS: ClassVar = {"main": "2022-03-26", "dev": "d: 2022-03-23"}
+    RULES: ClassVar = RetentionRules(1, {"main": 21, "dev": 7})
+
+    def commits(self) -> list[Commit]:
+        return [
+            Commit(name, "", parents, int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()))
+            for name, day, parents in self.LINES
+        ]
+
+    @pytest.mark.parametrize("hour", [0, 12, 23])
+    def test_what_stays_at_any_hour_of_the_day(self, hour: int) -> None:
+        now = datetime(2022, 3, 31, hour, tzinfo=UTC)
+        expired = {"2022-02-27", "2022-03-01", "d: 2022-03-14", "d: 2022-03-16", "d: 2022-03-20"}
+        found = active(self.commits(), self.HEADS, self.RULES, now)
+        assert active_ids(found) == {commit.id for commit in self.commits()} - expired
+        assert kept_by_branch(found.graph, found.rules, now) == {"main": 4, "dev": 1}
+
+    def test_why_each_one_stays(self) -> None:
+        found = active(self.commits(), self.HEADS, self.RULES, datetime(2022, 3, 31, tzinfo=UTC))
+        ids = found.graph.commits.ids.to_pylist()
+        why = {name: found.why(ids.index(name)) for name in active_ids(found)}
+
+        def replaced(by: str, days: int) -> str:
+            return f"was replaced on branch main by {by}, made {days}.0 days ago: 21d by the server's rule of main"
+
+        assert why == {
+            "2022-03-26": "head of main",
+            "d: 2022-03-23": "head of dev",
+            "2022-03-18": replaced("2022-03-26", 5),
+            "2022-03-12": replaced("2022-03-18", 13),
+            "2022-03-09": replaced("2022-03-12", 19),
+        }
+
+
+class TestEdges:
+    def test_young_is_strict_to_the_nanosecond(self) -> None:
+        exact = int((NOW - timedelta(days=7)).timestamp())
+        commits = exactly([Commit("p", "", (), exact), Commit("c", "", ("p",), exact)])
+        rules = effective(RetentionRules(7, {}), Policy(), ["main"])
+        assert rules is not None
+        graph = Graph.of(commits, {"main": "c"})
+        assert active_ids(active_commits(graph, rules, NOW)) == {"c"}
+        commits.nanos[1] = 1
+        assert active_ids(active_commits(graph, rules, NOW)) == {"c", "p"}
+
+    def test_zero_days_keep_heads_only(self) -> None:
+        now = int(NOW.timestamp())
+        commits = [Commit("a", "", (), now - 9), Commit("b", "", ("a",), now - 1), Commit("loose", "", ("a",), now)]
+        assert active_ids(active(commits, {"main": "b"}, RetentionRules(0, {}), NOW)) == {"b"}
+
+    def test_dates_from_the_future_and_from_nowhere(self) -> None:
+        commits = [
+            Commit("a", "", (), -(1 << 63)),
+            Commit("b", "", ("a",), (1 << 63) - 1),
+            Commit("c", "", ("b",), -(1 << 63)),
+            Commit("d", "", ("c",), 0),
+        ]
+        found = active(commits, {"main": "d"}, RetentionRules(1, {}), NOW)
+        assert active_ids(found) == {"a", "d"}
+        assert "made in the future" in found.why(0)
+
+    def test_a_repository_of_nothing_but_its_first_commit(self) -> None:
+        assert active_ids(active([Commit("a", "", (), 0)], {"main": "a"}, RetentionRules(0, {}), NOW)) == {"a"}
+
+    def test_very_old_commits_go_by_their_last_parent(self) -> None:
+        young = int((NOW - timedelta(days=1)).timestamp())
+        line = [Commit("x", "", (), 0), Commit("y", "", (), 0)]
+        for version, kept in ((0, "y"), (1, "x")):
+            commits = [*line, Commit("m", "", ("x", "y"), young, version)]
+            assert active_ids(active(commits, {"main": "m"}, RetentionRules(5, {}), NOW)) == {"m", kept}
+
+    def test_what_is_not_whole_is_refused(self) -> None:
+        for commits, heads, words in (
+            ([Commit("a", "", ("lost",), 0)], {"main": "a"}, "a main parent that is not among the commits"),
+            ([Commit("a", "", (), 0)], {"main": "lost"}, "head of branch main"),
+            ([Commit("a", "", ("b",), 0), Commit("b", "", ("a",), 0)], {"main": "a"}, "in a circle"),
+        ):
+            with pytest.raises(LakeFSError, match=words):
+                active(commits, heads, RetentionRules(5, {}), NOW)
+
+    def test_other_parents_of_merges_may_be_missing(self) -> None:
+        commits = [Commit("a", "", (), 0), Commit("m", "", ("a", "lost"), int(NOW.timestamp()))]
+        assert active_ids(active(commits, {"main": "m"}, RetentionRules(5, {}), NOW)) == {"a", "m"}
+
+    def test_a_long_history_takes_one_pass(self) -> None:
+        count = 100_000
+        ids = [f"{number:08x}" for number in range(count)]
+        commits = exactly(
+            [
+                Commit(ids[at], "", (ids[at - 1],) if at else (), int(NOW.timestamp()) - count + at)
+                for at in range(count)
+            ]
+        )
+        rules = EffectiveRules(Rule(timedelta(), ""), {"main": Rule(timedelta(hours=1), "")})
+        found = active_commits(Graph.of(commits, {"main": ids[-1]}), rules, NOW)
+        assert np.flatnonzero(found.flags).tolist() == list(range(count - 3600, count))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[tuple[Commit, int]], dict[str, str], RetentionRules]:
+    """Any graph of commits: dates in any order, merges, very old versions, dangling lines; ids in any order."""
+    count = draw(st.integers(1, 14))
+    ids = draw(st.permutations([f"{number:02d}" for number in range(count)]))
+    now = int(NOW.timestamp())
+    commits = []
+    for number in range(count):
+        parents = draw(st.lists(st.sampled_from(ids[:number]), max_size=2)) if number else []
+        days = draw(st.integers(-1, 12))
+        commits.append(
+            (
+                Commit(
+                    ids[number],
+                    "",
+                    tuple(parents),
+                    now - days * DAY + draw(st.sampled_from([-1, 0, 0, 1])),
+                    draw(st.sampled_from([0, 1, 1])),
+                ),
+                draw(st.sampled_from([0, 0, 1, 999_999_999])),
+            )
+        )
+    names = draw(st.lists(st.sampled_from(["main", "a", "b", "c"]), min_size=1, unique=True))
+    heads = {name: draw(st.sampled_from(ids)) for name in names}
+    days_of = st.integers(0, 12)
+    branches = draw(st.dictionaries(st.sampled_from(["main", "a", "b", "gone"]), days_of))
+    return commits, heads, RetentionRules(draw(days_of), branches)
+
+
+@given(graphs())
+def test_one_pass_gives_what_all_walks_give(
+    case: tuple[list[tuple[Commit, int]], dict[str, str], RetentionRules],
+) -> None:
+    commits, heads, rules = case
+    columns = exactly([commit for commit, _ in commits])
+    columns.nanos[:] = [nanos for _, nanos in commits]
+    found = effective(rules, Policy(), heads)
+    assert found is not None
+    computed = active_commits(Graph.of(columns, heads), found, NOW)
+    assert active_ids(computed) == by_definition(commits, heads, rules, NOW)
+    for at in np.flatnonzero(computed.flags).tolist():
+        assert computed.why(at)
+    parents = {main_parent(commit) for commit, _ in commits}
+    loose = [commit.id for commit, _ in commits if commit.id not in parents and commit.id not in heads.values()]
+    alone = [by_definition(line_of(commits, start), {}, RetentionRules(rules.default_days, {}), NOW) for start in loose]
+    assert kept_dangling(computed.graph, found, NOW) == len(set[str]().union(*alone))
+    for branch, kept in kept_by_branch(computed.graph, found, NOW).items():
+        days = rules.branches.get(branch, rules.default_days)
+        line = line_of(commits, heads[branch])
+        assert kept == len(by_definition(line, {branch: heads[branch]}, RetentionRules(days, {}), NOW))
+
+
+@given(graphs(), st.integers(0, 12))
+def test_longer_rules_and_earlier_clocks_keep_more(
+    case: tuple[list[tuple[Commit, int]], dict[str, str], RetentionRules], more: int
+) -> None:
+    pairs, heads, rules = case
+    commits = [commit for commit, _ in pairs]
+    kept = active_ids(active(commits, heads, rules, NOW))
+    longer = RetentionRules(rules.default_days + more, {branch: days + more for branch, days in rules.branches.items()})
+    assert kept <= active_ids(active(commits, heads, longer, NOW))
+    assert kept <= active_ids(active(commits, heads, rules, NOW - timedelta(days=more)))
+
+
+def recorded_rule_sets() -> Iterator[tuple[str, dict[str, Any], float, set[str]]]:
+    """Folder, rules, time and the server's answer of each recorded set of rules."""
+    for file in sorted(FIXTURES.rglob("truth.json*")):
+        truth = json.loads(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
+        folder = file.parent.relative_to(FIXTURES).as_posix()
+        if "prepare_commits" in truth:
+            answer = {row["commit_id"] for row in truth["prepare_commits"]["rows"]}
+            yield folder, truth["gc_rules"], truth["gc_prepared_at"], answer
+        for variant in truth.get("rule_variants") or ():
+            yield folder, variant["rules"], variant["at"], set(variant["active_commits"])
+
+
+def recorded_graph(folder: Path) -> tuple[CommitColumns, dict[str, str]]:
+    """Commits and heads of the recorded refs dump."""
+    recording = Recording(folder, NOW)
+    dump = [row.content["refs"] for row in recording.rows if row.path.endswith("/dump") and "refs" in row.content][-1]
+
+    def parts(table: str, entity: str) -> Iterator[bytes]:
+        for record in read_metarange(recording.read("_lakefs/" + dump[table]), table, entity=entity):
+            yield recording.read("_lakefs/" + record.id)
+
+    commits = CommitColumns.joined([read_commits(data, "c") for data in parts("commits_meta_range_id", "commit")])
+    branches = [branch for data in parts("branches_meta_range_id", "branch") for branch in read_branches(data, "b")]
+    return commits, {branch.id: branch.commit_id for branch in branches}
+
+
+@needs_recordings
+def test_every_recorded_set_of_rules() -> None:
+    sets = list(recorded_rule_sets())
+    assert len(sets) == 65
+    graphs = {folder: recorded_graph(FIXTURES / folder) for folder in {folder for folder, *_ in sets}}
+    lost: dict[tuple[str, float], set[str]] = {}
+    for folder, stated, at, answer in sets:
+        commits, heads = graphs[folder]
+        branches = {rule["branch_id"]: rule["retention_days"] for rule in stated["branches"] or ()}
+        rules = RetentionRules(stated["default_retention_days"], branches)
+        now = datetime.fromtimestamp(at, UTC)
+        found = effective(rules, Policy(), heads)
+        assert found is not None
+        ours = active_ids(active_commits(Graph.of(commits, heads), found, now))
+        pairs = list(zip(rows(commits), commits.nanos.tolist(), strict=True))
+        assert ours == by_definition(pairs, heads, rules, now), folder
+        assert answer <= ours, folder
+        if answer < ours:
+            lost[folder, at] = ours - answer
+    variants = json.loads((FIXTURES / "random-dag/14/truth.json").read_text())["rule_variants"]
+    assert list(lost) == [("random-dag/14", variants[3]["at"])]
+
+
+@pytest.mark.parametrize(
+    ("expected", "line", "status"), [(["b"], "1 passed, 0 failed", 0), ([], "0 passed, 1 failed", 1)]
+)
+def test_the_last_line_counts_the_cases(
+    expected: list[str],
+    line: str,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    case = {
+        "name": "x",
+        "commits": [{"id": "b", "age_days": 3, "parents": []}],
+        "branches": [{"branch": "main", "head": "b"}],
+        "rules": {"default_retention_days": 5, "branches": []},
+        "expected_active": expected,
+    }
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps({"cases": [case], "semantics": {}}))
+    monkeypatch.setattr("sys.argv", ["retention_cases", str(file)])
+    with pytest.raises(SystemExit) as ended:
+        retention_cases.main()
+    assert ended.value.code == status
+    assert capsys.readouterr().out.splitlines()[-1] == line

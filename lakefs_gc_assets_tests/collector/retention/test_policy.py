@@ -1,0 +1,167 @@
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.collector.retention.policy import BranchRule, Policy, in_units
+from lakefs_gc_assets.errors import ConfigurationError
+
+DAY = timedelta(days=1)
+COMMIT = "5f5d7ef81b54ea39c0628742c3572eaa93194b363fce135ff345dc5281e91168"
+WHOLE = f"""\
+# what we promised
+default: 21d
+branches:
+  main: 8w
+  user-*: 36h
+  "*": 5d
+pinned:
+  - {COMMIT}
+  - 0000000000000000000000000000000000000000000000000000000000000000
+keep_tags: false
+stale_after: 90d
+replace: true
+"""
+
+
+def read(text: str) -> Policy:
+    return policy_file.parse(text, "policy.yaml")
+
+
+class TestFiles:
+    def test_everything_that_a_policy_can_say(self) -> None:
+        assert read(WHOLE) == Policy(
+            default=21 * DAY,
+            rules=(
+                BranchRule("main", 56 * DAY, 4),
+                BranchRule("user-*", timedelta(hours=36), 5),
+                BranchRule("*", 5 * DAY, 6),
+            ),
+            pinned=(COMMIT, "0" * 64),
+            keep_tags=False,
+            stale_after=90 * DAY,
+            replace=True,
+        )
+
+    @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "default:\nbranches:\npinned: ~\n", "replace: false"])
+    def test_nothing_said_keeps_tags_and_replaces_nothing(self, text: str) -> None:
+        assert read(text) == Policy()
+        assert Policy().keep_tags
+        assert not Policy().replace
+
+    def test_the_example_in_its_own_words(self) -> None:
+        example = policy_file.__doc__ or ""
+        found = read(example.partition("line.\n")[2])
+        assert found.rule_of("user-x") == BranchRule("user-*", timedelta(hours=36), 5)
+        assert (len(found.pinned), found.keep_tags, found.replace) == (1, True, False)
+
+    @pytest.mark.parametrize(
+        ("text", "line", "words"),
+        [
+            ("default: 3", 1, "3 has no unit: write 3d for days, 3h for hours or 3w for weeks"),
+            ("branches:\n  main: 21d\n  dev: 7\n", 3, "7 has no unit"),
+            ("default: 2.5", 1, "2.5 has no unit"),
+            ("stale_after: -3d", 1, "-3d is negative"),
+            ("\n\ndefault: -3", 3, "-3 is negative"),
+            ("default: 3 days", 1, "'3 days' is no duration such as 36h, 21d or 6w"),
+            ("default: 3D", 1, "'3D' is no duration"),
+            ("default: 3m", 1, "'3m' is no duration"),
+            ("default: ''", 1, "'' is no duration"),
+            ("default: 36501d", 1, "36501d is longer than the 36,500 days that can be meant"),
+            ("default: 999999999w", 1, "longer than"),
+            ("default: 9999999999d", 1, "is no duration"),
+            ("default: [3d]", 1, "here must be a duration"),
+            ("default: ٣d", 1, "is no duration"),
+            ("defualt: 3d", 1, "'defualt' is none of default, branches"),
+            ("keep_tags: true\nbranches: 3d", 2, "branches must be written as `key: value`"),
+            ("branches:\n- main", 2, "branches must be written as `key: value`"),
+            ("branches:\n  main: 3d\n  main: 4d", 3, "main is said twice"),
+            ("default: 3d\ndefault: 4d", 2, "default is said twice"),
+            ("branches:\n  'a b': 3d", 2, "'a b' is no name or pattern of branches"),
+            ("branches:\n  'user-[a-z]': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  [a]: 3d", 2, "a key must be a plain word"),
+            ("pinned: 3", 1, "pinned must be a list of commit ids"),
+            ("pinned:\n- 5f5d7ef8", 2, "with all 64 digits"),
+            ("pinned:\n- [a]", 2, "with all 64 digits"),
+            (f"pinned:\n- {COMMIT.upper()}", 2, "with all 64 digits"),
+            ("keep_tags: maybe", 1, "'maybe' is neither true nor false"),
+            ("replace: true", 1, "needs a `default`"),
+            ("branches: {main: 3d}\nreplace: true", 2, "needs a `default`"),
+            ("- default: 3d", 1, "a policy must be written as `key: value`"),
+            ("just words", 1, "a policy must be written as `key: value`"),
+            ("default_retention_days: 3", 1, "is for the server's rules"),
+            ("default: 3d\nbranches: [", 2, ""),
+            ("default: 3d\n\tbranches: x", 2, ""),
+            ("a: &x 1\nb: *y", 2, "undefined alias"),
+        ],
+    )
+    def test_faults_are_named_by_their_line(self, text: str, line: int, words: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            read(text)
+        assert str(caught.value).startswith(f"policy.yaml, line {line}: ")
+        assert words in str(caught.value)
+
+    def test_files_that_cannot_be_read(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match=r"cannot read policy file .*nowhere\.yaml: No such file"):
+            policy_file.load(tmp_path / "nowhere.yaml")
+        (tmp_path / "latin.yaml").write_bytes(b"default: 3d # \xfc")
+        with pytest.raises(ConfigurationError, match="not in UTF-8"):
+            policy_file.load(tmp_path / "latin.yaml")
+        (tmp_path / "good.yaml").write_text(WHOLE)
+        assert policy_file.load(tmp_path / "good.yaml") == read(WHOLE)
+
+    @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
+    def test_whatever_is_written_is_read_or_refused(self, text: str) -> None:
+        try:
+            read(text)
+        except ConfigurationError as refusal:
+            assert "policy.yaml" in str(refusal)
+
+
+class TestRulesOfBranches:
+    RULES = ("user-*", "user-a*", "user-anna", "*-anna", "us?r-anna2", "release/*")
+
+    @pytest.mark.parametrize(
+        ("branch", "pattern"),
+        [
+            ("user-anna", "user-anna"),
+            ("user-arthur", "user-a*"),
+            ("user-bob", "user-*"),
+            ("test-anna", "*-anna"),
+            ("user-anna2", "us?r-anna2"),
+            ("user-", "user-*"),
+            ("release/1.0/x", "release/*"),
+            ("my-user-x", None),
+            ("userx", None),
+            ("", None),
+        ],
+    )
+    def test_an_exact_name_wins_then_the_longest_pattern(self, branch: str, pattern: str | None) -> None:
+        rules = tuple(BranchRule(name, number * DAY, number) for number, name in enumerate(self.RULES))
+        found = Policy(rules=rules).rule_of(branch)
+        assert (found.pattern if found else None) == pattern
+        assert Policy(rules=rules[::-1]).rule_of(branch) == found
+
+    def test_of_equally_long_patterns_the_one_that_keeps_longer(self) -> None:
+        rules = (BranchRule("a*", 3 * DAY, 1), BranchRule("*b", 5 * DAY, 2))
+        for order in (rules, rules[::-1]):
+            found = Policy(rules=order).rule_of("ab")
+            assert found is not None
+            assert found.pattern == "*b"
+
+    def test_dots_are_dots(self) -> None:
+        rule = Policy(rules=(BranchRule("v1.*", DAY, 1),))
+        assert rule.rule_of("v1.2") is not None
+        assert rule.rule_of("v142") is None
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [(timedelta(hours=36), "36h"), (21 * DAY, "21d"), (timedelta(), "0d"), (timedelta(hours=1), "1h")],
+)
+def test_durations_are_shown_as_they_are_written(duration: timedelta, text: str) -> None:
+    assert in_units(duration) == text
+    assert read(f"default: {text}").default == duration

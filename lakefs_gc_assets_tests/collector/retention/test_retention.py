@@ -1,0 +1,347 @@
+"""The live definition: dump, rules, policy and the server's list put together."""
+
+import hashlib
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector.live.commits import CommitSource
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    ConfigurationError,
+    CorruptFile,
+    LakeFSError,
+    NotFound,
+    NotSupported,
+    ServerUnavailable,
+)
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit, PrepareCommitsTask, PreparedCommits, RetentionRules
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.written import put_commit_objects, put_dump
+
+NAMESPACE = Namespace.parse("s3://bucket/repo")
+LIST = "_lakefs/retention/gc/commits/run_id=r/commits.csv"
+PREPARED = PrepareCommitsTask(True, None, PreparedCommits("r", f"s3://bucket/repo/{LIST}"))
+RULES = RetentionRules(21, {"main": 7})
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def metarange(name: str) -> str:
+    return digest(f"metarange of {name}")
+
+
+def commit(name: str, days: float, *parents: str, held: str | None = None) -> Commit:
+    made = int((NOW - timedelta(days=days)).timestamp())
+    return Commit(digest(name), metarange(name) if held is None else held, tuple(map(digest, parents)), made)
+
+
+HISTORY = [
+    commit("first", 40, held=""),
+    commit("a", 30, "first"),
+    commit("b", 20, "a"),
+    commit("c", 5, "b"),
+    commit("d", 1, "c"),
+    commit("old", 35, "a"),
+    commit("older", 36, "a"),
+]
+HEADS = [Branch("main", digest("d")), Branch("stale", digest("old"))]
+"""By RULES main keeps d, c and b; `older` dangles and is expired, a was never head within a window."""
+
+
+class Server:
+    """A repository of files, and what its server says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = LocalStore(folder)
+        self.folder = folder
+        self.tags = [Branch("v1", digest("older"))]
+        self.listed: list[tuple[str, str | None]] = [("d", None), ("c", None), ("b", None), ("old", None)]
+        self.api = ScriptedApi(rules=Script(RULES), prepare_commits_tasks=Script(PREPARED))
+        self.written = False
+
+    def policy(self, text: str) -> dict[str, Any]:
+        file = self.folder / "policy.yaml"
+        file.write_text(text)
+        return {"retention_policy": str(file)}
+
+    def write(self) -> None:
+        self.api.dumps = Script(put_dump(self.store, HISTORY, HEADS, self.tags))
+        rows = [f"{digest(name)},false,{metarange(name) if held is None else held}" for name, held in self.listed]
+        self.store.put(LIST, "\n".join(["commit_id,expired,metarange_id", *rows, ""]).encode())
+
+    def define(
+        self, now: datetime = NOW, notes: list[str] | None = None, shown: Collection[str] = (), **settings: Any
+    ) -> LiveDefinition:
+        if not self.written:
+            self.write()
+        return retention.live_definition(
+            self.api,
+            self.store,
+            NAMESPACE,
+            CollectionSettings(wait_before_dump_seconds=0, **settings),
+            HandClock(),
+            now,
+            NOW,
+            (lambda message: None) if notes is None else notes.append,
+            shown,
+        )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path)
+
+
+def metaranges(*names: str) -> tuple[str, ...]:
+    return tuple(sorted(map(metarange, names)))
+
+
+class TestLive:
+    def test_active_commits_tags_and_the_rest(self, server: Server) -> None:
+        notes: list[str] = []
+        found = server.define(notes=notes)
+        assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "older")
+        assert found.expired_metaranges == metaranges("a")
+        assert found.live.source is CommitSource.REFS_DUMP
+        assert found.live.heads == {"main": metarange("d"), "stale": metarange("old")}
+        assert (found.live.commits, found.warnings, found.guards, found.differences) == (5, (), (), ())
+        assert found.counts == {
+            "commits_known": 7,
+            "commits_active": 4,
+            "commits_tagged": 1,
+            "commits_pinned": 0,
+            "commits_expired": 2,
+            "commits_by_definition_alone": 0,
+            "commits_by_server_alone": 0,
+        }
+        assert notes == ["retention: of 7 commits 5 stay, 2 are expired"]
+
+    def test_tags_may_be_left_out(self, server: Server) -> None:
+        found = server.define(**server.policy("keep_tags: false"))
+        assert found.live.metarange_ids == metaranges("d", "c", "b", "old")
+        assert found.expired_metaranges == metaranges("a", "older")
+
+    def test_pinned_commits_stay(self, server: Server) -> None:
+        found = server.define(**server.policy(f"pinned: [{digest('a')}, {digest('first')}]\nkeep_tags: false"))
+        assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "a")
+        assert found.counts["commits_pinned"] == 2
+
+    def test_a_pin_of_no_commit_stops_a_sweep(self, server: Server) -> None:
+        found = server.define(**server.policy(f"pinned: [{'e' * 64}]"))
+        assert [guard.guard for guard in found.guards] == ["pinned commits"]
+        assert "e" * 64 in str(found.guards[0])
+
+    def test_metaranges_that_an_active_commit_shares_are_not_expired(self, server: Server) -> None:
+        shared = [*HISTORY, commit("revert", 0.5, "d", held=metarange("a"))]
+        server.api.dumps = Script(put_dump(server.store, shared, [Branch("main", digest("revert")), HEADS[1]]))
+        server.written = True
+        server.store.put(LIST, f"commit_id,expired,metarange_id\n{digest('d')},false,{metarange('d')}\n".encode())
+        found = server.define()
+        assert metarange("a") in found.live.metarange_ids
+        assert found.expired_metaranges == metaranges("older")
+
+    def test_the_policy_keeps_more(self, server: Server) -> None:
+        assert metarange("a") in server.define(**server.policy("branches: {m*: 21d}")).live.metarange_ids
+        assert metarange("a") in server.define(**server.policy("default: 21d")).live.metarange_ids
+        assert metarange("a") not in server.define(**server.policy("default: 20d")).live.metarange_ids
+        assert metarange("b") in server.define(**server.policy("default: 1h\nbranches: {main: 1h}")).live.metarange_ids
+
+    def test_stale_branches_are_only_reported(self, server: Server) -> None:
+        notes: list[str] = []
+        plain = server.define()
+        found = server.define(notes=notes, **server.policy("stale_after: 30d"))
+        assert [(each.branch, each.head_made_at) for each in found.stale] == [("stale", NOW - timedelta(days=35))]
+        assert any(note.startswith("branch stale is stale: its head was made at 2026-10-17") for note in notes)
+        assert (found.live.metarange_ids, found.rules_digest) == (plain.live.metarange_ids, plain.rules_digest)
+
+    def test_an_earlier_clock_keeps_more(self, server: Server) -> None:
+        server.tags = []
+        assert metarange("c") not in server.define(NOW + timedelta(days=60)).expired_metaranges
+        server.listed = [("d", None), ("old", None)]
+        assert metarange("c") in server.define(NOW + timedelta(days=60)).expired_metaranges
+        assert server.define(NOW - timedelta(days=60)).expired_metaranges == ()
+
+
+class TestTheServersList:
+    def test_what_it_lacks_stays_and_is_named(self, server: Server) -> None:
+        server.listed = [("d", None), ("old", None)]
+        notes: list[str] = []
+        found = server.define(notes=notes)
+        assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "older")
+        assert {each.commit_id for each in found.differences} == {digest("b"), digest("c")}
+        assert {each.kept_by for each in found.differences} == {"definition"}
+        why = f"was replaced on branch main by {digest('c')}, made 5.0 days ago: 7d by the server's rule of main"
+        assert f"commit {digest('b')} stays by the definition alone: {why}" in notes
+        assert found.counts["commits_by_definition_alone"] == 2
+
+    def test_what_it_has_alone_stays_and_is_named(self, server: Server) -> None:
+        server.listed.append(("a", None))
+        found = server.define()
+        assert metarange("a") in found.live.metarange_ids
+        assert found.expired_metaranges == ()
+        assert [(each.commit_id, each.kept_by) for each in found.differences] == [(digest("a"), "server")]
+        assert (found.live.commits, found.counts["commits_by_server_alone"]) == (6, 1)
+
+    def test_tags_pins_and_policies_are_no_difference(self, server: Server) -> None:
+        found = server.define(**server.policy(f"default: 60d\npinned: [{digest('first')}]"))
+        assert found.expired_metaranges == ()
+        assert found.differences == ()
+
+    def test_commits_that_the_dump_lacks_stay(self, server: Server) -> None:
+        server.listed += [("new", None), ("empty", "")]
+        found = server.define()
+        assert metarange("new") in found.live.metarange_ids
+        assert "" not in found.live.metarange_ids
+        assert {(each.commit_id, each.kept_by) for each in found.differences} == {
+            (digest("new"), "server"),
+            (digest("empty"), "server"),
+        }
+        assert (found.live.commits, found.counts["commits_known"]) == (7, 9)
+
+    def test_their_metaranges_are_asked_for_where_the_list_has_none(self, server: Server) -> None:
+        server.write()
+        server.written = True
+        ids = [digest(name) for name in ("d", "c", "b", "old", "new")]
+        server.store.put(LIST, "\n".join(["commit_id,expired", *(f"{id_},false" for id_ in ids), ""]).encode())
+        server.api.commits = {digest("new"): Script(commit("new", 0, "d"))}
+        assert metarange("new") in server.define().live.metarange_ids
+        with pytest.raises(LakeFSError, match=r"1 commits that the refs dump lacks.*collection\.dump_fetch_limit"):
+            server.define(dump_fetch_limit=0)
+
+    def test_a_contradiction_ends_the_run(self, server: Server) -> None:
+        server.listed[0] = ("d", metarange("c"))
+        with pytest.raises(CorruptFile, match="another metarange here than in the refs dump"):
+            server.define()
+
+    def test_under_a_policy_that_replaces_only_what_the_dump_lacks_stays(self, server: Server) -> None:
+        server.listed += [("a", None), ("new", None)]
+        found = server.define(**server.policy("default: 2d\nreplace: true\nkeep_tags: false"))
+        assert found.live.metarange_ids == metaranges("d", "c", "old", "new")
+        assert found.expired_metaranges == metaranges("a", "b", "older")
+        assert [each.commit_id for each in found.differences] == [digest("new")]
+
+
+class TestNoRules:
+    @pytest.mark.parametrize("text", ["", "default: 1d", "branches: {main: 1h}\nkeep_tags: false"])
+    def test_everything_stays_whatever_the_policy(self, server: Server, text: str) -> None:
+        server.api.rules = Script(None)
+        server.api.prepare_commits_starts = Script(AssertionError("there are no rules to prepare by"))
+        found = server.define(**server.policy(text))
+        assert found.live.metarange_ids == metaranges("a", "b", "c", "d", "old", "older")
+        assert (found.expired_metaranges, found.live.commits) == ((), 7)
+        assert "every commit stays" in found.warnings[0]
+        assert ("replace: true" in found.warnings[0]) == bool(text)
+
+    def test_a_policy_that_replaces_counts_alone(self, server: Server) -> None:
+        server.api.rules = Script(None)
+        server.api.prepare_commits_starts = Script(AssertionError("there are no rules to prepare by"))
+        found = server.define(**server.policy("default: 7d\nreplace: true"))
+        assert found.expired_metaranges == metaranges("a")
+
+    @pytest.mark.parametrize(
+        "failure", [NotFound("GET rules: 404"), AccessDenied("403"), ServerUnavailable("502"), LakeFSError("no JSON")]
+    )
+    def test_an_error_is_not_no_rules(self, server: Server, failure: LakeFSError) -> None:
+        server.api.rules = Script(failure)
+        with pytest.raises(LakeFSError, match=str(failure)):
+            server.define()
+        server.api.dump_starts = Script(AccessDenied("POST dump: 403"))
+        with pytest.raises(type(failure)):
+            server.define()
+
+
+class TestRefusedDumps:
+    @pytest.mark.parametrize("refusal", [AccessDenied("dump: 403"), NotFound("dump: 404"), NotSupported("dump: 501")])
+    def test_retention_does_without_nothing(self, server: Server, refusal: LakeFSError) -> None:
+        server.api.dump_starts = Script(refusal)
+        with pytest.raises(LakeFSError, match=f"needs the graph of all commits.*{refusal}"):
+            server.define()
+        server.api.rules = Script(None)
+        with pytest.raises(LakeFSError, match="needs the graph of all commits"):
+            server.define(**server.policy("default: 7d\nreplace: true"))
+
+    def test_without_rules_every_range_file_is_live(self, server: Server) -> None:
+        held = put_commit_objects(server.store, {})
+        server.api.dump_starts, server.api.rules = Script(AccessDenied("dump: 403")), Script(None)
+        server.api.branch_lists = Script((Branch("main", digest("x")),))
+        server.api.commits = {digest("x"): Script(commit("x", 1, held=held))}
+        server.written = True
+        found = server.define()
+        assert (found.live.source, found.live.files) == (CommitSource.METADATA_FOLDER, (held,))
+        assert found.expired_metaranges == ()
+
+    def test_a_refused_list_is_not_a_refused_dump(self, server: Server) -> None:
+        server.api.prepare_commits_starts = Script(AccessDenied("prepare_commits: 403"))
+        with pytest.raises(LakeFSError, match="rules cannot be applied: prepare_commits: 403"):
+            server.define()
+
+
+class TestBadRules:
+    @pytest.mark.parametrize("rules", [RetentionRules(-1, {}), RetentionRules(7, {"main": 2**31 - 1})])
+    def test_end_the_run(self, server: Server, rules: RetentionRules) -> None:
+        server.api.rules = Script(rules)
+        with pytest.raises(ConfigurationError, match="retention rules"):
+            server.define()
+
+    def test_of_unknown_branches_stop_a_sweep(self, server: Server) -> None:
+        server.api.rules = Script(RetentionRules(21, {"mian": 365}))
+        notes: list[str] = []
+        found = server.define(notes=notes, **server.policy("branches: {dve: 3d, 'x-*': 3d}"))
+        assert [guard.guard for guard in found.guards] == ["rules of unknown branches"]
+        assert "the server's rule of mian; the policy's rule of dve, line 1" in str(found.guards[0])
+        assert notes[0] == "WARNING: the server's rule of mian: there is no such branch"
+        allowed = server.define(allow_rules_of_unknown_branches=True)
+        assert (allowed.guards, len(allowed.warnings)) == ((), 1)
+
+    def test_of_zero_days_are_said_aloud_first(self, server: Server) -> None:
+        server.api.rules = Script(RetentionRules(0, {}))
+        server.listed, server.tags = [("d", None), ("old", None)], []
+        notes: list[str] = []
+        found = server.define(notes=notes)
+        assert found.live.metarange_ids == metaranges("d", "old")
+        assert notes[0].startswith("WARNING: RETENTION OF ZERO: 2 of 2 branches keep their head")
+
+    def test_policies_end_the_run_before_anything_is_asked(self, server: Server) -> None:
+        server.api.dump_starts = Script(AssertionError("a dump was asked for"))
+        with pytest.raises(ConfigurationError, match=r"policy\.yaml, line 1: 3 has no unit"):
+            server.define(**server.policy("default: 3"))
+        with pytest.raises(ConfigurationError, match="cannot read policy file"):
+            server.define(retention_policy="nowhere.yaml")
+
+
+def test_longer_rules_and_new_branches_count_when_they_are_read(server: Server) -> None:
+    """What a recheck does: everything is read anew."""
+    first = server.define()
+    assert metarange("a") in first.expired_metaranges
+    server.api.rules = Script(RetentionRules(21, {"main": 28}))
+    second = server.define()
+    assert metarange("a") in second.live.metarange_ids
+    assert second.rules_digest != first.rules_digest
+    server.api.rules = Script(RULES)
+    with_branch = put_dump(server.store, HISTORY, [*HEADS, Branch("back", digest("a"))], server.tags)
+    server.write()
+    server.written = True
+    server.api.dumps = Script(with_branch)
+    third = server.define()
+    assert metarange("a") in third.live.metarange_ids
+    assert third.rules_digest == first.rules_digest
+
+
+def test_heads_that_a_recheck_was_shown_before_stay(server: Server) -> None:
+    """A branch on an expired commit may be set back while uncommitted data is prepared."""
+    server.api.commits = {digest("new"): Script(commit("new", 0, "d"))}
+    found = server.define(shown=[digest("a"), digest("d"), digest("new")])
+    assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "older", "a", "new")
+    assert found.expired_metaranges == ()
+    assert found.counts["commits_expired"] == 1

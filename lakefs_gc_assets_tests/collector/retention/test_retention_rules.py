@@ -1,0 +1,141 @@
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.retention.policy import BranchRule, Policy
+from lakefs_gc_assets.collector.retention.retention_rules import (
+    EffectiveRules,
+    Rule,
+    digest,
+    effective,
+    headless,
+    require_sane,
+    unknown_branches,
+)
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
+
+DAY = timedelta(days=1)
+SERVER = RetentionRules(21, {"main": 28, "dev": 7, "gone": 3})
+BRANCHES = ("main", "dev", "user-x")
+
+
+def retentions(rules: EffectiveRules | None) -> dict[str, int]:
+    assert rules is not None
+    return {branch: rule.retention // DAY for branch, rule in [*rules.branches.items(), ("", rules.default)]}
+
+
+def test_the_servers_rules_alone() -> None:
+    rules = effective(SERVER, Policy(), BRANCHES)
+    assert retentions(rules) == {"main": 28, "dev": 7, "user-x": 21, "": 21}
+    assert rules is not None
+    assert str(rules.branches["main"]) == "28d by the server's rule of main"
+    assert str(rules.branches["user-x"]) == str(rules.default) == "21d by the server's default"
+
+
+def test_a_policy_can_only_keep_more() -> None:
+    policy = Policy(default=10 * DAY, rules=(BranchRule("main", 2 * DAY, 3), BranchRule("user-*", 40 * DAY, 4)))
+    rules = effective(SERVER, policy, BRANCHES)
+    assert retentions(rules) == {"main": 28, "dev": 10, "user-x": 40, "": 21}
+    assert rules is not None
+    assert rules.branches["user-x"].source == "the policy's rule user-*, line 4"
+    assert rules.branches["dev"].source == "the policy's default"
+
+
+def test_a_policy_that_replaces() -> None:
+    policy = Policy(default=10 * DAY, rules=(BranchRule("main", 2 * DAY, 3),), replace=True)
+    for server in (SERVER, None):
+        assert retentions(effective(server, policy, BRANCHES)) == {"main": 2, "dev": 10, "user-x": 10, "": 10}
+    with pytest.raises(ConfigurationError, match="needs a default"):
+        effective(SERVER, Policy(replace=True), BRANCHES)
+
+
+def test_without_rules_everything_is_kept_whatever_the_policy() -> None:
+    for policy in (Policy(), Policy(default=DAY), Policy(rules=(BranchRule("*", DAY, 1),), keep_tags=False)):
+        assert effective(None, policy, BRANCHES) is None
+
+
+DAYS = st.integers(0, 60)
+POLICIES = st.builds(
+    Policy,
+    default=st.none() | DAYS.map(lambda days: days * DAY),
+    rules=st.lists(
+        st.builds(
+            BranchRule, st.sampled_from(["main", "dev", "*", "user-*", "m*"]), DAYS.map(lambda d: d * DAY), st.just(1)
+        ),
+        max_size=4,
+        unique_by=lambda rule: rule.pattern,
+    ).map(tuple),
+)
+
+
+@given(DAYS, st.dictionaries(st.sampled_from([*BRANCHES, "gone"]), DAYS), POLICIES)
+def test_no_policy_shortens_a_rule(default: int, branches: dict[str, int], policy: Policy) -> None:
+    server = RetentionRules(default, branches)
+    alone, together = effective(server, Policy(), BRANCHES), effective(server, policy, BRANCHES)
+    assert alone is not None and together is not None
+    assert together.default.retention >= alone.default.retention
+    for branch in BRANCHES:
+        asked = policy.rule_of(branch)
+        least = asked.retention if asked else policy.default or timedelta()
+        assert together.branches[branch].retention == max(alone.branches[branch].retention, least)
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        (RetentionRules(-1, {}), "default_retention_days is negative (-1 days)"),
+        (RetentionRules(5, {"main": -7}), "the rule of branch main is negative (-7 days)"),
+        (RetentionRules(36_501, {}), "default_retention_days is 36501 days, more than the 36,500"),
+        (RetentionRules(5, {"gone": 2**31 - 1}), "the rule of branch gone is 2147483647 days"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(rules: RetentionRules, words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        require_sane(rules)
+    assert words in str(caught.value)
+    assert "lakefs-gc policy set" in str(caught.value)
+    with pytest.raises(ConfigurationError):
+        effective(rules, Policy(), BRANCHES)
+    require_sane(RetentionRules(0, {"main": 36_500}))
+
+
+def test_rules_of_branches_that_do_not_exist() -> None:
+    policy = Policy(rules=(BranchRule("mian", DAY, 7), BranchRule("nobody-*", DAY, 8), BranchRule("dev", DAY, 9)))
+    assert unknown_branches(SERVER, policy, BRANCHES) == (
+        "the server's rule of gone",
+        "the policy's rule of mian, line 7",
+    )
+    assert unknown_branches(None, Policy(), BRANCHES) == ()
+
+
+def test_rules_that_keep_heads_only_are_said_aloud() -> None:
+    zero, day = Rule(timedelta(), "the server's default"), Rule(DAY, "x")
+    assert list(headless(EffectiveRules(day, {"main": day}))) == []
+    some = list(headless(EffectiveRules(zero, {"main": day, "b": zero, "a": zero})))
+    assert some == [
+        "RETENTION OF ZERO: 2 of 3 branches keep their head and nothing of what it replaced (a, b)",
+        "RETENTION OF ZERO: dangling commits keep nothing (the server's default)",
+    ]
+    many = list(headless(EffectiveRules(day, {f"b{number:02d}": zero for number in range(11)})))
+    assert many[0].endswith("b09 …)")
+
+
+def test_a_digest_names_what_is_kept() -> None:
+    policy = Policy(default=DAY, rules=(BranchRule("a", DAY, 1), BranchRule("b", DAY, 2)), pinned=("x", "y"))
+    same = Policy(default=DAY, rules=(BranchRule("b", DAY, 5), BranchRule("a", DAY, 6)), pinned=("y", "x"))
+    assert digest(SERVER, policy) == digest(RetentionRules(21, dict(sorted(SERVER.branches.items()))), same)
+    others = [
+        (None, policy),
+        (RetentionRules(22, SERVER.branches), policy),
+        (RetentionRules(21, {**SERVER.branches, "x": 1}), policy),
+        (SERVER, Policy(default=DAY)),
+        (SERVER, Policy()),
+        (SERVER, Policy(keep_tags=False)),
+        (SERVER, Policy(default=DAY, replace=True)),
+        (SERVER, Policy(stale_after=DAY, pinned=("x",))),
+    ]
+    assert len({digest(server, each) for server, each in [(SERVER, policy), *others]}) == len(others) + 1
+    assert digest(SERVER, Policy(stale_after=DAY)) == digest(SERVER, Policy())

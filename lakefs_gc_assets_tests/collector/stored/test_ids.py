@@ -1,0 +1,57 @@
+import hashlib
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.stored import ids as stored_ids
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+KEY = "_lakefs/retention/gc/uncommitted/run/ids.parquet"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(st.sets(st.text(st.characters(codec="utf-8"), max_size=8)))
+def test_are_read_as_they_were_written(local_store: ObjectStore, ids: set[str]) -> None:
+    sha256 = stored_ids.write(local_store, KEY, ids)
+    assert stored_ids.read(local_store, KEY) == stored_ids.read(local_store, KEY, sha256) == ids
+    assert sha256 == hashlib.sha256(local_store.get(KEY)).hexdigest()
+
+
+def test_the_same_ids_are_the_same_file(store: ObjectStore) -> None:
+    assert stored_ids.write(store, KEY, ["b", "a", "b"]) == stored_ids.write(store, KEY, ["a", "b"])
+
+
+def test_missing_ones_end_the_run(store: ObjectStore) -> None:
+    with pytest.raises(CorruptFile, match="existence"):
+        stored_ids.read(store, KEY)
+
+
+@pytest.mark.parametrize("content", [b"", b"text"])
+def test_damaged_ones_end_the_run(store: ObjectStore, content: bytes) -> None:
+    sha256 = stored_ids.write(store, KEY, ["a"])
+    store.put(KEY, content)
+    with pytest.raises(CorruptFile, match="ids: cannot be read"):
+        stored_ids.read(store, KEY)
+    with pytest.raises(CorruptFile, match="checksum"):
+        stored_ids.read(store, KEY, sha256)
+
+
+def test_others_than_expected_end_the_run(store: ObjectStore) -> None:
+    sha256 = stored_ids.write(store, KEY, ["a"])
+    stored_ids.write(store, KEY, ["a", "b"])
+    with pytest.raises(CorruptFile, match="checksum"):
+        stored_ids.read(store, KEY, sha256)
+
+
+def test_of_another_shape_end_the_run(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(stored_ids, "_SCHEMA", pa.schema([("name", pa.string())]))
+        stored_ids.write(store, KEY, ["a"])
+    with pytest.raises(CorruptFile, match="ids: cannot be read"):
+        stored_ids.read(store, KEY)

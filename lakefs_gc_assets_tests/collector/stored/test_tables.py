@@ -1,0 +1,60 @@
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.errors import CorruptFile
+
+SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("size", pa.int64())])
+ROWS = pa.table([[f"id {number}" for number in range(100)], [None, *range(99)]], schema=SCHEMA)
+
+
+def decode(data: bytes, schema: pa.Schema = SCHEMA) -> pa.Table:
+    return tables.decode(schema, data, "file", "rows")
+
+
+@pytest.mark.parametrize("rows", [ROWS, SCHEMA.empty_table()])
+def test_is_read_as_it_was_written(rows: pa.Table) -> None:
+    found = decode(tables.encode(rows))
+    assert (found.schema, found.to_pylist()) == (SCHEMA, rows.to_pylist())
+
+
+def test_the_same_table_is_the_same_file() -> None:
+    assert tables.encode(ROWS) == tables.encode(ROWS)
+
+
+def test_a_changed_page_is_an_error_or_reads_as_written() -> None:
+    ids = [random.Random(number).randbytes(32).hex() for number in range(30)]
+    rows = pa.table([ids, list(range(30))], schema=SCHEMA)
+    whole = tables.encode(rows)
+    errors = 0
+    for position in range(4, len(whole) // 2):
+        changed = bytearray(whole)
+        changed[position] ^= 1
+        try:
+            assert decode(bytes(changed)).to_pylist() == rows.to_pylist()
+        except CorruptFile:
+            errors += 1
+    assert errors > 500
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ROWS.select(["id"]),
+        ROWS.rename_columns(["name", "size"]),
+        pa.table({"id": [None, "x"], "size": [1, 2]}),
+        pa.table({"id": ["x"], "size": ["many"]}),
+        pa.table(
+            {
+                "id": pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")),
+                "size": [1],
+            }
+        ),
+    ],
+)
+def test_other_columns_are_an_error(other: pa.Table) -> None:
+    with pytest.raises(CorruptFile, match="file: rows: cannot be read"):
+        decode(tables.encode(other))

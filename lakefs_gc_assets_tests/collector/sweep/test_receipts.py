@@ -1,0 +1,94 @@
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+RUN = "g4uk6erfnfus73frbnqg"
+
+
+def candidates(*addresses: str) -> pa.Table:
+    """Candidates as a frame holds them."""
+    rows = [
+        {
+            "address": address,
+            "slice": None,
+            "slice_window": "legacy",
+            "layout": "flat",
+            "last_modified": datetime(2026, 1, 1, tzinfo=UTC),
+            "size": len(address),
+        }
+        for address in addresses
+    ]
+    return pa.Table.from_pylist(rows, LISTED)
+
+
+def test_a_row_for_each_candidate() -> None:
+    outcomes = [Outcome.ACCEPTED, Outcome.FAILED]
+    table = receipts.table(candidates("a", "bb"), outcomes, [None, "AccessDenied"], NOW, "attempt", ["marker", None])
+    assert table.schema == RECEIPTS
+    common = {"slice": None, "slice_window": "legacy", "decided_at": NOW, "attempt": "attempt"}
+    assert table.to_pylist() == [
+        {"address": "a", "size": 1, "outcome": "accepted", "error": None, "version_id": "marker"} | common,
+        {"address": "bb", "size": 2, "outcome": "failed", "error": "AccessDenied", "version_id": None} | common,
+    ]
+
+
+def test_an_outcome_for_each_candidate() -> None:
+    with pytest.raises((ValueError, pa.ArrowInvalid)):
+        receipts.table(candidates("a", "b"), [Outcome.ACCEPTED], [None], NOW)
+
+
+class TestStored:
+    def test_all_batches_are_read(self, store: ObjectStore) -> None:
+        assert receipts.read(store, RUN) == RECEIPTS.empty_table()
+        for number in range(3):
+            one = receipts.table(candidates(f"data/{number}"), [Outcome.ACCEPTED], [None], NOW)
+            receipts.write(store, RUN, f"batch{number}", one)
+        receipts.write(store, "another", "batch", receipts.table(candidates("x"), [Outcome.FAILED], ["e"], NOW))
+        found = receipts.read(store, RUN)
+        assert found.schema == RECEIPTS
+        assert sorted(found.column("address").to_pylist()) == ["data/0", "data/1", "data/2"]
+
+    @pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + bytes(30) + b"PAR1"])
+    def test_damaged_ones_end_the_run(self, store: ObjectStore, content: bytes) -> None:
+        store.put(run_folder.receipts(RUN) + "batch.parquet", content)
+        with pytest.raises(CorruptFile, match="receipts"):
+            receipts.read(store, RUN)
+
+    def test_of_another_shape_end_the_run(self, store: ObjectStore) -> None:
+        other = receipts.table(candidates("a"), [Outcome.ACCEPTED], [None], NOW).drop_columns(["outcome"])
+        receipts.write(store, RUN, "batch", other)
+        with pytest.raises(CorruptFile, match="receipts"):
+            receipts.read(store, RUN)
+
+    def test_with_an_outcome_that_does_not_exist_end_the_run(self, store: ObjectStore) -> None:
+        rows = receipts.table(candidates("a"), [Outcome.ACCEPTED], [None], NOW)
+        outcomes = pa.array(["acceptee"])
+        receipts.write(store, RUN, "batch", rows.set_column(4, RECEIPTS.field("outcome"), outcomes))
+        with pytest.raises(CorruptFile, match="acceptee"):
+            receipts.read(store, RUN)
+
+    def test_of_earlier_versions_name_no_attempt_and_no_delete_marker(self, store: ObjectStore) -> None:
+        rows = receipts.table(candidates("a", "b"), [Outcome.ACCEPTED] * 2, [None] * 2, NOW)
+        receipts.write(store, RUN, "old", rows.drop_columns(["attempt", "version_id"]))
+        found = receipts.read(store, RUN)
+        assert found.schema == RECEIPTS
+        assert found.equals(rows)
+
+    @pytest.mark.parametrize("name", ["attempt", "version_id"])
+    def test_that_lack_one_of_the_two_end_the_run(self, store: ObjectStore, name: str) -> None:
+        rows = receipts.table(candidates("a"), [Outcome.ACCEPTED], [None], NOW)
+        receipts.write(store, RUN, "batch", rows.drop_columns([name]))
+        with pytest.raises(CorruptFile, match="receipts"):
+            receipts.read(store, RUN)

@@ -1,0 +1,179 @@
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from lakefs_gc_assets.collector.following import report_to_follow
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import undeletable
+from lakefs_gc_assets.collector.sweep.undeletable import LIMIT, Failures, Undeletable, Verdict, judge
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
+from lakefs_gc_assets_tests.collector.past_runs import NOW as REAL_NOW
+from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.collector.test_report import REPORT
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
+
+DENIED, BUSY = "AccessDenied: Access Denied", "SlowDown: Please reduce your request rate."
+BEFORE = NOW - timedelta(days=7)
+LOCKED = Undeletable("data/x/locked", DENIED, BEFORE)
+
+
+def failures(*addresses: str, error: str | None = DENIED, gone: int = 5, count: int | None = None) -> Failures:
+    rows = tuple((address, error) for address in addresses)
+    return Failures(rows, len(rows) if count is None else count, gone)
+
+
+class TestLastingErrors:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            DENIED,
+            "AccessDenied: Access Denied because object protected by object lock.",
+            "ObjectLocked: the object is locked",
+            "AllAccessDisabled: no message",
+            "403 forbidden: reader@x does not have storage.objects.delete access.",
+            "403 retentionPolicyNotMet: Object 'o' is subject to bucket's retention policy",
+            "403 objectUnderActiveHold: Object 'o' is under active Temporary hold",
+            "403 AuthorizationPermissionMismatch: This request is not authorized",
+            "409 BlobImmutableDueToPolicy: This operation is not permitted",
+            "412 LeaseIdMissing: There is currently a lease on the blob",
+            "Operation not permitted",
+            "Permission denied",
+            "there is no copy in quarantine: cannot copy 'k' in s3://b at e: access denied (AccessDenied Denied); x",
+        ],
+    )
+    def test_last_until_somebody_lifts_a_lock_or_grants_a_permission(self, error: str) -> None:
+        assert undeletable.is_lasting(error)
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            None,
+            "",
+            BUSY,
+            "InternalError: We encountered an internal error.",
+            "the service's answer does not mention this key",
+            "403 rateLimitExceeded: slow down",
+            "403 userRateLimitExceeded: slow down",
+            "503 ServerBusy: busy",
+            "ExpiredToken: The provided token has expired.",
+            "No space left on device",
+        ],
+    )
+    def test_others_pass(self, error: str | None) -> None:
+        assert not undeletable.is_lasting(error)
+
+
+class TestVerdicts:
+    def test_a_run_without_failures_is_a_success(self) -> None:
+        assert judge((), failures(), (), NOW) == Verdict((), (), 0, True)
+
+    def test_what_can_not_be_deleted_is_no_success_the_first_time_and_is_noted(self) -> None:
+        found = judge((), failures(LOCKED.address), (), NOW)
+        noted = (replace(LOCKED, since=NOW),)
+        assert found == Verdict(noted, noted, 1, False)
+
+    def test_what_was_known_before_is_no_failure_of_the_run(self) -> None:
+        found = judge((LOCKED,), failures(LOCKED.address, gone=0), (), NOW)
+        assert found == Verdict((LOCKED,), (LOCKED,), 0, True)
+
+    def test_since_when_it_fails_is_kept_and_the_error_is_the_last(self) -> None:
+        other = "409 BlobImmutableDueToPolicy: no"
+        found = judge((LOCKED,), failures(LOCKED.address, error=other), (), NOW)
+        assert found.undeletable == (Undeletable(LOCKED.address, other, BEFORE),)
+
+    def test_a_new_one_beside_a_known_one_is_no_success(self) -> None:
+        found = judge((LOCKED,), failures(LOCKED.address, "data/x/new"), (), NOW)
+        both = (LOCKED, Undeletable("data/x/new", DENIED, NOW))
+        assert found == Verdict(both, both, 1, False)
+
+    @pytest.mark.parametrize("known", [(), (LOCKED,)])
+    def test_a_failure_that_passes_is_never_noted(self, known: tuple[Undeletable, ...]) -> None:
+        found = judge(known, failures(LOCKED.address, error=BUSY), (), NOW)
+        assert found == Verdict(known, (), 0, False)
+
+    def test_one_that_passes_beside_known_ones_is_no_success(self) -> None:
+        found = judge((LOCKED,), Failures(((LOCKED.address, DENIED), ("data/x/y", BUSY)), 2, 5), (), NOW)
+        assert (found.success, found.undeletable, found.failing) == (False, (LOCKED,), (LOCKED,))
+
+    def test_where_nothing_could_be_deleted_the_credentials_may_be_at_fault(self) -> None:
+        """They would make a success of every later run."""
+        found = judge((), failures("data/x/a", "data/x/b", gone=0), (), NOW)
+        assert found == Verdict((), (), 0, False)
+
+    def test_a_great_many_are_no_matter_of_single_objects(self) -> None:
+        addresses = [f"data/x/{number:04}" for number in range(LIMIT + 1)]
+        found = judge((), failures(*addresses), (), NOW)
+        assert found == Verdict((), (), 0, False)
+        known = tuple(Undeletable(address, DENIED, BEFORE) for address in addresses)
+        assert not judge(known, failures(*addresses), (), NOW).success
+        assert judge(known, failures(*addresses[:LIMIT]), (), NOW).success
+
+    def test_figures_must_be_of_all_failures(self) -> None:
+        assert not judge((LOCKED,), failures(LOCKED.address, count=2), (), NOW).success
+
+    def test_what_is_settled_is_forgotten_and_what_was_not_decided_about_stays(self) -> None:
+        other = Undeletable("data/x/other", DENIED, BEFORE)
+        found = judge((LOCKED, other), failures(), {LOCKED.address}, NOW)
+        assert found == Verdict((other,), (), 0, True)
+
+    def test_the_list_does_not_grow_without_end(self) -> None:
+        known = tuple(Undeletable(f"data/x/{number:04}", DENIED, BEFORE) for number in range(LIMIT))
+        found = judge(known, failures("data/x/new"), (), NOW)
+        assert found == Verdict(known, (), 0, False)
+
+    def test_it_is_told(self) -> None:
+        assert judge((), failures(), (), NOW).warning is None
+        told = judge((LOCKED,), failures(LOCKED.address), (), NOW).warning
+        assert told == (
+            "1 object cannot be deleted, such as data/x/locked since 2026-11-14 (AccessDenied: Access Denied): lift "
+            "its lock or grant the permission; each sweep tries again"
+        )
+        assert "2 objects cannot" in str(judge((LOCKED,), failures(LOCKED.address, "data/a"), (), NOW).warning)
+
+
+class TestTheList:
+    def test_is_read_as_it_was_written(self, store: ObjectStore) -> None:
+        assert undeletable.read(store) == ()
+        undeletable.write(store, (LOCKED,))
+        assert undeletable.read(store) == (LOCKED,)
+        undeletable.write(store, ())
+        assert undeletable.read(store) == ()
+
+    def test_is_not_written_where_there_is_nothing_to_say(self, store: ObjectStore) -> None:
+        undeletable.write(store, ())
+        assert [key for batch in store.list("") for key in batch["key"].to_pylist()] == []
+
+    @pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"entries": [], "format_version": 1}'])
+    def test_that_cannot_be_read_is_forgotten_so_that_failures_count(self, store: ObjectStore, content: bytes) -> None:
+        store.put(undeletable.KEY, content)
+        assert undeletable.read(store) == ()
+        undeletable.write(store, (LOCKED,))
+        assert undeletable.read(store) == (LOCKED,)
+
+    def test_holds_no_time_without_a_zone(self, store: ObjectStore) -> None:
+        with pytest.raises(ValueError, match="without a zone"):
+            undeletable.write(store, (Undeletable("data/x", DENIED, datetime(2026, 1, 1)),))
+
+
+class TestFollowing:
+    def due(self, opened: OpenRepository, **counts: int) -> Report | str:
+        changes = {"success": False, "ending": Ending.PARTLY_DELETED, "counts": counts}
+        ended(opened, began(opened, DAY), **changes)
+        return report_to_follow(opened.store, HOUR, REAL_NOW, "")
+
+    def test_a_run_that_failed_at_nothing_else_is_followed(self, opened: OpenRepository) -> None:
+        assert isinstance(self.due(opened, failed=2, undeletable=2), Report)
+
+    @pytest.mark.parametrize("counts", [{"failed": 2, "undeletable": 1}, {"failed": 2}, {}, {"undeletable": 0}])
+    def test_any_other_is_not(self, opened: OpenRepository, counts: dict[str, int]) -> None:
+        assert "did not succeed (some deletions failed)" in str(self.due(opened, **counts))
+
+    def test_nor_is_one_that_a_step_ended(self) -> None:
+        counts = {"failed": 2, "undeletable": 2}
+        assert replace(REPORT, ending=Ending.NONE_DELETED, counts=counts).only_undeletable
+        assert not replace(REPORT, ending=Ending.FAILED, counts=counts).only_undeletable

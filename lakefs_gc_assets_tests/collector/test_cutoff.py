@@ -1,0 +1,117 @@
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector import cutoff
+from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.api.models import ServerClocks
+from lakefs_gc_assets_tests.collector.scripted import NOW
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+MOMENTS = st.datetimes(datetime(2000, 1, 1), datetime(2090, 1, 1)).map(lambda moment: moment.replace(tzinfo=UTC))
+SHORT = st.timedeltas(timedelta(), timedelta(minutes=30))
+LONG = st.timedeltas(timedelta(), timedelta(days=400))
+
+
+def agreeing(own: datetime = NOW) -> Clocks:
+    return Clocks(own, own, own, own)
+
+
+class TestTheCutoff:
+    def test_is_a_day_and_an_hour_ago(self) -> None:
+        assert cutoff.cutoff(agreeing(), DAY, DAY, HOUR) == NOW - DAY - HOUR
+
+    @pytest.mark.parametrize("field", ["own", "server_earliest", "store"])
+    def test_counts_from_the_earliest_clock(self, field: str) -> None:
+        late = {name: NOW + timedelta(minutes=20) for name in ("own", "server_earliest", "server_latest", "store")}
+        assert cutoff.cutoff(Clocks(**{**late, field: NOW}), DAY, DAY, HOUR) == NOW - DAY - HOUR
+
+    def test_is_no_later_than_the_servers_grace_period_allows(self) -> None:
+        assert cutoff.cutoff(agreeing(), timedelta(), DAY, HOUR) == NOW - DAY - HOUR
+        assert cutoff.cutoff(agreeing(), 3 * DAY, DAY, HOUR) == NOW - 3 * DAY - HOUR
+        assert cutoff.cutoff(agreeing(), timedelta(), timedelta(), timedelta()) == NOW
+
+    @given(MOMENTS, SHORT, SHORT, SHORT, LONG, LONG, LONG)
+    def test_leaves_the_whole_age_by_every_clock(
+        self,
+        own: datetime,
+        server: timedelta,
+        latest: timedelta,
+        store: timedelta,
+        min_age: timedelta,
+        grace: timedelta,
+        skew: timedelta,
+    ) -> None:
+        clocks = Clocks(own, own - server, own + latest, own + store - timedelta(minutes=15))
+        found = cutoff.cutoff(clocks, min_age, grace, skew)
+        for clock in (clocks.own, clocks.server_earliest, clocks.server_latest, clocks.store):
+            assert found <= clock - min_age - skew
+            assert found <= clock - grace - skew
+        exact = min(clocks.own, clocks.server_earliest, clocks.store) - max(min_age, grace) - skew
+        assert exact - found < timedelta(seconds=1)
+
+    @given(MOMENTS, st.timedeltas(timedelta(seconds=-2), timedelta(seconds=2)))
+    def test_names_and_times_of_whole_seconds_are_not_older_than_they_are(self, own: datetime, more: timedelta) -> None:
+        # A name and many stores keep whole seconds: cut off to them, a moment must not fall below the cutoff.
+        found = cutoff.cutoff(agreeing(own), DAY, DAY, HOUR)
+        moment = own - DAY - HOUR + more
+        issued = xids.as_datetime(xids.issued_at(xids.Generator().ascending(moment)))
+        for shown in (issued, moment.replace(microsecond=0), moment):
+            assert shown >= found or moment < own - DAY - HOUR
+
+    def test_an_hour_is_an_hour_when_clocks_are_changed(self) -> None:
+        local = timezone(timedelta(hours=2))
+        assert cutoff.cutoff(agreeing(NOW.astimezone(local)), DAY, DAY, HOUR) == NOW - DAY - HOUR
+
+
+class TestClocks:
+    def test_are_read_as_differences(self) -> None:
+        server = ServerClocks()
+        server.saw(NOW - timedelta(seconds=3), NOW)
+        server.saw(NOW + timedelta(seconds=2), NOW)
+        later = NOW + HOUR
+        clocks = Clocks.read(later, server, later + timedelta(seconds=1))
+        assert clocks.server_earliest == later - timedelta(seconds=3)
+        assert clocks.server_latest == later + timedelta(seconds=2)
+        assert (clocks.earliest, clocks.latest) == (clocks.server_earliest, clocks.server_latest)
+
+    def test_of_a_server_that_told_no_time(self) -> None:
+        assert Clocks.read(NOW, ServerClocks(), NOW) == agreeing()
+
+    @given(st.lists(st.timedeltas(-HOUR, HOUR), min_size=1, max_size=6))
+    def test_every_date_seen_counts(self, differences: list[timedelta]) -> None:
+        server = ServerClocks()
+        for number, difference in enumerate(differences):
+            own = NOW + number * HOUR
+            server.saw(own + difference, own)
+        clocks = Clocks.read(NOW, server, NOW)
+        assert (clocks.server_earliest, clocks.server_latest) == (NOW + min(differences), NOW + max(differences))
+
+    def test_without_zones_are_no_clocks(self) -> None:
+        with pytest.raises(TypeError):
+            cutoff.cutoff(Clocks(NOW, NOW, NOW, NOW.replace(tzinfo=None)), DAY, DAY, HOUR)
+
+
+class TestClocksApart:
+    @pytest.mark.parametrize(
+        ("field", "sign"),
+        [("own", -1), ("own", 1), ("store", -1), ("store", 1), ("server_earliest", -1), ("server_latest", 1)],
+    )
+    def test_stop_the_run(self, field: str, sign: int) -> None:
+        together = dict.fromkeys(("own", "server_earliest", "server_latest", "store"), NOW)
+        apart = timedelta(minutes=30, microseconds=1)
+        with pytest.raises(GuardTripped, match=r"guard clocks: .*apart.*collection\.clock_skew_minutes"):
+            cutoff.require_agreement(Clocks(**{**together, field: NOW + sign * apart}), HOUR)
+
+    def test_by_half_the_skew_are_allowed(self) -> None:
+        half = timedelta(minutes=30)
+        cutoff.require_agreement(Clocks(NOW, NOW, NOW, NOW + half), HOUR)
+        cutoff.require_agreement(Clocks(NOW, NOW - half / 2, NOW + half / 2, NOW), HOUR)
+
+    def test_on_both_sides_of_ours_add_up(self) -> None:
+        with pytest.raises(GuardTripped):
+            cutoff.require_agreement(Clocks(NOW, NOW - timedelta(minutes=20), NOW, NOW + timedelta(minutes=20)), HOUR)

@@ -1,0 +1,183 @@
+from datetime import timedelta
+from itertools import count
+
+import pytest
+
+from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, began, ended, opened
+
+__all__ = ["opened"]
+
+KEPT_FILES = ("plan.json", "report.json", "receipts/0001.parquet", "deleted_report/part.parquet", "notes.txt")
+
+
+def past(opened: OpenRepository, days: int, **changes: object) -> Plan:
+    """A sweeping run with one file of every kind in its folder."""
+    plan = began(opened, days * DAY, **changes)
+    fill(opened, plan)
+    return plan
+
+
+def fill(opened: OpenRepository, plan: Plan) -> None:
+    folder = run_folder.folder(plan.run_id)
+    for frame in expiring.FRAMES:
+        for name in ("manifest.json", "slice_window=legacy/part.parquet"):
+            opened.store.put(f"{folder}{frame}/{name}", b"frame")
+    for name in KEPT_FILES[2:]:
+        opened.store.put(folder + name, b"kept")
+
+
+def files(opened: OpenRepository, run_id: str) -> set[str]:
+    folder = run_folder.folder(run_id)
+    keys = {key for batch in opened.store.list(folder) for key in batch["key"].to_pylist()}
+    return {key.removeprefix(folder) for key in keys}
+
+
+def expired(opened: OpenRepository, keep: int = 1) -> list[str]:
+    return [run.run_id for run in expiring.decide(opened.store, keep).expired]
+
+
+def why_kept(opened: OpenRepository, run_id: str, keep: int = 1) -> str | None:
+    return expiring.decide(opened.store, keep).kept.get(run_id)
+
+
+def swept(opened: OpenRepository, days: int, **changes: object) -> str:
+    """A run that deleted and ended well."""
+    plan = past(opened, days)
+    ended(opened, plan, dry_run=False, **changes)
+    return plan.run_id
+
+
+def test_all_but_the_newest_runs_expire(opened: OpenRepository) -> None:
+    runs = [swept(opened, days) for days in (1, 2, 3, 4)]
+
+    assert expired(opened, keep=2) == runs[2:]
+    assert expiring.decide(opened.store, 2).kept == dict.fromkeys(runs[:2], "it is among the newest 2")
+    assert expired(opened, keep=9) == []
+
+
+def test_plan_report_receipts_and_whatever_is_not_known_stay(opened: OpenRepository) -> None:
+    swept(opened, 1)
+    old = swept(opened, 2)
+    (run,) = expiring.decide(opened.store, 1).expired
+
+    removed = expiring.remove_frames(opened.store, run)
+
+    left = files(opened, old)
+    assert set(KEPT_FILES) <= left
+    assert not any(
+        name.startswith(tuple(f"{frame}/" for frame in expiring.FRAMES if frame != "committed_df")) for name in left
+    )
+    assert removed == 2 * len(expiring.FRAMES) + 1
+    assert expired(opened) == [old], "its partition may be there still"
+    assert expiring.remove_frames(opened.store, expiring.decide(opened.store, 1).expired[0]) == 0
+
+
+def test_a_manifest_goes_before_what_it_names(opened: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept(opened, 1)
+    swept(opened, 2)
+    asked: list[str] = []
+    delete = opened.store.delete
+
+    def watched(keys: list[str]) -> object:
+        asked.extend(keys)
+        return delete(keys)
+
+    monkeypatch.setattr(opened.store, "delete", watched)
+    monkeypatch.setattr(opened.store, "delete_limit", 1)
+    expiring.remove_frames(opened.store, expiring.decide(opened.store, 1).expired[0])
+
+    order = count()
+    place = {key: next(order) for key in asked}
+    for key in asked:
+        frame = key.split("/")[5]
+        assert place[key] >= place[f"{'/'.join(key.split('/')[:5])}/{frame}/manifest.json"]
+
+
+def test_folders_without_our_plan_are_not_looked_at(opened: OpenRepository) -> None:
+    newest = swept(opened, 1)
+    servers = IDS.descending(NOW - 9 * DAY)
+    opened.store.put(f"{run_folder.folder(servers)}uncommitted/part.parquet", b"the server's")
+    opened.store.put(f"{run_folder.folder(servers)}store_df/part.parquet", b"nobody knows")
+    opened.store.put(f"{run_folder.ROOT}by-hand/plan.json", b"{}")
+
+    decided = expiring.decide(opened.store, 1)
+
+    assert (decided.expired, set(decided.kept)) == ((), {newest})
+
+
+def test_the_run_that_the_next_one_builds_on_stays(opened: OpenRepository) -> None:
+    for days in (1, 2):
+        ended(opened, past(opened, days, sweep=False), dry_run=True, carry=None)
+    built_on, older = swept(opened, 3), swept(opened, 4)
+
+    assert why_kept(opened, built_on) == "the next optimized run builds on it"
+    assert expired(opened)[1:] == [older]
+
+
+def test_it_stays_also_where_a_run_without_a_listing_came_after_it(opened: OpenRepository) -> None:
+    committed = past(opened, 1, flow=Flow.COMMITTED)
+    ended(opened, committed, dry_run=False)
+    built_on = swept(opened, 2)
+
+    assert why_kept(opened, built_on) == "the next optimized run builds on it"
+
+
+def test_a_sweep_that_has_not_ended_stays(opened: OpenRepository) -> None:
+    swept(opened, 1)
+    running = past(opened, 2)
+    failed = past(opened, 3)
+    ended(opened, failed, success=False, ending=Ending.FAILED, error="killed", carry=None)
+    partly = past(opened, 4)
+    ended(opened, partly, success=False, ending=Ending.PARTLY_DELETED)
+
+    assert why_kept(opened, running.run_id) == "its sweep has not come to its end"
+    assert why_kept(opened, failed.run_id) == "its sweep has not come to its end"
+    assert expired(opened) == [partly.run_id]
+
+
+def test_a_run_that_failed_before_it_deleted_anything_does_not(opened: OpenRepository) -> None:
+    swept(opened, 1)
+    failed = began(opened, 2 * DAY)
+    opened.store.put(run_folder.manifest(failed.run_id, "store_df"), b"frame")
+    ended(opened, failed, success=False, ending=Ending.FAILED, error="no disk", carry=None)
+
+    assert failed.run_id in expired(opened)
+
+
+def test_an_approved_mark_stays_until_it_has_deleted(opened: OpenRepository) -> None:
+    swept(opened, 1)
+    plan = past(opened, 2, sweep=False)
+    ended(opened, plan, dry_run=True, carry=None)
+    assert expired(opened) == [plan.run_id]
+
+    approval.write(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW - timedelta(days=1)))
+    assert why_kept(opened, plan.run_id) == "it was approved and has not deleted yet"
+
+    ended(opened, plan, dry_run=False)
+    assert expired(opened) == [plan.run_id]
+
+
+@pytest.mark.parametrize("file", ["plan.json", "report.json"])
+def test_what_cannot_be_read_stays(opened: OpenRepository, file: str) -> None:
+    swept(opened, 1)
+    old = swept(opened, 2)
+    opened.store.put(run_folder.folder(old) + file, b"{")
+
+    assert (why_kept(opened, old) or "").startswith("it cannot be read: ")
+
+
+def test_nothing_expires_where_the_newest_plan_cannot_be_read(opened: OpenRepository) -> None:
+    newest = swept(opened, 1)
+    swept(opened, 2)
+    opened.store.put(run_folder.plan(newest), b"{")
+
+    with pytest.raises(CorruptFile, match=newest):
+        expired(opened)

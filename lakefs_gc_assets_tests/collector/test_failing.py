@@ -1,0 +1,56 @@
+from datetime import datetime
+
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector import failing
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened
+
+__all__ = ["opened"]
+
+
+def fail(opened: OpenRepository, plan: Plan) -> Report:
+    """The report of a run after one of its steps failed."""
+    failing.store_report(opened.store, plan, NOW, "no disk")
+    found = reports.read(opened.store, plan.run_id)
+    assert found is not None
+    return found
+
+
+def leave_receipt(opened: OpenRepository, plan: Plan, decided_at: datetime = NOW) -> None:
+    """Lets a run have deleted one object."""
+    deleted = pa.table({"address": ["data/x"], "size": [1], "slice": ["s"], "slice_window": ["legacy"]})
+    receipts.write(opened.store, plan.run_id, "batch", receipts.table(deleted, [Outcome.ACCEPTED], [None], decided_at))
+
+
+@pytest.mark.parametrize("sweep", [True, False])
+def test_a_run_that_failed_says_so(opened: OpenRepository, sweep: bool) -> None:
+    found = fail(opened, began(opened, DAY, sweep=sweep))
+    assert (found.success, found.ending, found.error, found.dry_run) == (False, Ending.FAILED, "no disk", not sweep)
+
+
+def test_a_run_that_ended_well_stays_so(opened: OpenRepository) -> None:
+    plan = began(opened, DAY)
+    report = ended(opened, plan)
+    leave_receipt(opened, plan)
+    assert fail(opened, plan) == report
+
+
+def test_a_dry_run_that_ended_well_stays_so(opened: OpenRepository) -> None:
+    plan = began(opened, DAY, sweep=False)
+    report = ended(opened, plan, dry_run=True, carry=None, ending=Ending.MARKED)
+    assert fail(opened, plan) == report
+
+
+def test_an_approved_run_whose_sweep_failed_does_not_claim_that_nothing_was_deleted(opened: OpenRepository) -> None:
+    plan = began(opened, DAY, sweep=False)
+    ended(opened, plan, dry_run=True, carry=None, ending=Ending.MARKED)
+    leave_receipt(opened, plan)
+    found = fail(opened, plan)
+    assert (found.success, found.ending, found.dry_run) == (False, Ending.FAILED, False)

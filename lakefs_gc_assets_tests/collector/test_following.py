@@ -1,0 +1,109 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector.following import report_to_follow
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended, opened
+
+__all__ = ["opened"]
+
+
+def due(opened: OpenRepository, cadence: timedelta = HOUR, followed: str = "") -> Report | str:
+    return report_to_follow(opened.store, cadence, NOW, followed)
+
+
+def test_the_report_of_a_run_that_deleted_is_followed_once(opened: OpenRepository) -> None:
+    report = ended(opened, began(opened, DAY))
+
+    assert due(opened) == report
+    assert due(opened, followed=report.run_id) == f"run {report.run_id} was followed already"
+
+
+def test_not_before_its_time_counted_from_the_start_of_that_run(opened: OpenRepository) -> None:
+    report = ended(opened, began(opened, DAY))
+
+    assert due(opened, cadence=DAY) == report
+    later = due(opened, cadence=DAY + timedelta(seconds=1))
+    assert later == f"run {report.run_id} is followed from {report.started_at + DAY + timedelta(seconds=1):%F %T}Z on"
+
+
+@pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.OPTIMIZED, Flow.UNIFIED])
+def test_a_run_that_had_nothing_to_delete_is_followed_too(opened: OpenRepository, flow: Flow) -> None:
+    report = ended(opened, began(opened, DAY, flow=flow), ending=Ending.NOTHING_TO_DELETE)
+
+    assert due(opened) == report
+
+
+def test_there_must_be_a_run_that_was_to_delete(opened: OpenRepository) -> None:
+    assert str(due(opened)).startswith("no run was to delete yet")
+    ended(opened, began(opened, DAY, sweep=False), dry_run=True, carry=None)
+    ended(opened, began(opened, DAY, flow=Flow.COMMITTED))
+    assert str(due(opened)).startswith("no run was to delete yet")
+
+
+def test_dry_runs_and_runs_without_a_listing_do_not_hide_it(opened: OpenRepository) -> None:
+    report = ended(opened, began(opened, DAY))
+    ended(opened, began(opened, 3 * HOUR, sweep=False), dry_run=True, carry=None)
+    ended(opened, began(opened, 2 * HOUR, flow=Flow.COMMITTED))
+    began(opened, HOUR, sweep=False)
+
+    assert due(opened) == report
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"success": False, "ending": Ending.FAILED, "error": "no disk"}, "did not succeed (no disk)"),
+        ({"success": False, "ending": Ending.PARTLY_DELETED}, "did not succeed (some deletions failed)"),
+    ],
+)
+def test_a_run_that_failed_is_not_followed_nor_the_one_before_it(
+    opened: OpenRepository, changes: dict[str, Any], reason: str
+) -> None:
+    ended(opened, began(opened, 2 * DAY))
+    ended(opened, began(opened, DAY), **changes)
+
+    assert reason in str(due(opened))
+
+
+def test_a_run_under_way_is_waited_for(opened: OpenRepository) -> None:
+    ended(opened, began(opened, DAY))
+    plan = began(opened, 2 * HOUR)
+
+    assert due(opened) == f"run {plan.run_id}, which is to delete, has not ended"
+
+
+def test_an_old_run_that_was_made_again_is_not_the_latest(opened: OpenRepository) -> None:
+    old = began(opened, 3 * DAY)
+    newest = ended(opened, began(opened, DAY))
+    ended(opened, old, started_at=NOW - 2 * HOUR, ended_at=NOW - HOUR)
+
+    assert due(opened) == newest
+    assert due(opened, followed=newest.run_id) == f"run {newest.run_id} was followed already"
+
+
+def test_a_dry_run_that_was_approved_is_followed_when_it_has_deleted(opened: OpenRepository) -> None:
+    plan = began(opened, DAY, sweep=False)
+    ended(opened, plan, dry_run=True, carry=None)
+    approval.write(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW))
+    assert due(opened) == f"run {plan.run_id} was approved and has not deleted yet"
+
+    report = ended(opened, plan, dry_run=False)
+    assert due(opened) == report
+
+
+def test_a_report_that_cannot_be_read_is_not_passed_over(opened: OpenRepository) -> None:
+    ended(opened, began(opened, 2 * DAY))
+    broken = ended(opened, began(opened, DAY))
+    opened.store.put(run_folder.report(broken.run_id), b"{")
+
+    with pytest.raises(CorruptFile, match=broken.run_id):
+        due(opened)

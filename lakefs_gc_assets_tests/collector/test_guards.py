@@ -1,0 +1,197 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.guards import Mark
+from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import CollectionSettings
+
+MARK = Mark(
+    listed=1000,
+    stored=1000,
+    listed_bytes=10_000,
+    uncommitted=5,
+    committed=900,
+    entries_promised=950,
+    candidates=95,
+    candidate_bytes=950,
+    kept={},
+)
+
+
+def names(mark: Mark, **settings: float) -> list[str]:
+    return [guard.guard for guard in guards.tripped(mark, CollectionSettings.model_validate(settings))]
+
+
+class TestTheLiveSet:
+    def test_nothing_committed_although_commits_promise_entries_stops_the_run(self) -> None:
+        with pytest.raises(GuardTripped, match=r"empty live set: .*count 950 entries, and 95 objects would go"):
+            guards.require_live_set(replace(MARK, committed=0))
+
+    def test_uncommitted_data_does_not_make_up_for_it(self) -> None:
+        with pytest.raises(GuardTripped):
+            guards.require_live_set(replace(MARK, committed=0, uncommitted=1000))
+
+    @pytest.mark.parametrize(
+        "mark",
+        [
+            MARK,
+            replace(MARK, committed=1),
+            replace(MARK, committed=0, candidates=0),
+            replace(MARK, committed=0, entries_promised=0),
+            replace(MARK, committed=0, entries_promised=None),
+        ],
+    )
+    def test_otherwise_it_goes_on(self, mark: Mark) -> None:
+        guards.require_live_set(mark)
+
+
+class TestAmounts:
+    def test_usual_ones_pass(self) -> None:
+        assert names(MARK) == []
+        assert names(replace(MARK, listed=0, stored=0, candidates=0)) == []
+
+    @given(st.integers(1, 10_000), st.integers(11, 10_000), st.integers(0, 100))
+    def test_a_share_is_exceeded_by_more_than_it(self, listed: int, candidates: int, percent: int) -> None:
+        tripped = "share of candidates" in names(
+            replace(MARK, stored=listed, candidates=candidates), max_candidate_share=percent / 100
+        )
+        assert tripped == (candidates * 100 > listed * percent)
+
+    @pytest.mark.parametrize(
+        ("candidates", "stored", "tripped"), [(10, 10, False), (10, 15, False), (11, 11, True), (11, 15, True)]
+    )
+    def test_a_handful_may_be_any_share_of_a_small_repository(
+        self, candidates: int, stored: int, tripped: bool
+    ) -> None:
+        mark = replace(MARK, listed=stored, stored=stored, candidates=candidates)
+        assert names(mark) == (["share of candidates"] if tripped else [])
+
+    def test_nobody_who_allows_none_is_asked_to_let_a_handful_go(self) -> None:
+        assert names(replace(MARK, candidates=1), max_candidate_share=0) == ["share of candidates"]
+
+    @pytest.mark.parametrize("stored", [0, 1])
+    def test_more_candidates_than_objects_exceed_any_share(self, stored: int) -> None:
+        assert names(replace(MARK, stored=stored, candidates=2)) == ["share of candidates"]
+
+    @pytest.mark.parametrize(("candidates", "expected"), [(94, []), (95, []), (96, ["number of candidates"])])
+    def test_a_number_is_exceeded_by_one_more(self, candidates: int, expected: list[str]) -> None:
+        assert names(replace(MARK, candidates=candidates), max_candidates=95) == expected
+
+    def test_both_are_told_with_figures_and_the_setting_that_lifts_them(self) -> None:
+        found = guards.tripped(
+            replace(MARK, candidates=600), CollectionSettings(max_candidates=10, max_candidate_share=0.25)
+        )
+        assert [str(guard) for guard in found] == [
+            "guard share of candidates: 600 of 1,000 stored objects would go, 60.0%, more than 25.0%. "
+            "Look at the candidates; if they are right, raise collection.max_candidate_share",
+            "guard number of candidates: 600 objects would go, more than 10. "
+            "Look at the candidates; if they are right, raise collection.max_candidates",
+        ]
+
+    def test_all_may_go_where_the_settings_say_so(self) -> None:
+        assert names(replace(MARK, candidates=1000), max_candidate_share=1) == []
+
+
+class TestGaps:
+    @pytest.mark.parametrize(
+        ("missing", "expected", "tripped"),
+        [(0, 0, False), (0, 500, False), (5, 500, False), (6, 500, True), (1, 1, True)],
+    )
+    def test_a_share_of_what_the_listing_should_have(self, missing: int, expected: int, tripped: bool) -> None:
+        mark = replace(MARK, missing=missing, expected=expected, missing_examples=("data/x/y",))
+        assert ("gap in the listing" in names(mark)) == tripped
+
+    @pytest.mark.parametrize(("missing", "tripped"), [(1000, False), (1001, True)])
+    def test_a_number_however_small_the_share(self, missing: int, tripped: bool) -> None:
+        assert ("gap in the listing" in names(replace(MARK, missing=missing, expected=10**9))) == tripped
+
+    def test_examples_are_named_and_settings_lift_it(self) -> None:
+        mark = replace(MARK, missing=9, expected=10, missing_examples=("data/x/y", "data/x/z"))
+        (guard,) = guards.tripped(mark, CollectionSettings())
+        assert "lacks 9 of 10 addresses" in str(guard) and "such as data/x/y, data/x/z" in str(guard)
+        assert names(mark, max_missing_share=1) == []
+
+
+class TestBranches:
+    @pytest.mark.parametrize(
+        ("before", "now", "tripped"),
+        [
+            (None, 0, False),
+            (0, 0, False),
+            (10, 5, False),
+            (10, 4, True),
+            (96, 12, True),
+            (1, 0, True),
+            (4, 40, False),
+            # So few are merged and deleted in a day's work; none left at all is another matter.
+            (5, 2, False),
+            (6, 1, False),
+            (7, 1, True),
+            (5, 0, True),
+        ],
+    )
+    def test_too_many_that_are_gone(self, before: int | None, now: int, tripped: bool) -> None:
+        mark = replace(MARK, branches=now, branches_before=before)
+        assert names(mark) == (["number of branches"] if tripped else [])
+        if tripped and before is not None:
+            with pytest.raises(GuardTripped, match=f"{now} branches are left of the {before}"):
+                guards.require_branches(now, before, CollectionSettings())
+
+    def test_a_setting_lifts_it(self) -> None:
+        assert names(replace(MARK, branches=1, branches_before=10), max_branch_loss_share=0.9) == []
+        assert names(replace(MARK, branches=0, branches_before=10), max_branch_loss_share=1) == []
+        assert names(replace(MARK, branches=4, branches_before=5), max_branch_loss_share=0) == ["number of branches"]
+        guards.require_branches(1, 10, CollectionSettings(max_branch_loss_share=0.9))
+
+
+def test_nested_namespaces_are_never_swept() -> None:
+    (guard,) = guards.tripped(replace(MARK, nested=("other",)), CollectionSettings(max_candidate_share=1))
+    assert "namespaces" in guard.guard and "other" in str(guard) and "No setting lifts it" in str(guard)
+
+
+def test_guards_of_the_retention_rules_are_passed_on() -> None:
+    unknown = GuardTripped("rules of unknown branches", "mian: there is no such branch", "Correct the rules")
+    assert guards.tripped(replace(MARK, retention=(unknown,)), CollectionSettings()) == (unknown,)
+
+
+@pytest.mark.parametrize(
+    ("lost", "marked", "tripped"), [(0, 0, False), (10, 10, False), (11, 22, False), (11, 21, True), (500, 999, True)]
+)
+def test_a_recheck_must_find_most_of_what_was_uncommitted(lost: int, marked: int, tripped: bool) -> None:
+    if not tripped:
+        guards.require_uncommitted_kept(lost, marked, CollectionSettings())
+        return
+    with pytest.raises(GuardTripped, match=f"{lost} of {marked} uncommitted addresses"):
+        guards.require_uncommitted_kept(lost, marked, CollectionSettings())
+    guards.require_uncommitted_kept(lost, marked, CollectionSettings(max_uncommitted_loss_share=1))
+
+
+def test_nothing_uncommitted_may_be_lost_where_the_settings_say_so() -> None:
+    with pytest.raises(GuardTripped, match="1 of 5 uncommitted addresses"):
+        guards.require_uncommitted_kept(1, 5, CollectionSettings(max_uncommitted_loss_share=0))
+    guards.require_uncommitted_kept(0, 5, CollectionSettings(max_uncommitted_loss_share=0))
+
+
+def test_a_mark_grows_too_old() -> None:
+    listed, hour = datetime(2026, 11, 1, tzinfo=UTC), timedelta(hours=1)
+    guards.require_fresh_mark(listed, listed + 168 * hour, CollectionSettings())
+    with pytest.raises(GuardTripped, match=r"listed at 2026-11-01 00:00:00Z, 169 hours ago"):
+        guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings())
+    guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings(max_mark_age_hours=170))
+
+
+class TestCommitsUnderWay:
+    def test_one_since_before_the_mark_stops_a_sweep(self) -> None:
+        with pytest.raises(GuardTripped, match=r"commits under way: a commit on main, work has been under way"):
+            guards.require_commits_ended({"a": "work", "b": "main", "c": "dev"}, {"b": "main", "a": "work", "d": "dev"})
+
+    @pytest.mark.parametrize(
+        ("marked", "now"), [({}, {}), ({"a": "main"}, {}), ({}, {"a": "main"}), ({"a": "main"}, {"b": "main"})]
+    )
+    def test_one_that_ended_or_began_meanwhile_does_not(self, marked: dict[str, str], now: dict[str, str]) -> None:
+        guards.require_commits_ended(marked, now)

@@ -1,0 +1,364 @@
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lakefs_gc_assets.collector.clock import Clock, SystemClock
+from lakefs_gc_assets.collector.lock import KEY, Lock, holder, release_owned, verify
+from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, PreconditionFailed, StorageError
+from lakefs_gc_assets.storage.interface import DeleteOutcome, Level, ObjectFacts, ObjectStore
+from lakefs_gc_assets_tests.collector.breaking import BreakingStore
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+HOUR = timedelta(hours=1)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def acquire(store: ObjectStore, owner: str = "dagster-1", at: datetime | None = None, expiry: timedelta = HOUR) -> Lock:
+    return Lock.acquire(store, run_id=f"run-of-{owner}", owner=owner, now=at or now(), expiry=expiry)
+
+
+def test_the_lock_keeps_others_out_until_it_is_released(store: ObjectStore) -> None:
+    lock = acquire(store)
+    lock.check()
+    with pytest.raises(LockHeld):
+        acquire(store, "dagster-2")
+    lock.check()
+    lock.release()
+    other = acquire(store, "dagster-2")
+    other.check()
+    with pytest.raises(LockLost):
+        lock.check()
+
+
+def test_who_is_kept_out_learns_by_whom_and_until_when(store: ObjectStore) -> None:
+    at = now().replace(microsecond=0) + timedelta(hours=1)
+    acquire(store, at=at, expiry=timedelta(minutes=90))
+    with pytest.raises(LockHeld) as caught:
+        acquire(store, "dagster-2", at + timedelta(minutes=1))
+    text = str(caught.value)
+    assert "dagster-1 collects this repository (run run-of-dagster-1)" in text
+    for moment in (at, at + timedelta(minutes=90)):
+        assert moment.strftime("%Y-%m-%d %H:%M:%S UTC") in text
+    assert f"delete {KEY}" in text
+
+
+def test_the_store_tells_its_time(store: ObjectStore) -> None:
+    before = now()
+    lock = acquire(store)
+    assert before - timedelta(seconds=1) <= lock.store_clock <= now()
+    assert lock.store_clock.utcoffset() == timedelta(0)
+
+
+def test_the_object_says_who_holds_it(store: ObjectStore) -> None:
+    at = now()
+    lock = acquire(store, at=at)
+    content = json.loads(store.get(KEY))
+    assert content == {
+        "nonce": lock.token.nonce,
+        "run_id": "run-of-dagster-1",
+        "owner": "dagster-1",
+        "acquired_at": at.isoformat(),
+        "renewed_at": at.isoformat(),
+        "expires_minutes": 60.0,
+        "released": False,
+    }
+    assert KEY == "_lakefs/retention/gc/uncommitted/lock.json"
+
+
+def test_a_lock_not_renewed_expires_by_the_latest_clock(store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    lock = acquire(store)
+    with pytest.raises(LockHeld):
+        acquire(store, "dagster-2", now() + timedelta(minutes=59))
+    other = acquire(store, "dagster-2", now() + timedelta(minutes=61))
+    assert "took the lock over from dagster-1" in caplog.text
+    other.check()
+    for use in (lock.check, lambda: lock.renew(now()), lock.release):
+        with pytest.raises(LockLost, match="belongs to dagster-2 for run run-of-dagster-2"):
+            use()
+    other.check()
+
+
+def test_a_renewed_lock_does_not_expire(store: ObjectStore) -> None:
+    lock = acquire(store)
+    later = now() + timedelta(minutes=45)
+    lock.renew(later)
+    lock.renew(now())
+    with pytest.raises(LockHeld):
+        acquire(store, "dagster-2", later + timedelta(minutes=59))
+    lock.check()
+    acquire(store, "dagster-2", later + timedelta(minutes=61))
+
+
+def test_a_holder_whose_clock_is_behind_does_not_expire_early(store: ObjectStore) -> None:
+    lock = acquire(store, at=now() - timedelta(hours=5))
+    with pytest.raises(LockHeld):
+        acquire(store, "dagster-2", now() + timedelta(minutes=30))
+    lock.check()
+
+
+def test_the_holders_own_expiry_counts(store: ObjectStore) -> None:
+    acquire(store, expiry=timedelta(hours=3))
+    with pytest.raises(LockHeld):
+        acquire(store, "dagster-2", now() + timedelta(hours=2), expiry=timedelta(minutes=1))
+
+
+def test_the_same_owner_takes_over_at_once_and_the_run_before_loses(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = acquire(store)
+    again = acquire(store)
+    assert caplog.text == ""
+    again.check()
+    for use in (before.check, lambda: before.renew(now()), before.release):
+        with pytest.raises(LockLost):
+            use()
+    again.renew(now())
+    again.release()
+
+
+def test_a_token_checks_the_lock_in_another_process(store: ObjectStore) -> None:
+    lock = acquire(store)
+    token = pickle.loads(pickle.dumps(lock.token))
+    verify(store, token)
+    lock.renew(now())
+    verify(store, token)
+    lock.release()
+    with pytest.raises(LockLost, match="was released"):
+        verify(store, token)
+
+
+def test_a_lock_that_was_deleted_is_lost(store: ObjectStore) -> None:
+    lock = acquire(store)
+    store.delete([KEY])
+    for use in (lock.check, lambda: lock.renew(now()), lock.release):
+        with pytest.raises(LockLost):
+            use()
+    acquire(store, "dagster-2").check()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"released": "false"},
+        {"released": None},
+        {"nonce": ["x"]},
+        {"owner": None},
+        {"expires_minutes": "30"},
+        {"expires_minutes": 1e300},
+        {"renewed_at": "2026-11-21T12:00:00"},
+        {"renewed_at": "9999-12-31T23:59:59Z"},
+    ],
+)
+def test_a_lock_whose_entries_lie_is_nobodys_to_take(local_store: ObjectStore, change: dict[str, object]) -> None:
+    acquire(local_store)
+    local_store.put(KEY, json.dumps(json.loads(local_store.get(KEY)) | change).encode())
+    with pytest.raises(StorageError, match="cannot be read"):
+        acquire(local_store)
+
+
+@pytest.mark.parametrize("content", [b"", b"not json", b"{}", b"[]", b'{"nonce": "x"}', b"\xff"])
+def test_a_lock_that_cannot_be_read_is_nobodys_to_take(store: ObjectStore, content: bytes) -> None:
+    lock = acquire(store)
+    store.put(KEY, content)
+    with pytest.raises(StorageError, match="cannot be read"):
+        acquire(store)
+    with pytest.raises(StorageError, match="cannot be read"):
+        lock.check()
+    assert store.get(KEY) == content
+
+
+def test_a_time_without_zone_is_refused(store: ObjectStore) -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        acquire(store, at=datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize("state", ["absent", "released", "expired"])
+def test_of_many_runs_one_gets_the_lock(store: ObjectStore, state: str) -> None:
+    if state != "absent":
+        first = acquire(store, at=now())
+        if state == "released":
+            first.release()
+    at = now() + (timedelta(hours=2) if state == "expired" else timedelta(0))
+
+    def attempt(number: int) -> Lock | None:
+        try:
+            return acquire(store, f"racer-{number}", at)
+        except LockHeld:
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        [lock] = [lock for lock in pool.map(attempt, range(6)) if lock is not None]
+    lock.check()
+    lock.release()
+
+
+def test_who_holds_the_lock_can_be_asked(store: ObjectStore) -> None:
+    assert holder(store) is None
+    at = now()
+    lock = acquire(store, at=at)
+    text = holder(store)
+    assert text is not None
+    assert "held by dagster-1 for run run-of-dagster-1" in text
+    assert at.strftime("%Y-%m-%d %H:%M:%S UTC") in text
+    lock.release()
+    assert holder(store) is None
+
+
+def test_the_lock_of_an_owner_that_ended_is_released_and_no_other(store: ObjectStore) -> None:
+    release_owned(store, "dagster-1")
+    lock = acquire(store)
+    release_owned(store, "dagster-2")
+    lock.check()
+    release_owned(store, "dagster-1")
+    with pytest.raises(LockLost, match="was released"):
+        lock.check()
+    release_owned(store, "dagster-1")
+    acquire(store, "dagster-2").check()
+
+
+class Wrapped:
+    """A store to be made worse; every method passes on."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.delete_limit = store.delete_limit
+
+    def list(self, prefix: str) -> Iterator[object]:
+        return self._store.list(prefix)
+
+    def list_level(self, prefix: str) -> Level:
+        return self._store.list_level(prefix)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def head(self, key: str) -> ObjectFacts:
+        return self._store.head(key)
+
+    def put(self, key: str, data: bytes) -> str | None:
+        return self._store.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        return self._store.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        return self._store.put_if_match(key, data, etag)
+
+    def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        return self._store.delete(keys)
+
+
+class IgnoresIfNoneMatch(Wrapped):
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        return self._store.put(key, data) or ""
+
+
+class IgnoresIfMatch(Wrapped):
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        return self._store.put(key, data) or ""
+
+
+@pytest.mark.parametrize("kind", [IgnoresIfNoneMatch, IgnoresIfMatch])
+def test_a_store_that_ignores_conditions_is_found_out(local_store: ObjectStore, kind: type[Wrapped]) -> None:
+    for _ in range(2):
+        with pytest.raises(StorageError, match="condition does not hold"):
+            acquire(kind(local_store))
+        with pytest.raises(StorageError, match="condition does not hold"):
+            acquire(kind(local_store), "dagster-2")
+
+
+class LosesAnswers(Wrapped):
+    """Each conditional put is carried out, then carried out once more, as after an answer that was lost."""
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        self._store.put_if_absent(key, data)
+        return self._store.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        self._store.put_if_match(key, data, etag)
+        return self._store.put_if_match(key, data, etag)
+
+
+def test_lost_answers_lose_no_lock(store: ObjectStore) -> None:
+    forgetful = LosesAnswers(store)
+    lock = acquire(forgetful)
+    lock.renew(now() + timedelta(seconds=1))
+    lock.renew(now() + timedelta(seconds=2))
+    lock.check()
+    lock.release()
+    again = acquire(forgetful, "dagster-2")
+    again.check()
+
+
+class Interferes(Wrapped):
+    """Another run gets in between looking at the lock and writing it."""
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        if b"dagster-1" in data and b"dagster-1" not in self._store.get(key):
+            acquire(self._store, "dagster-3", now() + timedelta(hours=9))
+        return self._store.put_if_match(key, data, etag)
+
+
+def test_a_lock_taken_meanwhile_is_not_taken_over(store: ObjectStore) -> None:
+    acquire(store, "dagster-2")
+    with pytest.raises(LockHeld, match="dagster-3 collects"):
+        acquire(Interferes(store), "dagster-1", now() + timedelta(hours=2))
+
+
+def test_a_lock_taken_meanwhile_is_not_released(store: ObjectStore) -> None:
+    acquire(store, "dagster-2")
+    other = acquire(store, "dagster-3", now() + timedelta(hours=2))
+    release_owned(store, "dagster-2")
+    other.check()
+
+
+class OverwrittenAfterwards(Wrapped):
+    """A store without conditions where another run writes the lock right after ours."""
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        etag = self._store.put_if_absent(key, data)
+        self._store.put(key, data.replace(b"dagster-1", b"dagster-2").replace(b'"nonce": "', b'"nonce": "f'))
+        return etag
+
+
+def test_the_nonce_is_read_back(store: ObjectStore) -> None:
+    with pytest.raises(LockHeld, match="dagster-2 collects"):
+        acquire(OverwrittenAfterwards(store))
+
+
+@pytest.mark.parametrize("at", range(2, 6))
+def test_a_lock_that_was_taken_and_not_given_to_anybody_is_free(local_store: ObjectStore, at: int) -> None:
+    broken = BreakingStore(local_store, at)
+    with pytest.raises(StorageError, match="SlowDown"):
+        acquire(broken)
+
+    assert holder(local_store) is None
+    acquire(local_store, "dagster-2").check()
+
+
+def test_wrapped_stores_pass_on_what_stores_raise(local_store: ObjectStore) -> None:
+    wrapped = Wrapped(local_store)
+    etag = wrapped.put_if_absent("key", b"1")
+    with pytest.raises(AlreadyExists):
+        wrapped.put_if_absent("key", b"2")
+    wrapped.put_if_match("key", b"3", etag)
+    with pytest.raises(PreconditionFailed):
+        wrapped.put_if_match("key", b"4", etag)
+
+
+def test_the_system_clock_is_utc_and_waits() -> None:
+    clock: Clock = SystemClock()
+    before = clock.now()
+    clock.sleep(0.05)
+    assert before.utcoffset() == timedelta(0)
+    assert abs(before - now()) < timedelta(seconds=5)
+    assert clock.now() - before >= timedelta(seconds=0.04)

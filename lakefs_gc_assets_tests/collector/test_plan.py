@@ -1,0 +1,188 @@
+import json
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored.records import read_time, write_time
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+PLAN = Plan(
+    flow=Flow.CLEAN,
+    repository="repo",
+    storage_namespace="s3://bucket/repo/",
+    run_id="g4uk6erfnfus73frbnqg",
+    attempt="dc0n8tpksdu988af5sdg",
+    owner="dagster-run",
+    started_at=NOW,
+    cutoff=NOW - timedelta(hours=25, microseconds=1),
+    earliest_clock=NOW,
+    min_age_seconds=86400.0,
+    grace_period_seconds=86400.0,
+    clock_skew_seconds=3600.0,
+    slice_window="month",
+    windows=("legacy", "2026-10", "2026-11"),
+    sweep=False,
+)
+MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2106, 1, 1), timezones=st.just(UTC))
+
+
+def changed(**changes: Any) -> bytes:
+    return records.sealed(json.loads(PLAN.to_json()) | changes)
+
+
+@given(
+    st.builds(
+        Plan,
+        flow=st.just(Flow.CLEAN),
+        repository=st.text(),
+        started_at=MOMENTS,
+        cutoff=MOMENTS,
+        earliest_clock=MOMENTS,
+        min_age_seconds=st.floats(0, 1e9),
+        grace_period_seconds=st.floats(0, 1e9),
+        clock_skew_seconds=st.floats(0, 1e9),
+        windows=st.lists(st.text()).map(tuple),
+        format_version=st.just(plans.FORMAT_VERSION),
+    )
+)
+def test_is_read_as_it_was_written(plan: Plan) -> None:
+    assert Plan.from_json(plan.to_json(), "plan.json") == plan
+
+
+def test_times_are_written_in_utc_whatever_their_zone() -> None:
+    local = replace(PLAN, cutoff=PLAN.cutoff.astimezone(timezone(timedelta(hours=-7))))
+    assert local.to_json() == PLAN.to_json()
+    assert json.loads(PLAN.to_json())["cutoff"] == "2026-11-20T10:59:59.999999+00:00"
+    assert Plan.from_json(changed(cutoff="2026-11-20T12:59:59.999999+02:00"), "plan.json").cutoff == PLAN.cutoff
+    assert Plan.from_json(changed(cutoff="2026-11-20T12:59:59+02:00"), "plan.json").cutoff.tzinfo is UTC
+
+
+def test_a_time_without_a_zone_is_no_time() -> None:
+    with pytest.raises(ValueError, match="zone"):
+        read_time("2026-11-20T11:00:00")
+    with pytest.raises(ValueError, match="zone"):
+        write_time(datetime(2026, 11, 20, 11))
+    with pytest.raises(ValueError, match="zone"):
+        replace(PLAN, cutoff=datetime(2026, 11, 20, 11)).to_json()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sweep": "false"},
+        {"sweep": 0},
+        {"sweep": None},
+        {"windows": "legacy"},
+        {"windows": [1]},
+        {"windows": None},
+        {"cutoff": "2026-11-20T11:00:00"},
+        {"cutoff": 1795000000},
+        {"cutoff": "yesterday"},
+        {"started_at": None},
+        {"min_age_seconds": "86400"},
+        {"min_age_seconds": None},
+        {"grace_period_seconds": True},
+        {"slice_window": "week"},
+        {"flow": "dirty"},
+        {"owner": None},
+        {"repository": 3},
+        {"format_version": 1},
+        {"format_version": "2"},
+        {"format_version": True},
+        {"dry_run": True},
+    ],
+)
+def test_a_plan_that_was_changed_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(CorruptFile, match=r"^plan\.json: "):
+        Plan.from_json(changed(**change), "plan.json")
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Plan)])
+def test_a_plan_that_lacks_something_is_refused(name: str) -> None:
+    content = json.loads(PLAN.to_json())
+    del content[name]
+    with pytest.raises(CorruptFile, match=r"^plan\.json: "):
+        Plan.from_json(records.sealed(content), "plan.json")
+
+
+def test_a_plan_without_its_digest_is_refused() -> None:
+    content = json.loads(PLAN.to_json())
+    del content["sha256"]
+    with pytest.raises(CorruptFile, match="sha256"):
+        Plan.from_json(json.dumps(content).encode(), "plan.json")
+
+
+def test_another_plan_than_was_written_is_refused() -> None:
+    content = json.loads(PLAN.to_json()) | {"sweep": True}
+    with pytest.raises(CorruptFile, match="changed after it was written"):
+        Plan.from_json(json.dumps(content).encode(), "plan.json")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"[]", b"null", b"3", b"\xff", b'{"format_version": 1', PLAN.to_json()[:-9]]
+)
+def test_what_is_no_plan_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptFile, match=r"^plan\.json: "):
+        Plan.from_json(data, "plan.json")
+
+
+@given(st.integers(0, len(PLAN.to_json()) - 1), st.integers(0, 255))
+def test_a_changed_byte_gives_the_same_plan_or_none(at: int, byte: int) -> None:
+    data = bytearray(PLAN.to_json())
+    data[at] = byte
+    try:
+        assert Plan.from_json(bytes(data), "plan.json") == PLAN
+    except CorruptFile:
+        return
+
+
+class TestStored:
+    def test_is_read_from_its_runs_folder(self, store: ObjectStore) -> None:
+        plans.write_first(store, PLAN)
+        assert plans.read(store, PLAN.run_id) == PLAN
+        assert run_folder.plan(PLAN.run_id) == "_lakefs/retention/gc/uncommitted/g4uk6erfnfus73frbnqg/plan.json"
+
+    def test_a_run_without_one_cannot_go_on(self, store: ObjectStore) -> None:
+        with pytest.raises(CollectionError, match="has no plan in this repository"):
+            plans.read(store, PLAN.run_id)
+
+    def test_the_plan_of_another_run_is_refused(self, store: ObjectStore) -> None:
+        store.put(run_folder.plan("other"), PLAN.to_json())
+        with pytest.raises(CorruptFile, match=PLAN.run_id):
+            plans.read(store, "other")
+        with pytest.raises(CorruptFile, match=PLAN.run_id):
+            plans.write_first(store, replace(PLAN, run_id="other"))
+
+    def test_a_second_dagster_run_is_refused_and_changes_nothing(self, store: ObjectStore) -> None:
+        plans.write_first(store, PLAN)
+        with pytest.raises(OrderViolation, match="already collected by Dagster run dagster-run"):
+            plans.write_first(store, replace(PLAN, owner="another", sweep=True))
+        assert plans.read(store, PLAN.run_id) == PLAN
+
+    def test_a_new_attempt_of_the_same_run_replaces_it(self, store: ObjectStore) -> None:
+        plans.write_first(store, PLAN)
+        again = replace(PLAN, attempt="dc0n8u1ksdu988af5se0", cutoff=PLAN.cutoff + timedelta(hours=1))
+        plans.write_first(store, again)
+        assert plans.read(store, PLAN.run_id) == again
+
+    def test_a_plan_that_cannot_be_read_is_never_replaced(self, store: ObjectStore) -> None:
+        store.put(run_folder.plan(PLAN.run_id), b"{")
+        with pytest.raises(CorruptFile):
+            plans.write_first(store, PLAN)
+        assert store.get(run_folder.plan(PLAN.run_id)) == b"{"
+
+
+def test_skew() -> None:
+    assert PLAN.skew == timedelta(hours=1)

@@ -1,0 +1,150 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.collector import expiring, preparations
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, began, ended, opened
+
+__all__ = ["opened"]
+
+MARKED, RECHECKED, FOREIGN = (IDS.descending(NOW - days * DAY) for days in (7, 8, 9))
+FILE = IDS.ascending(NOW)
+
+
+def swept(opened: OpenRepository, days: int, *server_run_ids: str, named: bool = True) -> Plan:
+    """A run that deleted and ended well, after the server had prepared."""
+    plan = began(opened, days * DAY)
+    figures = {"server_run_ids": list(server_run_ids), "pages": 1, "files": 1}
+    manifest = records.sealed({"format_version": 1, "files": [], "inputs": {}, "span": {}, "figures": figures})
+    opened.store.put(run_folder.manifest(plan.run_id, "uncommitted_df"), manifest)
+    ended(opened, plan, dry_run=False, server_run_ids=server_run_ids if named else ())
+    for server_run_id in server_run_ids:
+        prepared(opened, server_run_id)
+    return plan
+
+
+def prepared(opened: OpenRepository, server_run_id: str, name: str = FILE) -> str:
+    key = f"{run_folder.folder(server_run_id)}uncommitted/{name}"
+    opened.store.put(key, b"the server's")
+    return key
+
+
+def there(opened: OpenRepository, run_id: str) -> list[str]:
+    """Names of what is in a folder, sorted."""
+    folder = run_folder.folder(run_id)
+    return sorted(key.removeprefix(folder) for batch in opened.store.list(folder) for key in batch["key"].to_pylist())
+
+
+def expire(opened: OpenRepository) -> list[str]:
+    expired = expiring.decide(opened.store, 1).expired
+    for run in expired:
+        expiring.remove_frames(opened.store, run)
+    return [run.run_id for run in expired]
+
+
+def test_what_the_server_prepared_for_an_old_run_goes_with_its_frames(opened: OpenRepository) -> None:
+    newest, old = swept(opened, 1, MARKED), swept(opened, 2, RECHECKED)
+    prepared(opened, FOREIGN)
+    assert expire(opened) == [old.run_id]
+    assert there(opened, RECHECKED) == []
+    assert there(opened, MARKED) == there(opened, FOREIGN) == [f"uncommitted/{FILE}"]
+    assert "report.json" in there(opened, old.run_id) and "report.json" in there(opened, newest.run_id)
+
+
+def test_what_a_recheck_made_it_prepare_goes_once_it_is_noted(opened: OpenRepository) -> None:
+    swept(opened, 1, FOREIGN)
+    old = swept(opened, 2, MARKED)
+    prepared(opened, RECHECKED)
+    preparations.note(opened.store, old.run_id, [RECHECKED, MARKED])
+    preparations.note(opened.store, old.run_id, [RECHECKED])
+    assert preparations.noted(opened.store, old.run_id) == sorted([RECHECKED, MARKED])
+    expire(opened)
+    assert there(opened, RECHECKED) == there(opened, MARKED) == []
+    assert preparations.noted(opened.store, old.run_id) == []
+
+
+def test_notes_are_enough_where_a_run_failed_before_it_had_a_frame(opened: OpenRepository) -> None:
+    swept(opened, 1, FOREIGN)
+    swept(opened, 2, MARKED)
+    old = began(opened, 3 * DAY, sweep=False)
+    preparations.note(opened.store, old.run_id, [RECHECKED])
+    prepared(opened, RECHECKED)
+    assert old.run_id in expire(opened)
+    assert there(opened, RECHECKED) == []
+    assert there(opened, old.run_id) == ["plan.json"]
+
+
+def test_the_manifest_is_enough_where_the_report_names_none(opened: OpenRepository) -> None:
+    swept(opened, 1, FOREIGN)
+    swept(opened, 2, MARKED, named=False)
+    expire(opened)
+    assert there(opened, MARKED) == []
+
+
+@pytest.mark.parametrize("name", ["part.parquet", f"folder/{FILE}", "x"])
+def test_only_files_with_a_servers_name_go(opened: OpenRepository, name: str) -> None:
+    swept(opened, 1, FOREIGN)
+    swept(opened, 2, MARKED)
+    prepared(opened, RECHECKED, "x")
+    prepared(opened, MARKED, name)
+    opened.store.put(f"{run_folder.folder(MARKED)}notes.txt", b"somebody's")
+    expire(opened)
+    assert f"uncommitted/{name}" in there(opened, MARKED)
+    assert "notes.txt" in there(opened, MARKED)
+
+
+def test_what_a_run_that_stays_names_as_well_stays(opened: OpenRepository) -> None:
+    swept(opened, 1, MARKED)
+    swept(opened, 2, MARKED)
+    expire(opened)
+    assert there(opened, MARKED) == [f"uncommitted/{FILE}"]
+
+
+def test_a_run_of_ours_is_no_preparation(opened: OpenRepository) -> None:
+    newest = swept(opened, 1, FOREIGN)
+    mine = prepared(opened, newest.run_id)
+    swept(opened, 2, newest.run_id)
+    expire(opened)
+    assert mine.removeprefix(run_folder.folder(newest.run_id)) in there(opened, newest.run_id)
+
+
+@pytest.mark.parametrize("wrong", ["..", "../../rules", "x", "", f"{MARKED}/uncommitted"])
+def test_what_is_no_id_of_a_server_names_nothing(opened: OpenRepository, wrong: str) -> None:
+    swept(opened, 1, FOREIGN)
+    old = began(opened, 2 * DAY)
+    figures = {"server_run_ids": [wrong, 7]}
+    opened.store.put(run_folder.manifest(old.run_id, "uncommitted_df"), records.sealed({"figures": figures}))
+    ended(opened, old, dry_run=False, server_run_ids=(wrong,))
+    prepared(opened, MARKED)
+    opened.store.put("_lakefs/retention/gc/rules/config.json", b"rules")
+    expire(opened)
+    assert there(opened, MARKED) == [f"uncommitted/{FILE}"]
+    assert opened.store.get("_lakefs/retention/gc/rules/config.json") == b"rules"
+
+
+@pytest.mark.parametrize("change", ["not JSON", "changed", "no figures"])
+def test_a_manifest_that_cannot_be_read_names_nothing(opened: OpenRepository, change: str, tmp_path: Path) -> None:
+    swept(opened, 1, FOREIGN)
+    old = swept(opened, 2, MARKED, named=False)
+    key = run_folder.manifest(old.run_id, "uncommitted_df")
+    content = json.loads(opened.store.get(key))
+    contents = {
+        "not JSON": b"{",
+        "changed": json.dumps(content | {"figures": {"server_run_ids": [MARKED, RECHECKED]}}).encode(),
+        "no figures": records.sealed({"files": []}),
+    }
+    opened.store.put(key, contents[change])
+    expire(opened)
+    assert there(opened, MARKED) == [f"uncommitted/{FILE}"]
+
+
+def test_it_may_be_repeated_after_a_failure(opened: OpenRepository) -> None:
+    swept(opened, 1, FOREIGN)
+    swept(opened, 2, MARKED)
+    run = expiring.decide(opened.store, 1).expired[0]
+    assert expiring.remove_frames(opened.store, run) > 0
+    assert expiring.remove_frames(opened.store, run) == 0

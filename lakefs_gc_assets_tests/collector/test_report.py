@@ -1,0 +1,210 @@
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
+from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
+
+__all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+REPORT = Report(
+    run_id=PLAN.run_id,
+    attempt=PLAN.attempt,
+    repository="repo",
+    storage_namespace="s3://bucket/repo/",
+    flow="clean",
+    previous_run=None,
+    dry_run=False,
+    success=True,
+    ending=Ending.DELETED,
+    started_at=NOW,
+    ended_at=NOW + timedelta(hours=1),
+    cutoff=NOW - timedelta(hours=25),
+    windows=("legacy", "2026-11"),
+    last_read_slice="g4uk6erfnfus73frbnqg",
+    counts={"listed": 3, "deleted": 1},
+    object_bytes={"deleted": 10},
+    kept={"too young": 1},
+    commit_source="refs dump",
+    server_run_ids=("a", "b"),
+    warnings=("guard",),
+)
+MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2106, 1, 1), timezones=st.just(UTC))
+
+
+def changed(**changes: Any) -> bytes:
+    return records.sealed(json.loads(REPORT.to_json()) | changes)
+
+
+@given(
+    st.builds(
+        Report,
+        started_at=MOMENTS,
+        ended_at=MOMENTS,
+        cutoff=MOMENTS,
+        windows=st.lists(st.text()).map(tuple),
+        warnings=st.lists(st.text()).map(tuple),
+        counts=st.dictionaries(st.text(), st.integers(0, 1 << 62)),
+        format_version=st.just(reports.FORMAT_VERSION),
+    )
+)
+def test_is_read_as_it_was_written(report: Report) -> None:
+    assert Report.from_json(report.to_json(), "report.json") == report
+
+
+@pytest.mark.parametrize(
+    ("ending", "counts", "said"),
+    [
+        (Ending.DELETED, {"deleted": 2}, "2 deleted"),
+        (Ending.DELETED, {"deleted": 0, "quarantined": 0}, "0 deleted"),
+        (Ending.QUARANTINED, {"deleted": 0, "quarantined": 2}, "2 moved to quarantine"),
+        (Ending.PARTLY_QUARANTINED, {"deleted": 0, "quarantined": 0}, "0 moved to quarantine"),
+        (Ending.DELETED, {"deleted": 1, "quarantined": 2}, "2 moved to quarantine, 1 deleted"),
+        (Ending.DELETED_AND_QUARANTINED, {"deleted": 1, "quarantined": 2}, "2 moved to quarantine, 1 deleted"),
+        (Ending.NONE_DELETED, {"deleted": 0, "quarantined": 0}, "0 deleted"),
+        (Ending.NONE_QUARANTINED, {"deleted": 0, "quarantined": 0}, "0 moved to quarantine"),
+        (Ending.KEPT_LIVE, {"deleted": 0, "quarantined": 0}, "0 deleted"),
+    ],
+)
+def test_what_was_moved_is_not_called_deleted(ending: Ending, counts: dict[str, int], said: str) -> None:
+    assert replace(REPORT, ending=ending, counts=counts).did == said
+
+
+def test_says_what_a_run_did() -> None:
+    content = json.loads(REPORT.to_json())
+    assert content["started_at"] == "2026-11-21T12:00:00.000000+00:00"
+    assert content["last_read_slice"] == "g4uk6erfnfus73frbnqg"
+    assert content["ending"] == "deleted"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"success": "false"},
+        {"success": 1},
+        {"dry_run": "no"},
+        {"ending": "well"},
+        {"windows": "legacy"},
+        {"server_run_ids": "abc"},
+        {"warnings": None},
+        {"counts": []},
+        {"counts": {"listed": "3"}},
+        {"counts": {"listed": 3.5}},
+        {"kept": None},
+        {"cutoff": "2026-11-20T11:00:00"},
+        {"ended_at": 1795000000},
+        {"previous_run": 7},
+        {"format_version": 2},
+        {"format_version": True},
+        {"run_id": None},
+        {"new": 1},
+    ],
+)
+def test_a_report_that_was_changed_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(CorruptFile, match=r"^report\.json: "):
+        Report.from_json(changed(**change), "report.json")
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "nothing to delete",
+        "marked, nothing deleted",
+        "deleted",
+        "some deletions failed",
+        "moved to quarantine",
+        "some could not be moved to quarantine",
+        "failed",
+    ],
+)
+def test_reports_of_earlier_versions_are_read(ending: str) -> None:
+    assert Report.from_json(changed(ending=ending), "report.json").ending.value == ending
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", REPORT.to_json()[:-5]])
+def test_what_is_no_report_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptFile, match=r"^report\.json: "):
+        Report.from_json(data, "report.json")
+
+
+class TestStored:
+    def test_lies_in_its_runs_folder(self, store: ObjectStore) -> None:
+        assert reports.read(store, REPORT.run_id) is None
+        reports.write(store, REPORT)
+        assert reports.read(store, REPORT.run_id) == REPORT
+
+    def test_replaces_that_of_an_earlier_attempt(self, store: ObjectStore) -> None:
+        reports.write(store, REPORT)
+        reports.write(store, replace(REPORT, success=False, ending=Ending.FAILED))
+        found = reports.read(store, REPORT.run_id)
+        assert found is not None
+        assert found.success is False
+
+    def test_of_another_run_is_refused(self, store: ObjectStore) -> None:
+        store.put(run_folder.report("other"), REPORT.to_json())
+        with pytest.raises(CorruptFile, match=REPORT.run_id):
+            reports.read(store, "other")
+
+
+def test_a_failed_run_is_no_success() -> None:
+    found = reports.failed(replace(PLAN, sweep=True), NOW, "it broke")
+    assert (found.success, found.ending, found.error, found.dry_run) == (False, Ending.FAILED, "it broke", False)
+    assert (found.cutoff, found.windows, found.started_at, found.ended_at) == (PLAN.cutoff, PLAN.windows, NOW, NOW)
+    assert reports.failed(PLAN, NOW, "").dry_run is True
+
+
+ACCEPTED, QUARANTINED, FAILED, KEPT_LIVE = Outcome.ACCEPTED, Outcome.QUARANTINED, Outcome.FAILED, Outcome.KEPT_LIVE
+
+
+class TestHowARunEnds:
+    @pytest.mark.parametrize("sweep", [False, True])
+    @pytest.mark.parametrize("quarantine", [False, True])
+    def test_without_candidates(self, sweep: bool, quarantine: bool) -> None:
+        assert reports.ending(sweep, quarantine, {}) is Ending.NOTHING_TO_DELETE
+        assert reports.ending(sweep, quarantine, dict.fromkeys(Outcome, 0)) is Ending.NOTHING_TO_DELETE
+
+    @pytest.mark.parametrize("quarantine", [False, True])
+    def test_a_dry_run(self, quarantine: bool) -> None:
+        assert reports.ending(False, quarantine, {Outcome.DRY_RUN: 3}) is Ending.MARKED
+
+    @pytest.mark.parametrize(
+        ("outcomes", "deleting", "moving"),
+        [
+            ({ACCEPTED: 3}, Ending.DELETED, Ending.DELETED),
+            ({ACCEPTED: 2, KEPT_LIVE: 1}, Ending.DELETED, Ending.DELETED),
+            ({ACCEPTED: 2, FAILED: 1}, Ending.PARTLY_DELETED, Ending.PARTLY_DELETED),
+            ({QUARANTINED: 3}, Ending.QUARANTINED, Ending.QUARANTINED),
+            ({QUARANTINED: 2, KEPT_LIVE: 1}, Ending.QUARANTINED, Ending.QUARANTINED),
+            ({QUARANTINED: 2, FAILED: 1}, Ending.PARTLY_QUARANTINED, Ending.PARTLY_QUARANTINED),
+            ({KEPT_LIVE: 3}, Ending.KEPT_LIVE, Ending.KEPT_LIVE),
+            ({FAILED: 3}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
+            ({FAILED: 2, KEPT_LIVE: 1}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
+            # A sweep that was resumed in the other mode; what happened counts, not the mode.
+            ({ACCEPTED: 2, QUARANTINED: 1}, Ending.DELETED_AND_QUARANTINED, Ending.DELETED_AND_QUARANTINED),
+            ({ACCEPTED: 1, QUARANTINED: 1, FAILED: 1}, Ending.PARTLY_DELETED, Ending.PARTLY_DELETED),
+        ],
+    )
+    def test_a_sweep(self, outcomes: dict[Outcome, int], deleting: Ending, moving: Ending) -> None:
+        counts = dict.fromkeys(Outcome, 0) | outcomes
+        assert reports.ending(True, False, counts) is deleting
+        assert reports.ending(True, True, counts) is moving
+
+    @given(st.booleans(), st.booleans(), st.dictionaries(st.sampled_from(Outcome), st.integers(0, 3)))
+    def test_none_says_more_than_happened(self, sweep: bool, quarantine: bool, counts: dict[Outcome, int]) -> None:
+        ended = reports.ending(sweep, quarantine, counts).value
+        if sweep:
+            assert ("fail" in ended or "could" in ended) == bool(counts.get(FAILED))
+        assert not ended.startswith("deleted") or counts[ACCEPTED]
+        assert not ended.startswith("moved") or counts[QUARANTINED]

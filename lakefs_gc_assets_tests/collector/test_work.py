@@ -1,0 +1,59 @@
+from collections import Counter
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.work import gather, runs_by_weight, spread, spread_by_weight
+
+COUNT = pa.schema([pa.field("number", pa.int64())])
+ITEMS = st.lists(st.integers(0, 1000), max_size=50)
+
+
+@given(ITEMS, st.integers(1, 20))
+def test_items_are_dealt_out_evenly(items: list[int], partitions: int) -> None:
+    groups = spread(items, partitions)
+
+    assert Counter(item for group in groups for item in group) == Counter(items)
+    assert len(groups) == min(partitions, len(items))
+    assert max(map(len, groups), default=0) - min(map(len, groups), default=0) <= 1
+
+
+@given(ITEMS, st.integers(1, 20))
+def test_no_group_weighs_much_more_than_another(items: list[int], partitions: int) -> None:
+    groups = spread_by_weight(items, partitions, lambda item: item)
+
+    assert Counter(item for group in groups for item in group) == Counter(items)
+    assert len(groups) <= partitions
+    weights = [sum(group) for group in groups]
+    assert max(weights, default=0) - min(weights, default=0) <= max(items, default=0)
+
+
+@given(ITEMS, st.integers(1, 20))
+def test_neighbours_stay_together_and_no_run_of_them_weighs_much(items: list[int], partitions: int) -> None:
+    runs = runs_by_weight(items, partitions, lambda item: item)
+
+    assert [item for run in runs for item in run] == items
+    assert len(runs) <= partitions
+    assert all(runs)
+    # A run begins and ends with an item whose middle is in it.
+    assert all(sum(run) <= sum(items) / partitions + max(items) for run in runs)
+
+
+def test_a_heavy_item_has_a_run_almost_to_itself() -> None:
+    runs = runs_by_weight([10] * 50 + [1000] + [10] * 50, 16, lambda item: item)
+
+    assert len(next(run for run in runs if 1000 in run)) <= 10
+    assert len(runs) >= 8
+
+
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 30))
+def test_gathered_batches_have_the_same_rows_and_are_large(sizes: list[int], rows: int) -> None:
+    numbers = iter(range(sum(sizes)))
+    batches = [pa.RecordBatch.from_pydict({"number": [next(numbers) for _ in range(size)]}, COUNT) for size in sizes]
+
+    found = list(gather(batches, rows))
+
+    assert [number for batch in found for number in batch.column(0).to_pylist()] == list(range(sum(sizes)))
+    assert all(batch.num_rows >= rows for batch in found[:-1])
+    assert all(batch.num_rows for batch in found)

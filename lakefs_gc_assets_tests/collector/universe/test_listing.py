@@ -1,0 +1,109 @@
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from benchmarks.repositories import make_files
+from lakefs_gc_assets.collector.frame.kinds import STORE_DF, StoredFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.universe import listing
+from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
+from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID
+from lakefs_gc_assets_tests.stores import bucket, s3_server
+
+__all__ = ["bucket", "s3_server"]
+
+BORN = datetime(2026, 11, 1, tzinfo=UTC)
+CUTOFF = BORN + timedelta(days=9)
+PLAN_OF_NOVEMBER = replace(PLAN, run_id=RUN_ID, slice_window="month", windows=("2026-11",))
+TASKS = 16
+"""As many as four workers have."""
+ISSUE = xids.Generator(b"12345", 0)
+
+
+def slice_of(count: int, created: datetime) -> list[str]:
+    """Objects of a slice that filled within an hour."""
+    name = ISSUE.descending(created)
+    return [f"data/{name}/{ISSUE.ascending(created + timedelta(hours=number / count))}" for number in range(count)]
+
+
+@pytest.fixture
+def opener(tmp_path: Path) -> StoreOpener:
+    (tmp_path / "repository").mkdir()
+    return StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+
+
+def stored(opener: StoreOpener, large: int) -> StoredFrame[StoredFigures]:
+    parts = universe_parts.listing(opener.open(), CUTOFF).parts
+    step = made_step(ArrowEngine(), opened_by(opener, listing_partitions=TASKS), PLAN_OF_NOVEMBER)
+    files = listing.list_parts(step, parts, large)
+    return step.unfinished(STORE_DF, LISTED_FIGURES, files)
+
+
+def test_of_a_slice_with_half_of_all_objects_no_task_lists_much(opener: StoreOpener, tmp_path: Path) -> None:
+    large = slice_of(12_000, BORN)
+    others = [name for hour in range(1, 25) for name in slice_of(500, BORN + timedelta(hours=hour))]
+    make_files(tmp_path / "repository", large + others, BORN.timestamp())
+
+    frame = stored(opener, large=1000)
+
+    assert Counter(frame.table()["address"].to_pylist()) == Counter(large + others)
+    # All rows are of one window, so each task wrote one file.
+    rows = [file.rows for file in frame.manifest.files]
+    assert max(rows) <= sum(rows) / 5
+    assert len(rows) > TASKS
+
+
+def test_a_large_slice_of_a_bucket_is_listed_in_pieces(s3_server: S3Server, bucket: str) -> None:
+    large, other = slice_of(13_000, BORN), slice_of(1000, BORN + timedelta(hours=1))
+    s3_server.fill(bucket, (f"skewed/{name}" for name in large + other))
+    s3_server.requests.clear()
+
+    frame = stored(StoreOpener(s3_server.settings(), f"s3://{bucket}/skewed/"), large=1000)
+
+    assert Counter(frame.table()["address"].to_pylist()) == Counter(large + other)
+    asked = [unquote(request.query) for request in s3_server.requests if "list-type=2" in request.query]
+    begun_behind = {query.partition("start-after=")[2] for query in asked if "start-after=" in query}
+    assert len([name for name in begun_behind if large[0][:26] in name]) >= 4
+
+
+def test_what_is_not_large_is_listed_in_one_round_of_few_files(opener: StoreOpener, tmp_path: Path) -> None:
+    names = [name for hour in range(40) for name in slice_of(50, BORN + timedelta(hours=hour))]
+    make_files(tmp_path / "repository", names, BORN.timestamp())
+
+    frame = stored(opener, large=1000)
+
+    assert Counter(frame.table()["address"].to_pylist()) == Counter(names)
+    assert len(frame.manifest.files) == TASKS
+
+
+def test_roots_and_foreign_folders_are_listed_in_pieces_too_and_other_windows_are_told_apart(
+    opener: StoreOpener, tmp_path: Path
+) -> None:
+    flat = [f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128:032x}" for number in range(5000)]
+    foreign = [f"data/foreign/{number % 3}/é{number:05} x" for number in range(5000)]
+    stray = [f"data/{number}" for number in range(3000)]
+    october = slice_of(100, BORN - timedelta(days=2))
+    november = slice_of(100, BORN)
+    make_files(tmp_path / "repository", sorted(flat + foreign + stray + october + november), BORN.timestamp())
+
+    frame = stored(opener, large=1000)
+
+    assert Counter(frame.table()["address"].to_pylist()) == Counter(flat + foreign + stray + october + november)
+    assert frame.manifest.rows_by_window() == {"2026-11": 100, "other": 13_100}
+    assert max(file.rows for file in frame.manifest.files) <= 13_200 / 3
+
+
+def test_nothing_is_no_file(opener: StoreOpener) -> None:
+    assert stored(opener, large=1000).manifest.files == ()

@@ -1,0 +1,166 @@
+"""A part of the listing that tasks leave off and others go on with."""
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from hashlib import md5
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector.universe import pieces
+from lakefs_gc_assets.collector.universe.parts import Part, Rest
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
+
+PREFIX = "data/folder/"
+BORN = datetime(2026, 11, 1, tzinfo=UTC)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(st.sampled_from("a0/._~é"), max_size=6)
+
+
+class Names(LocalStore):
+    """A store that lists names, a few at a time.
+
+    Attributes:
+        listed: how many rows each listing gave, in order of the calls.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], batch: int) -> None:
+        super().__init__(folder)
+        self._names = sorted((PREFIX + name for name in names), key=str.encode)
+        self._bytes = [name.encode() for name in self._names]
+        self._batch = batch
+        self.listed: list[int] = []
+
+    def list_between(
+        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        at, end = bisect_right(self._bytes, after.encode()), len(self._names)
+        if until is not None:
+            end = bisect_right(self._bytes, until.encode())
+        call = len(self.listed)
+        self.listed.append(0)
+        for start in range(at, end, self._batch):
+            names = self._names[start : min(end, start + self._batch)]
+            self.listed[call] += len(names)
+            rows = [names, [1] * len(names), [BORN] * len(names), [None] * len(names)]
+            arrays = [pa.array(row, field.type) for row, field in zip(rows, LISTING_SCHEMA, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=LISTING_SCHEMA)
+
+
+def in_rounds(store: ListsInOrder, limit: int) -> tuple[list[str], int]:
+    """What tasks list of the folder, and in how many rounds."""
+    found: list[str] = []
+    parts: Sequence[Part] = [Part(PREFIX)]
+    rounds = 0
+    while parts:
+        left: list[Rest] = []
+
+        def rows(listed: Part, left: list[Rest] = left) -> Iterator[pa.RecordBatch]:
+            rest = yield from universe_parts.list_part(store, listed, "month", limit)
+            left += [rest] if rest else []
+
+        for part in parts:
+            found += [address for batch in rows(part) for address in batch["address"].to_pylist()]
+        parts = [piece for rest in left for piece in pieces.cut(rest)]
+        rounds += 1
+    return found, rounds
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.sets(TEXT.filter(bool), max_size=60), limit=st.integers(1, 20), batch=st.integers(1, 5))
+def test_any_names_are_listed_once_each(tmp_path: Path, names: set[str], limit: int, batch: int) -> None:
+    store = Names(tmp_path, sorted(names), batch)
+
+    found, _ = in_rounds(store, limit)
+
+    assert sorted(found) == sorted(PREFIX + name for name in names)
+
+
+@given(TEXT, TEXT, TEXT, st.text(st.sampled_from("abyzé\U0001f5d1"), max_size=6), st.booleans())
+def test_pieces_follow_each_other_from_beginning_to_end(
+    first: str, last: str, until: str, alphabet: str, ends: bool
+) -> None:
+    first, last, until = sorted((first, last, until), key=str.encode)
+    part = Part(PREFIX, slice="slice", after=PREFIX + last, until=PREFIX + until if ends else None)
+
+    cut = pieces.cut(Rest(part, PREFIX + first, "".join(sorted(set(alphabet)))))
+
+    assert 1 <= len(cut) <= 50
+    assert cut[0].after == part.after
+    assert cut[-1].until == part.until
+    for one, other in pairwise(cut):
+        assert one.until == other.after
+        assert one.until is not None
+        assert one.after.encode() < one.until.encode()
+    assert {replace(piece, after="", until=None) for piece in cut} == {replace(part, after="", until=None)}
+
+
+def ids(seconds: Sequence[float]) -> list[str]:
+    issue = xids.Generator(b"12345", 0)
+    return [issue.ascending(BORN + timedelta(seconds=second)) for second in seconds]
+
+
+CHANCE = random.Random(1)
+COUNT = 40_000
+SKEWED = {
+    "a slice that filled evenly": ids([number * 3600 / COUNT for number in range(COUNT)]),
+    "a slice that filled in a minute, and one late upload": ids(
+        [*(number * 60 / COUNT for number in range(COUNT)), 1e5]
+    ),
+    "a slice that filled in a second": ids([0] * COUNT),
+    "a root of old names": [md5(str(number).encode()).hexdigest() for number in range(COUNT)],
+    "random names of all characters": [
+        "".join(CHANCE.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-", k=21))
+        for _ in range(COUNT)
+    ],
+    "tables in folders": [
+        f"tables/t{number % 7}/year=2026/month={number % 12 + 1:02}/part-{number:06}.parquet" for number in range(COUNT)
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", SKEWED)
+def test_no_listing_of_a_large_part_is_long(tmp_path: Path, kind: str) -> None:
+    limit = COUNT // 40
+    store = Names(tmp_path, SKEWED[kind], 100)
+
+    found, rounds = in_rounds(store, limit)
+
+    assert sorted(found) == sorted(PREFIX + name for name in SKEWED[kind])
+    assert max(store.listed) == limit
+    # No server makes names of folders in folders, where most bounds lie beside all names.
+    folders = kind == "tables in folders"
+    assert rounds <= (10 if folders else 4)
+    assert sum(listed == 0 for listed in store.listed) <= (500 if folders else 80)
+    assert sum(listed > 0 for listed in store.listed) <= 2 * COUNT // limit
+
+
+def test_a_store_without_an_order_lists_a_large_part_whole() -> None:
+    names = pa.array([PREFIX + name for name in "cab"])
+
+    class Unordered:
+        def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
+            rows = [names, pa.array([1] * 3), pa.array([BORN] * 3, LISTING_SCHEMA.types[2]), pa.nulls(3, pa.string())]
+            yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(0, 2)
+            yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(2)
+
+    store = cast(ObjectStore, Unordered())
+    batches = list(universe_parts.list_part(store, Part(PREFIX), "month", 1))
+    assert [address for batch in batches for address in batch["address"].to_pylist()] == names.to_pylist()
+
+
+def test_a_part_that_is_not_large_is_listed_in_one_go(tmp_path: Path) -> None:
+    store = Names(tmp_path, SKEWED["a root of old names"][:1000], 100)
+
+    assert in_rounds(store, 1001)[1] == 1
+    assert store.listed == [1000]

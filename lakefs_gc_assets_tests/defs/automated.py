@@ -1,0 +1,84 @@
+"""A repository of an embedded server with its definitions and an instance, past any Dagster process."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets_tests.collector.past_runs import NOW
+from lakefs_gc_assets_tests.collector.scripted import HandClock
+
+REPOSITORY = "sample"
+
+
+@dataclass
+class Automated:
+    """A repository, the instance, and the clock of both.
+
+    Attributes:
+        changes: of the configuration, by section.
+    """
+
+    server: EmbeddedServer
+    instance: dg.DagsterInstance
+    clock: HandClock = field(default_factory=lambda: HandClock(NOW))
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def loaded(self) -> Loaded:
+        """The configuration."""
+        content = configuration(self.server, REPOSITORY).model_dump()
+        for section, values in self.changes.items():
+            content[section] |= values
+        return Loaded(Configuration.model_validate(content), {})
+
+    @property
+    def definitions(self) -> dg.Definitions:
+        """What Dagster would load."""
+        return build(self.loaded, self.clock)
+
+    @property
+    def collector(self) -> Collector:
+        """The resource of sensors."""
+        return running.opened(self.loaded, self.clock)
+
+    @property
+    def repository(self) -> OpenRepository:
+        """The repository, opened."""
+        return self.collector.open()
+
+    @property
+    def run_ids(self) -> Sequence[str]:
+        """The partitions of runs."""
+        return self.instance.get_dynamic_partitions(RunPartitions(REPOSITORY).run_ids.name or "")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server with a small repository; each test leaves it without runs."""
+    with EmbeddedServer(tmp_path_factory.mktemp("lakefs")) as server:
+        make_sample_repository(server, objects=40, repository=REPOSITORY)
+        yield server
+
+
+@pytest.fixture
+def automated(server: EmbeddedServer) -> Iterator[Automated]:
+    """The repository without any run."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        found = Automated(server, instance)
+        yield found
+        found.changes.clear()
+        store = found.repository.store
+        for batch in store.list("_lakefs/retention/gc/uncommitted/"):
+            store.delete(batch.column("key").to_pylist())

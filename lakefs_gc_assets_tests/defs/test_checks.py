@@ -1,0 +1,285 @@
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pandera.config import config_context
+from pyspark.sql import DataFrame, SparkSession
+
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.defs.checks import broken_rules, shape_violations
+from lakefs_gc_assets.defs.io_manager import FrameIOManager
+from lakefs_gc_assets.defs.models import MODELS
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
+from lakefs_gc_assets_tests.recordings import needs_recordings
+from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, table_file
+
+__all__ = ["replaying"]
+
+Change = Callable[[pa.Table], pa.Table]
+GOOD: dict[str, dict[str, Any]] = {
+    "store_df": listed("data/a"),
+    "uncommitted_df": live("data/a"),
+    "committed_df": live("data/a"),
+    "candidates": listed("data/a"),
+    "deleted_report": {
+        **live("data/a"),
+        "size": 1,
+        "outcome": "accepted",
+        "error": None,
+        "decided_at": NOW,
+    },
+}
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([column.with_nullable(True) for column in schema])
+
+
+def frame(spark: SparkSession, name: str, *rows: dict[str, Any]) -> DataFrame:
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=nullable(FRAMES[name].schema)))
+
+
+def rules(rows: DataFrame, name: str) -> set[str]:
+    return {violation.rule for violation in shape_violations(rows, MODELS[name])}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_good_rows_pass(spark: SparkSession, name: str) -> None:
+    assert shape_violations(frame(spark, name, GOOD[name]), MODELS[name]) == []
+    assert shape_violations(frame(spark, name), MODELS[name]) == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_column_that_nobody_described_is_told(spark: SparkSession, name: str) -> None:
+    rows = frame(spark, name, GOOD[name])
+
+    assert rules(rows.withColumn("new", rows.address), name) == {"SCHEMA: COLUMN_NOT_IN_SCHEMA"}
+    assert "SCHEMA: COLUMN_NOT_IN_DATAFRAME" in rules(rows.drop("slice_window"), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [(name, column.name) for name in MODELS for column in FRAMES[name].schema],
+)
+def test_a_null_is_told_where_none_may_be(spark: SparkSession, name: str, column: str) -> None:
+    rows = frame(spark, name, GOOD[name], {**GOOD[name], column: None})
+
+    expected = set() if FRAMES[name].schema.field(column).nullable else {"SCHEMA: SERIES_CONTAINS_NULLS"}
+    assert rules(rows, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("store_df", {"size": -1}),
+        ("candidates", {"size": -1}),
+        ("deleted_report", {"size": -1}),
+        ("store_df", {"layout": "special"}),
+        ("candidates", {"layout": "nonsense"}),
+        ("deleted_report", {"outcome": "gone"}),
+    ],
+)
+def test_values_that_cannot_be_are_told(spark: SparkSession, name: str, change: dict[str, Any]) -> None:
+    rows = frame(spark, name, GOOD[name], {**GOOD[name], **change})
+
+    (violation,) = shape_violations(rows, MODELS[name])
+    assert violation.rule == "DATA: DATAFRAME_CHECK"
+    assert next(iter(change)) in violation.detail
+
+
+def test_a_sound_frame_is_read_by_one_aggregate(spark: SparkSession) -> None:
+    rows = frame(spark, "store_df", GOOD["store_df"])
+    group = "one aggregate"
+    spark.sparkContext.setJobGroup(group, group)
+
+    assert shape_violations(rows, MODELS["store_df"]) == []
+
+    # Spark may shuffle what each partition counted in a job of its own; a look at each column would be eight or more.
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) <= 2
+
+
+def test_rows_that_break_a_rule_are_counted(spark: SparkSession) -> None:
+    good = GOOD["deleted_report"]
+    rows = frame(spark, "deleted_report", good, {**good, "size": -1}, {**good, "size": -2, "outcome": "gone"})
+
+    assert broken_rules(rows, MODELS["deleted_report"].to_schema()) == {
+        "size greater_than_or_equal_to": 2,
+        "outcome isin": 1,
+    }
+
+
+def test_another_type_is_told(spark: SparkSession) -> None:
+    rows = frame(spark, "store_df", GOOD["store_df"])
+
+    assert "SCHEMA: WRONG_DATATYPE" in rules(rows.withColumn("size", rows["size"].cast("string")), "store_df")
+
+
+def test_the_environment_cannot_turn_the_checks_off(spark: SparkSession) -> None:
+    rows = frame(spark, "store_df", {**GOOD["store_df"], "address": None})
+
+    with config_context(validation_enabled=False):
+        assert rules(rows, "store_df") == {"SCHEMA: SERIES_CONTAINS_NULLS"}
+    with config_context(validation_depth="SCHEMA_ONLY"):
+        assert rules(frame(spark, "store_df", {**GOOD["store_df"], "size": -1}), "store_df")
+
+
+@pytest.fixture
+def runs(replaying: Replaying) -> GraphRuns:
+    return replaying("chain/1", deletes="overlay", sweep=True, max_candidate_share=1)
+
+
+def poison(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, after: str, frame_name: str, change: Change) -> None:
+    """Replaces a frame by another one, manifest and all, between an asset and its checks."""
+    handle_output = FrameIOManager.handle_output
+
+    def poisoning(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
+        handle_output(self, context, obj)
+        if obj.name == after:
+            store, run_id = runs.repository.store, obj.manifest.span.run_id
+            found = runs.frame(run_id, frame_name)
+            key = f"{found.manifest.files[0].key}-poisoned"
+            data, file = table_file(key, "2026-11", change(found.table()))
+            store.put(key, data)
+            files: tuple[FrameFile, ...] = (file,) if file.rows else ()
+            manifests.write(store, replace(found.manifest, files=files))
+
+    monkeypatch.setattr(FrameIOManager, "handle_output", poisoning)
+
+
+def first_row(**changes: Any) -> Change:
+    """Changes a frame's first row."""
+
+    def change(table: pa.Table) -> pa.Table:
+        rows = table.to_pylist()
+        return pa.Table.from_pylist([{**rows[0], **changes}, *rows[1:]], schema=nullable(table.schema))
+
+    return change
+
+
+def evaluations(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
+    return {
+        f"{found.asset_key.path[-1]}.{found.check_name}": found.passed for found in result.get_asset_check_evaluations()
+    }
+
+
+def assert_ended(runs: GraphRuns, run_id: str, error: str) -> None:
+    report = runs.report(run_id)
+    assert (report.success, report.ending.value) == (False, "failed")
+    assert error in str(report.error)
+    assert runs.server.deleted == set()
+    assert runs.lock_holder() is None
+
+
+@needs_recordings
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (first_row(address=None), "check of store_df: SCHEMA: SERIES_CONTAINS_NULLS"),
+        (first_row(size=-1), "check of store_df: DATA: DATAFRAME_CHECK"),
+    ],
+    ids=["null", "negative"],
+)
+def test_a_poisoned_listing_goes_no_further(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, change: Change, error: str
+) -> None:
+    poison(runs, monkeypatch, "store_df", "store_df", change)
+    opened = runs.open()
+
+    result = runs.make(opened)
+
+    assert not result.success
+    assert evaluations(result) == {"store_df.shape": False}
+    assert made(result) == ["store_df"]
+    assert_ended(runs, opened.run_id, error)
+
+
+@needs_recordings
+def test_a_frame_that_cannot_be_read_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(
+        runs,
+        monkeypatch,
+        "committed_df",
+        "committed_df",
+        lambda table: table.append_column("new", pa.array(["x"] * table.num_rows)),
+    )
+    opened = runs.open()
+
+    result = runs.make(opened)
+
+    assert list(failures(result)) == ["committed_df_shape"]
+    assert "columns" in failures(result)["committed_df_shape"]
+    assert made(result) == ["store_df", "uncommitted_df", "committed_df"]
+    assert_ended(runs, opened.run_id, "columns")
+
+
+@needs_recordings
+@pytest.mark.parametrize("live_frame", ["committed_df", "uncommitted_df"])
+def test_a_live_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, live_frame: str) -> None:
+    opened = runs.open()
+
+    def change(table: pa.Table) -> pa.Table:
+        return first_row(address=runs.addresses(opened.run_id, live_frame)[0])(table)
+
+    poison(runs, monkeypatch, "candidates", "candidates", change)
+
+    result = runs.make(opened)
+
+    assert evaluations(result)["candidates.disjoint"] is False
+    assert "deleted_report" not in made(result)
+    assert_ended(runs, opened.run_id, f"disjoint from {live_frame}")
+
+
+@needs_recordings
+def test_a_young_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(runs, monkeypatch, "candidates", "candidates", first_row(last_modified=runs.clock.now()))
+    opened = runs.open()
+
+    result = runs.make(opened)
+
+    assert evaluations(result)["candidates.older_than_cutoff"] is False
+    assert "deleted_report" not in made(result)
+    assert_ended(runs, opened.run_id, "older than the cutoff")
+
+
+@needs_recordings
+def test_an_empty_live_set_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(runs, monkeypatch, "candidates", "committed_df", lambda table: table.slice(0, 0))
+    opened = runs.open()
+
+    result = runs.make(opened)
+
+    assert evaluations(result)["candidates.live_set"] is False
+    assert "deleted_report" not in made(result)
+    assert_ended(runs, opened.run_id, "empty live set")
+
+
+@needs_recordings
+def test_nothing_committed_ends_the_run_before_there_are_candidates(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(runs, monkeypatch, "committed_df", "committed_df", lambda table: table.slice(0, 0))
+    opened = runs.open()
+
+    result = runs.make(opened)
+
+    assert "guard empty live set" in failures(result)["candidates"]
+    assert_ended(runs, opened.run_id, "guard empty live set")
+
+
+@needs_recordings
+def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
+    result = runs.make(runs.open(), sweep=False)
+
+    assert evaluations(result) == {
+        **dict.fromkeys((f"{name}.shape" for name in MODELS), True),
+        "candidates.disjoint": True,
+        "candidates.older_than_cutoff": True,
+        "candidates.live_set": True,
+        "candidates.nothing_deleted_is_live": True,
+    }

@@ -1,0 +1,168 @@
+"""The job for EMR Serverless: the request against moto, and what it starts with spark-submit on this machine."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import dagster as dg
+import pyspark
+import pytest
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.emrserverless import models
+
+import lakefs_gc_assets.defs.emr_job
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.embedded import bucket as buckets
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, Loaded
+from lakefs_gc_assets.spark.start.java import ensure_java
+from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.stores import bucket, s3_server
+
+__all__ = ["bucket", "s3_server"]
+pytestmark = pytest.mark.timeout(900)
+REGION = "us-east-1"
+VARIABLE = "LAKEFS_GC_TEST_SECRET"
+JOB = "collect_on_emr_serverless"
+
+
+class EMR(threading.Thread):
+    """Does what EMR Serverless does with the first job run of an application: submits it to Spark, tells its end."""
+
+    def __init__(self, application_id: str, secrets: Mapping[str, str]) -> None:
+        super().__init__(daemon=True)
+        backend = models.emrserverless_backends[DEFAULT_ACCOUNT_ID][REGION]
+        self._runs = backend.job_runs.setdefault(application_id, [])
+        self._secrets = secrets
+        self.stopped = threading.Event()
+        self.request: dict[str, Any] = {}
+        self.output = ""
+
+    def run(self) -> None:
+        while not self._runs:
+            if self.stopped.wait(0.2):
+                return
+        job_run = self._runs[0]
+        self.request = {"driver": job_run.job_driver, "overrides": job_run.configuration_overrides}
+        submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+        properties = ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false"]
+        python = {"JAVA_HOME": str(ensure_java()), "PYSPARK_PYTHON": sys.executable}
+        ended = subprocess.run(
+            [submit, "--master", "local[1]", *properties, lakefs_gc_assets.defs.emr_job.__file__],
+            env={**os.environ, **self._environment(), **python},
+            capture_output=True,
+            text=True,
+        )
+        self.output = ended.stdout + ended.stderr
+        job_run.state = "SUCCESS" if ended.returncode == 0 else "FAILED"
+
+    def _environment(self) -> dict[str, str]:
+        """Variables that the request gives the driver."""
+        prefix = "spark.emr-serverless.driverEnv."
+        submit = self.request["driver"]["sparkSubmit"]["sparkSubmitParameters"]
+        given = dict(re.findall(rf"--conf {re.escape(prefix)}(\w+)=(\S+)", submit))
+        [defaults] = self.request["overrides"]["applicationConfiguration"]
+        secrets = {
+            name.removeprefix(prefix): self._secrets[value.removeprefix("EMR.secret@")]
+            for name, value in defaults["properties"].items()
+        }
+        return given | secrets
+
+
+@pytest.fixture
+def aws(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials and endpoint as a machine of AWS has them, and no Dagster of somebody's."""
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    # Moto's job runs would have succeeded as soon as they are asked for.
+    monkeypatch.setattr(models, "JOB_STATUS", "SUBMITTED")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+
+
+@contextmanager
+def emr(application_id: str, secrets: Mapping[str, str]) -> Iterator[EMR]:
+    """Takes the first job run of an application."""
+    thread = EMR(application_id, secrets)
+    thread.start()
+    yield thread
+    thread.stopped.set()
+    thread.join()
+
+
+def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
+    """The configuration as a file gives it: its one secret comes from the environment."""
+    client = boto3.client("emr-serverless")
+    application = client.create_application(name="gc", releaseLabel="emr-7.9.0", type="SPARK")["applicationId"]
+    settings = EMRServerlessSettings(
+        application_id=application,
+        execution_role_arn="arn:aws:iam::123456789012:role/lakefs-gc",
+        message_bucket=bucket,
+        environment={VARIABLE: "lakefs/gc"},
+        poll_seconds=0.2,
+    )
+    content = demo.configuration(server, repository)
+    hidden = content.lakefs.model_copy(update={"secret_access_key": ""})
+    changed = content.model_copy(update={"emr_serverless": settings, "lakefs": hidden})
+    return Loaded(changed, {("lakefs", "secret_access_key"): VARIABLE})
+
+
+def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with buckets.server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
+        sample = make_sample_repository(server, objects=60)
+        loaded = loaded_for(server, sample.repository, bucket)
+        secret = server.secret_access_key
+        monkeypatch.setenv(VARIABLE, secret)
+        job = build(loaded, SystemClock()).resolve_job_def(JOB)
+        config = {"ops": {"run_on_emr_serverless": {"config": {"sweep": True}}}}
+
+        with emr(loaded.configuration.emr_serverless.application_id, {"lakefs/gc": secret}) as started:
+            result = job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+
+        assert result.success, started.output
+        assert unreadable(server, sample) == []
+        assert demo.still_stored(server, sample) == []
+        assert secret not in str(started.request)
+        materialized = [event.materialization for event in result.all_events if event.is_step_materialization]
+        run_id = materialized[0].metadata["run_id"].value
+        assert isinstance(run_id, str)
+        plan = plans.read(opened(loaded, SystemClock()).open().store, run_id)
+        assert plan.sweep
+        assert [(each.asset_key.path[-1], each.partition) for each in materialized] == [
+            (name, f"{run_id}|{window}") for name in STEPS for window in plan.windows
+        ]
+        assert materialized[-1].metadata["dagster/row_count"].value == len(sample.garbage)
+
+
+def test_a_run_that_fails_there_fails_here(
+    aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with buckets.server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
+        loaded = loaded_for(server, "no-such-repository", bucket)
+        monkeypatch.setenv(VARIABLE, server.secret_access_key)
+        job = build(loaded, SystemClock()).resolve_job_def(JOB)
+
+        with emr(loaded.configuration.emr_serverless.application_id, {"lakefs/gc": "wrong"}) as started:
+            result = job.execute_in_process(instance=instance, raise_on_error=False)
+
+        assert not result.success
+        assert "401" in started.output
+
+
+def test_there_is_no_such_job_without_an_application() -> None:
+    jobs = build(Loaded(Configuration(), {}), SystemClock()).resolve_all_job_defs()
+    assert JOB not in {job.name for job in jobs}

@@ -1,0 +1,115 @@
+"""The job on an embedded server: what it shows, what it removes, and that it does so under the lock."""
+
+from datetime import timedelta
+
+import dagster as dg
+import pytest
+
+from lakefs_gc_assets.collector import expiring, lock
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs.expiring import removing_config
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets_tests.collector.past_runs import DAY, began, ended
+from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
+
+__all__ = ["automated", "server"]
+
+REMOVING = removing_config(Names(REPOSITORY))
+
+
+@pytest.fixture
+def run_ids(automated: Automated) -> list[str]:
+    """Four runs that deleted, newest first, each with frames and partitions; two of them are to be kept."""
+    automated.changes["automation"] = {"keep_runs": 2}
+    found = []
+    for days in (1, 2, 3, 4):
+        plan = began(automated.repository, days * DAY)
+        ended(automated.repository, plan)
+        for frame in ("store_df", "candidates"):
+            automated.repository.store.put(run_folder.manifest(plan.run_id, frame), b"frame")
+        found.append(plan.run_id)
+        RunPartitions(REPOSITORY).add(automated.instance, plan.run_id, ["legacy"])
+    return found
+
+
+def launch(automated: Automated, config: dict[str, object] | None = None) -> dg.ExecuteInProcessResult:
+    job = automated.definitions.resolve_job_def("expire_runs")
+    return job.execute_in_process(instance=automated.instance, run_config=config, raise_on_error=False)
+
+
+def shown(result: dg.ExecuteInProcessResult) -> dict[str, object]:
+    """What the page of the run says."""
+    (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
+    return {name: value.value for name, value in output.metadata.items()}
+
+
+def told(result: dg.ExecuteInProcessResult) -> dict[str, str]:
+    """What the table says of each run."""
+    table = shown(result)["runs"]
+    assert isinstance(table, dg.TableMetadataValue)
+    return {str(record.data["run_id"]): str(record.data["frames"]) for record in table.records}
+
+
+def with_frames(automated: Automated) -> list[str]:
+    return [run.run_id for run in expiring.past_runs(automated.repository.store) if run.frames]
+
+
+def test_it_shows_and_removes_nothing_unless_it_is_told_to(automated: Automated, run_ids: list[str]) -> None:
+    result = launch(automated)
+
+    assert result.success
+    assert shown(result)["dry"] is True
+    assert told(result) == {
+        **dict.fromkeys(run_ids[:2], "kept: it is among the newest 2"),
+        **dict.fromkeys(run_ids[2:], "expired: store_df, committed_df, candidates, open, carried_committed"),
+    }
+    assert with_frames(automated) == run_ids
+    assert list(automated.run_ids) == run_ids
+    assert lock.holder(automated.repository.store) is None
+
+
+def test_it_removes_frames_and_partitions_of_old_runs(automated: Automated, run_ids: list[str]) -> None:
+    result = launch(automated, REMOVING)
+
+    assert result.success
+    assert (shown(result)["dry"], shown(result)["runs_expired"], shown(result)["objects_removed"]) == (False, 2, 10)
+    assert with_frames(automated) == run_ids[:2]
+    assert list(automated.run_ids) == run_ids[:2]
+    assert [run.run_id for run in expiring.past_runs(automated.repository.store)] == run_ids
+    assert lock.holder(automated.repository.store) is None
+
+    again = launch(automated, REMOVING)
+    assert (shown(again)["runs_expired"], shown(again)["objects_removed"]) == (0, 0)
+
+
+def test_partitions_left_behind_by_a_job_that_was_killed_go_the_next_time(
+    automated: Automated, run_ids: list[str]
+) -> None:
+    launch(automated, REMOVING)
+    RunPartitions(REPOSITORY).add(automated.instance, run_ids[3], ["legacy"])
+
+    launch(automated, REMOVING)
+
+    assert list(automated.run_ids) == run_ids[:2]
+
+
+def test_nothing_is_removed_while_the_repository_is_collected(automated: Automated, run_ids: list[str]) -> None:
+    held = Lock.acquire(
+        automated.repository.store,
+        run_id="other",
+        owner="somebody",
+        now=automated.clock.now(),
+        expiry=timedelta(hours=1),
+    )
+
+    result = launch(automated, REMOVING)
+
+    assert not result.success
+    (failure,) = [event.step_failure_data for event in result.all_node_events if event.is_step_failure]
+    assert failure.user_failure_data is not None
+    assert str(failure.user_failure_data.description).startswith("LockHeld: somebody collects this repository")
+    assert with_frames(automated) == run_ids
+    assert list(automated.run_ids) == run_ids
+    held.check()

@@ -1,0 +1,54 @@
+"""What is left after old runs expired is enough for the next run, and for a person who asks what was deleted."""
+
+from datetime import timedelta
+
+import pytest
+
+from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.defs.expiring import removing_config
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.settings import AutomationSettings, Loaded
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
+from lakefs_gc_assets_tests.recordings import needs_recordings
+
+__all__ = ["replaying"]
+
+pytestmark = needs_recordings
+
+
+@pytest.fixture
+def runs(replaying: Replaying) -> GraphRuns:
+    return replaying("chain/1", deletes="overlay", max_candidate_share=1)
+
+
+def collected(runs: GraphRuns, *, sweep: bool, flow: Flow = Flow.CLEAN) -> str:
+    """The id of a run that succeeded, an hour after the one before."""
+    runs.clock.moment += timedelta(hours=1)
+    opened = runs.open(flow)
+    assert failures(runs.make(opened, sweep=sweep)) == {}
+    return opened.run_id
+
+
+@pytest.mark.timeout(900)
+def test_the_next_optimized_run_builds_on_what_was_kept(runs: GraphRuns) -> None:
+    unreferenced = truth_classes("chain/1")["unreferenced"]
+    old_dry = collected(runs, sweep=False)
+    swept = collected(runs, sweep=True)
+    dry = collected(runs, sweep=False)
+    configuration = runs.loaded.configuration.model_copy(update={"automation": AutomationSettings(keep_runs=1)})
+    job = build(Loaded(configuration, {}), runs.clock).resolve_job_def("expire_runs")
+
+    ended = job.execute_in_process(instance=runs.instance, run_config=removing_config(Names(runs.server.repository)))
+
+    assert ended.success
+    store = runs.repository.store
+    assert [run.run_id for run in expiring.past_runs(store) if run.frames] == [dry, swept]
+    assert list(runs.instance.get_dynamic_partitions(f"gc_runs_{runs.server.repository}")) == [swept, dry]
+    assert runs.report(old_dry).counts["candidates"] == len(runs.addresses(old_dry, "deleted_report"))
+    assert set(receipts.read(store, swept).column("address").to_pylist()) == unreferenced
+    following = runs.report(collected(runs, sweep=True, flow=Flow.OPTIMIZED))
+    assert (following.flow, following.predecessor, following.why_clean) == ("optimized", swept, None)
+    assert (following.counts["deleted"], following.counts["ranges_read"]) == (0, 0)

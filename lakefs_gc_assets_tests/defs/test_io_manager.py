@@ -1,0 +1,136 @@
+from dataclasses import replace
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, FRAMES, STEPS, STORE_DF, F, Frame
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.defs.columns import column_lineage
+from lakefs_gc_assets.defs.io_manager import metadata
+from lakefs_gc_assets.defs.models import MODELS
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, LISTED_FIGURES
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
+from lakefs_gc_assets_tests.recordings import needs_recordings
+from lakefs_gc_assets_tests.s3_server import S3Server
+from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, span
+from lakefs_gc_assets_tests.stores import bucket, s3_server
+
+__all__ = ["bucket", "replaying", "s3_server"]
+
+
+def stored(
+    s3_server: S3Server, bucket: str, rows: list[dict[str, object]], frame: Frame[F], figures: F
+) -> StoredFrame[F]:
+    opener = StoreOpener(s3_server.settings(), f"s3://{bucket}/repo/")
+    writer = FileWriter(opener.open(), "frame/", frame.schema)
+    for batch in pa.Table.from_pylist(rows, schema=frame.schema).to_batches():
+        writer.write(batch)
+    return StoredFrame(frame, Manifest(span(frame.name), tuple(writer.close()), figures), opener)
+
+
+def text(shown: dict[str, object], name: str) -> str:
+    value = shown[name]
+    assert isinstance(value, dg.MarkdownMetadataValue)
+    return value.md_str or ""
+
+
+def test_a_frame_is_shown_by_its_figures(s3_server: S3Server, bucket: str) -> None:
+    rows = [listed(f"data/{number:02}", slice_window=f"2026-{10 + number % 2}", size=3) for number in range(30)]
+
+    figures = replace(LISTED_FIGURES, slices_listed=4, last_read_slice="x", other_folders=("a",))
+
+    shown = metadata(stored(s3_server, bucket, rows, STORE_DF, figures))
+
+    assert shown["dagster/row_count"] == 30
+    assert shown["object_bytes"] == 90
+    assert shown["files"] == 2
+    assert shown["file_bytes"] > 0
+    assert shown["attempt"] == "a1"
+    assert shown["ended_at"] == dg.MetadataValue.timestamp(NOW)
+    assert shown["path"] == dg.MetadataValue.path(shown["dagster/uri"])
+    assert shown["dagster/uri"].startswith(f"s3://{bucket}/repo/_lakefs/retention/gc/uncommitted/")
+    assert "| 2026-10 | 15 |" in text(shown, "rows_by_window")
+    assert (shown["slices_listed"], shown["last_read_slice"]) == (4, "x")
+    assert not {"other_folders", "why_clean"} & shown.keys()
+    assert len(text(shown, "preview").splitlines()) == 2 + 20
+
+
+def test_counts_by_reason_are_shown_and_lists_of_names_are_not(s3_server: S3Server, bucket: str) -> None:
+    figures = replace(COMMITTED_FIGURES, heads={"main": "abc"}, retention={"kept by a tag": 3, "head": 1})
+
+    shown = metadata(stored(s3_server, bucket, [live("data/a")], COMMITTED_DF, figures))
+
+    assert (shown["commits"], shown["commit_source"]) == (1, "metadata folder")
+    assert "| kept by a tag | 3 |" in text(shown, "retention")
+    assert not {"heads", "sealed", "retention_warnings"} & shown.keys()
+
+
+def test_odd_names_do_not_break_the_preview(s3_server: S3Server, bucket: str) -> None:
+    rows = [listed("data/a|b\\c\nd", etag=None)]
+
+    header, _, line = text(metadata(stored(s3_server, bucket, rows, STORE_DF, LISTED_FIGURES)), "preview").splitlines()
+
+    assert header.count("|") == len(STORE_DF.schema.names) + 1
+    assert line.startswith("| data/a\\|b\\\\c d | ")
+    assert line.endswith(" |  |")
+
+
+def test_an_empty_frame_is_shown_as_such(s3_server: S3Server, bucket: str) -> None:
+    shown = metadata(stored(s3_server, bucket, [], STORE_DF, LISTED_FIGURES))
+
+    assert shown["dagster/row_count"] == 0
+    assert text(shown, "preview") == text(shown, "rows_by_window") == "no rows"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lineage_names_columns_that_exist(name: str) -> None:
+    lineage = column_lineage(name)
+    if lineage is None:
+        assert name in ("store_df", "uncommitted_df", "committed_df")
+        return
+    columns = {name: set(FRAMES[name].schema.names) for name in STEPS}
+    assert lineage.deps_by_column.keys() <= columns[name]
+    for deps in lineage.deps_by_column.values():
+        assert all(dep.column_name in columns[dep.asset_key.path[-1]] for dep in deps)
+
+
+def test_candidates_come_from_everything_that_is_subtracted() -> None:
+    lineage = column_lineage("candidates")
+    assert lineage is not None
+
+    assert {dep.asset_key.path[-1] for dep in lineage.deps_by_column["address"]} == {
+        "store_df",
+        "uncommitted_df",
+        "committed_df",
+    }
+    assert lineage.deps_by_column.keys() == set(CANDIDATES_DF.schema.names)
+
+
+@needs_recordings
+def test_each_materialization_tells_of_its_frame(replaying: Replaying) -> None:
+    runs: GraphRuns = replaying("chain/1")
+    opened = runs.open()
+
+    result = runs.make(opened)
+
+    assert result.success
+    cells = {f"{opened.run_id}|{window}" for window in opened.windows}
+    for name in STEPS:
+        events = result.asset_materializations_for_node(name)
+        assert {event.partition for event in events} == cells
+        manifest = runs.frame(opened.run_id, name).manifest
+        for event in events:
+            shown = event.metadata
+            assert shown["dagster/row_count"].value == manifest.rows
+            assert shown["file_bytes"].value == manifest.file_bytes
+            assert str(shown["path"].value).endswith(f"{opened.run_id}/{name}/")
+            assert shown["run_id"].value == opened.run_id
+            assert ("dagster/column_lineage" in shown) == (name in ("candidates", "deleted_report"))
+            window = str(event.partition).split("|")[1]
+            assert shown["dagster/partition_row_count"].value == manifest.rows_by_window().get(window, 0)
+    columns = result.job_def.asset_layer.get(dg.AssetKey("candidates")).metadata["dagster/column_schema"]
+    assert [column.name for column in columns.columns] == CANDIDATES_DF.schema.names

@@ -1,0 +1,207 @@
+"""Under `dagster dev`, processes are killed in the middle of a sweep: first the JVM of Spark, then the run's own.
+
+Meanwhile, and afterwards, planted secrets are looked for in whatever others can see of it.
+"""
+
+import json
+import os
+import signal
+import socket
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests import planted, process_tree
+from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
+from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
+
+_HALTING_WORKERS = """
+import sys, time, uuid
+from pathlib import Path
+
+if "lakefs_gc_assets.spark.start.worker_daemon" in sys.orig_argv:
+    from lakefs_gc_assets.storage.local.store import LocalStore
+
+    delete, folder = LocalStore.delete, Path(__file__).parent
+
+    def halting(self, keys):
+        (folder / f"{uuid.uuid4()}.call").touch()
+        while len(list(folder.glob("*.call"))) > int((folder / "allowed").read_text() or 0):
+            time.sleep(0.1)
+        return delete(self, keys)
+
+    LocalStore.delete, LocalStore.delete_limit = halting, 4
+"""
+"""What Python itself loads at its start: deletes take a few objects, and halt after so many calls as are allowed."""
+
+
+@dataclass(frozen=True)
+class Halting:
+    """A folder whose `sitecustomize.py` makes Spark's Python workers halt in the middle of a sweep."""
+
+    folder: Path
+    store: ObjectStore
+
+    def allow(self, calls: int) -> None:
+        """So many deletes more than there were."""
+        (self.folder / "allowed").write_text(str(len(list(self.folder.glob("*.call"))) + calls))
+
+    def halted(self, run_id: str, known: int = 0) -> int | None:
+        """How many batches a sweep has stored receipts of, once there are new ones and it halts."""
+        waits = len(list(self.folder.glob("*.call"))) > int((self.folder / "allowed").read_text())
+        batches = len(receipts.keys(self.store, run_id))
+        return batches if waits and batches > known else None
+
+
+STORE_SECRET_VARIABLE, TOKEN_VARIABLE = "TEST_STORE_SECRET", "TEST_STORE_TOKEN"
+STORE_SECRET, TOKEN = "planted/store+secret==", "planted//session+token=="
+_SPARK_PAGES = (
+    "environment",
+    "allexecutors",
+    "jobs",
+    "stages?details=true",
+    "sql?details=true&planDescription=true&length=1000",
+)
+"""What Spark's REST service tells of an application."""
+
+
+def require_no_secrets_in_processes(dev: DagsterDev, spark_ui: str, secrets: Mapping[str, str]) -> None:
+    """What Spark shows, and what processes were started with, while a sweep is under way.
+
+    Args:
+        secrets: by the environment variables that give them to the configuration.
+    """
+    spelt = planted.spellings(*secrets.values())
+    (application,) = json.loads(_read(f"{spark_ui}/api/v1/applications"))
+    for page in _SPARK_PAGES:
+        text = _read(f"{spark_ui}/api/v1/applications/{application['id']}/{page}")
+        assert len(text) > 100
+        planted.require_absent(spelt, text, page)
+    planted.require_absent(spelt, _read(f"{spark_ui}/environment/"), "the UI")
+    processes = process_tree.descendants(dev.process.pid)
+    assert any("worker_daemon" in process_tree.command(pid) for pid in processes)
+    for pid in processes:
+        command, environment = process_tree.command(pid), process_tree.environment(pid)
+        planted.require_absent(spelt, command, f"the command {command[:100]}")
+        for variable, secret in secrets.items():
+            environment = environment.replace(f"{variable}={secret}", "")
+        planted.require_absent(spelt, environment, f"another variable of {command[:100]}")
+
+
+def _read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def jvm(dev: DagsterDev) -> int:
+    """The one JVM of Spark that a run has started."""
+    (found,) = [pid for pid in process_tree.descendants(dev.process.pid) if "SparkSubmit" in process_tree.command(pid)]
+    return found
+
+
+def shown(dev: DagsterDev, run_id: str, *statuses: str) -> Run | None:
+    """A run once it has one of these statuses."""
+    return next((run for run in dev.runs("collect") if run.run_id == run_id and run.status in statuses), None)
+
+
+@pytest.mark.timeout(1000)
+def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
+    home, changed, events = tmp_path / "home", tmp_path / "changed", tmp_path / "events"
+    for folder in (home, changed, events):
+        folder.mkdir()
+    (changed / "sitecustomize.py").write_text(_HALTING_WORKERS)
+    with EmbeddedServer(tmp_path / "lakefs") as server:
+        sample = make_sample_repository(server, objects=120)
+        port = free_port()
+        properties = {
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(port),
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.driver.host": "127.0.0.1",
+        }
+        file = written(
+            server,
+            sample.repository,
+            tmp_path,
+            spark={"master": "local[2]", "driver_memory": "1g", "config": properties},
+            store={
+                "local_root": str(server.objects_folder),
+                "access_key_id": "AKIAstore",
+                "secret_access_key": {"env": STORE_SECRET_VARIABLE},
+                "session_token": {"env": TOKEN_VARIABLE},
+            },
+        )
+        secrets = {
+            SECRET_VARIABLE: server.secret_access_key,
+            STORE_SECRET_VARIABLE: STORE_SECRET,
+            TOKEN_VARIABLE: TOKEN,
+        }
+        environment = {CONFIGURATION_VARIABLE: str(file), "PYTHONPATH": str(changed), **secrets}
+        store = running.opened(Loaded(demo.configuration(server, sample.repository), {}), SystemClock()).open().store
+
+        halting = Halting(changed, store)
+        halting.allow(2)
+        with dagster_dev(home, ["-w", "workspace.yaml"], PROJECT, environment) as dev:
+            dev.launch("open_run")
+            first = dev.wait_for("run under way", lambda: next(iter(dev.runs("collect")), None), 300)
+            run_id = run_id_of(first)
+
+            batches = dev.wait_for("first batches", lambda: halting.halted(run_id), 400)
+            require_no_secrets_in_processes(dev, f"http://127.0.0.1:{port}", secrets)
+            os.kill(jvm(dev), signal.SIGKILL)
+            assert dev.wait_for("end of the run", lambda: shown(dev, first.run_id, "FAILURE", "SUCCESS"), 100)
+            left = demo.still_stored(server, sample)
+            assert 0 < len(left) < len(sample.garbage)
+            told = report.read(store, run_id)
+            assert told is not None and not told.success
+
+            halting.allow(3)
+            second = dev.again(first.run_id)
+            dev.wait_for("more batches", lambda: halting.halted(run_id, batches), 400)
+            os.kill(process_tree.parent(jvm(dev)), signal.SIGKILL)
+            assert dev.wait_for("end of the run", lambda: shown(dev, second, "FAILURE", "SUCCESS"), 200)
+            assert 0 < len(demo.still_stored(server, sample)) < len(left)
+            told = report.read(store, run_id)
+            assert told is not None and not told.success
+
+            halting.allow(1000)
+            third = dev.again(second)
+            dev.wait_for("end of the run", lambda: shown(dev, third, "FAILURE", "SUCCESS"), 400)
+
+            assert [run.status for run in dev.runs("collect")] == ["FAILURE", "FAILURE", "SUCCESS"]
+            assert dev.materialized_by("candidates") == {first.run_id}
+            assert dev.materialized_by("deleted_report") == {third}
+
+        told = report.read(store, run_id)
+        assert told is not None and (told.success, told.counts["deleted"]) == (True, len(sample.garbage))
+        assert demo.still_stored(server, sample) == []
+        assert unreadable(server, sample) == []
+        spelt = planted.spellings(*secrets.values(), planted.basic(server.access_key_id, server.secret_access_key))
+        seen = [home, events, server.objects_folder / sample.repository / "_lakefs"]
+        assert all(any(planted.contents(folder)) for folder in seen)
+        for folder in seen:
+            for name, content in planted.contents(folder):
+                planted.require_absent(spelt, content, name)

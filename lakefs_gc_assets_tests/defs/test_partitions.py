@@ -1,0 +1,103 @@
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions, chosen, selected
+from lakefs_gc_assets.errors import OrderViolation
+
+PARTITIONS = RunPartitions("repo")
+NAMES = ("store_df", "candidates", "deleted_report")
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def cell(run_id: str, window: str) -> dg.MultiPartitionKey:
+    return dg.MultiPartitionKey({"run_id": run_id, "slice": window})
+
+
+def test_a_cell_is_a_window_of_a_run(instance: dg.DagsterInstance) -> None:
+    PARTITIONS.add(instance, "run1", ["legacy", "2026-10"])
+
+    keys = PARTITIONS.definition.get_partition_keys(dynamic_partitions_store=instance)
+
+    assert sorted(keys) == ["run1|2026-10", "run1|legacy"]
+
+
+def test_new_windows_are_added_behind_known_ones(instance: dg.DagsterInstance) -> None:
+    assert PARTITIONS.add(instance, "run1", ["legacy", "2026-10"]) == ("legacy", "2026-10")
+    assert PARTITIONS.add(instance, "run2", ["legacy", "2026-09", "2026-10", "2026-11"]) == (
+        "legacy",
+        "2026-10",
+        "2026-09",
+        "2026-11",
+    )
+    assert instance.get_dynamic_partitions("gc_runs_repo") == ["run1", "run2"]
+
+
+def test_many_windows_are_added_at_once(instance: dg.DagsterInstance) -> None:
+    windows = [f"window-{number}" for number in range(2500)]
+
+    assert list(PARTITIONS.add(instance, "run1", windows)) == windows
+
+
+def test_repositories_have_partitions_of_their_own(instance: dg.DagsterInstance) -> None:
+    RunPartitions("other").add(instance, "run1", ["legacy"])
+
+    assert PARTITIONS.add(instance, "run2", ["2026-10"]) == ("2026-10",)
+    assert instance.get_dynamic_partitions("gc_runs_repo") == ["run2"]
+
+
+def test_tags_reach_from_the_first_to_the_last_window(instance: dg.DagsterInstance) -> None:
+    PARTITIONS.add(instance, "run1", ["legacy"])
+    windows = PARTITIONS.add(instance, "run2", ["legacy", "2026-10", "2026-09"])
+
+    tags = PARTITIONS.tags("run2", windows, "clean")
+
+    assert tags == {
+        RANGE_START_TAG: "run2|legacy",
+        RANGE_END_TAG: "run2|2026-09",
+        "lakefs/repository": "repo",
+        "lakefs/flow": "clean",
+    }
+    covered = PARTITIONS.definition.get_partition_keys_in_range(
+        dg.PartitionKeyRange(tags[RANGE_START_TAG], tags[RANGE_END_TAG]), dynamic_partitions_store=instance
+    )
+    assert selected(covered) == ("run2", windows)
+
+
+def test_one_run_and_its_windows_are_read_from_cells() -> None:
+    assert selected([cell("run1", "legacy"), cell("run1", "2026-10")]) == ("run1", ("legacy", "2026-10"))
+
+
+def test_no_cell_is_refused() -> None:
+    with pytest.raises(OrderViolation, match="covers no partition"):
+        selected([])
+
+
+def test_cells_of_two_runs_are_refused() -> None:
+    with pytest.raises(OrderViolation, match="covers 2 run ids"):
+        selected([cell("run1", "legacy"), cell("run2", "legacy")])
+
+
+@pytest.mark.parametrize(
+    ("selection", "steps", "expected"),
+    [
+        (None, None, NAMES),
+        (set(), [], NAMES),
+        ({"candidates"}, None, ("candidates",)),
+        (None, ["candidates", "candidates_shape", "deleted_report"], ("candidates", "deleted_report")),
+        ({"store_df", "candidates"}, ["candidates"], ("candidates",)),
+    ],
+)
+def test_which_assets_a_dagster_run_makes(
+    selection: set[str] | None, steps: list[str] | None, expected: tuple[str, ...]
+) -> None:
+    keys = None if selection is None else frozenset(map(dg.AssetKey, selection))
+    run = dg.DagsterRun(job_name="collect", asset_selection=keys, step_keys_to_execute=steps)
+
+    assert tuple(chosen(run, NAMES)) == expected

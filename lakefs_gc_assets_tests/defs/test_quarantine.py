@@ -1,0 +1,104 @@
+"""The job that brings back what a run moved to quarantine: it shows first, and does it when it is confirmed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
+from lakefs_gc_assets_tests.collector.quarantine.test_move import ALL, KEYS
+from lakefs_gc_assets_tests.collector.scripted import HandClock
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+
+__all__ = ["automated", "server"]
+
+
+@dataclass
+class Moved:
+    """A repository of which a run moved three objects to quarantine."""
+
+    automated: Automated
+    run_id: str
+
+    def there(self) -> set[str]:
+        store = self.automated.repository.store
+        return {key for batch in store.list("data/") for key in batch["key"].to_pylist()}.intersection(KEYS)
+
+    def launch(self, **config: Any) -> dg.ExecuteInProcessResult:
+        job = self.automated.definitions.resolve_job_def("restore")
+        given = {"ops": {"bring_back": {"config": {"run_id": self.run_id, **config}}}}
+        return job.execute_in_process(instance=self.automated.instance, run_config=given, raise_on_error=False)
+
+
+@pytest.fixture
+def moved(automated: Automated) -> Moved:
+    repository = automated.repository
+    for batch in repository.store.list(move.ROOT):
+        repository.store.delete(batch["key"].to_pylist())
+    for key, content in ALL.items():
+        repository.store.put(key, content)
+    run = began(repository, DAY)
+    held = Lock.acquire(repository.store, run_id=run.run_id, owner="run", now=NOW, expiry=HOUR)
+    sizes = pa.array([len(content) for content in ALL.values()], pa.int64())
+    rows = candidates(*KEYS).drop_columns(["size"]).append_column("size", sizes)
+    assert [*Quarantine(repository.store, run.run_id, held.token, HandClock(), None, run.attempt).delete(rows)]
+    held.release()
+    return Moved(automated, run.run_id)
+
+
+def shown(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """What the page of the run says."""
+    assert result.success
+    (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
+    return {name: value.value for name, value in output.metadata.items()}
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    (data,) = [event.step_failure_data for event in result.all_node_events if event.is_step_failure]
+    assert data.user_failure_data is not None
+    return str(data.user_failure_data.description)
+
+
+def test_it_shows_what_it_would_do(moved: Moved) -> None:
+    page = shown(moved.launch())
+
+    assert (page["objects"], page["bytes"]) == (3, sum(map(len, ALL.values())))
+    assert all(f"`{key}`" in page["for_example"] for key in KEYS)
+    assert "confirm: true" in page["next"]
+    assert moved.there() == set()
+    assert restore_record.read(moved.automated.repository.store) is None
+
+
+def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> None:
+    page = shown(moved.launch(confirm=True, addresses=[KEYS[0]]))
+
+    assert (page["objects"], page["restored"]) == (1, 1)
+    assert moved.there() == {KEYS[0]}
+
+    page = shown(moved.launch(confirm=True))
+
+    assert (page["objects"], page["restored"], page["there already"]) == (3, 2, 1)
+    assert moved.there() == set(KEYS)
+    assert restore_record.read(moved.automated.repository.store) is not None
+    assert lock.holder(moved.automated.repository.store) is None
+
+
+def test_what_does_not_come_back_fails_the_run_and_is_told(moved: Moved) -> None:
+    moved.automated.repository.store.delete([move.key(moved.run_id, KEYS[1])])
+
+    result = moved.launch(confirm=True)
+
+    assert not result.success
+    assert failure(result).startswith("1 objects are not there again")
+    assert moved.there() == {KEYS[0], KEYS[2]}
+
+
+def test_a_run_that_there_is_not_is_told_in_a_line(moved: Moved) -> None:
+    assert "has no plan in this repository" in failure(moved.launch(run_id="c" * 20))

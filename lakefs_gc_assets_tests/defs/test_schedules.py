@@ -1,0 +1,75 @@
+"""What the schedules ask for, made by the jobs that they ask."""
+
+from datetime import UTC, datetime
+
+import dagster as dg
+import pytest
+
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+
+__all__ = ["automated", "server"]
+
+
+def request(automated: Automated, schedule: str) -> dg.RunRequest:
+    found = automated.definitions.resolve_schedule_def(schedule)
+    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 11, 21, 2, tzinfo=UTC))
+    ticked = found.evaluate_tick(context)
+    (only,) = ticked.run_requests or []
+    return only
+
+
+def opened(automated: Automated, schedule: str) -> dict[str, object]:
+    """What the page of open_run says after a schedule asked for it."""
+    config = request(automated, schedule).run_config
+    job = automated.definitions.resolve_job_def("open_run")
+    result = job.execute_in_process(instance=automated.instance, run_config=config)
+    (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
+    return {name: value.value for name, value in output.metadata.items()}
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+def test_clean_runs_do_what_the_configuration_says(automated: Automated, sweep: bool) -> None:
+    automated.changes["collection"] = {"sweep": sweep}
+
+    page = opened(automated, "clean_runs")
+
+    assert (page["flow"], page["sweep"]) == ("clean", sweep)
+    assert page["run_id"] in automated.run_ids
+
+
+def test_dry_runs_never_delete_whatever_the_configuration_says(automated: Automated) -> None:
+    automated.changes |= {"collection": {"sweep": True}, "automation": {"dry_run_flow": "unified"}}
+
+    page = opened(automated, "dry_runs")
+
+    assert (page["flow"], page["sweep"]) == ("unified", False)
+
+
+def test_dry_runs_look_at_what_is_new(automated: Automated) -> None:
+    page = opened(automated, "dry_runs")
+
+    assert (page["flow"], page["why_clean"]) == ("clean", "there is no earlier run")
+
+
+def test_the_schedule_that_expires_runs_removes(automated: Automated) -> None:
+    config = request(automated, "expire_old_runs").run_config
+
+    assert config == {"ops": {"remove_old_frames": {"config": {"dry": False}}}}
+    job = automated.definitions.resolve_job_def("expire_runs")
+    assert job.execute_in_process(instance=automated.instance, run_config=config).success
+
+
+def test_the_schedule_that_empties_the_quarantine_purges(automated: Automated) -> None:
+    config = request(automated, "empty_quarantine").run_config
+
+    assert config == {"ops": {"empty_quarantine": {"config": {"confirm": True}}}}
+    job = automated.definitions.resolve_job_def("purge")
+    assert job.execute_in_process(instance=automated.instance, run_config=config).success
+
+
+def test_when_is_configured(automated: Automated) -> None:
+    automated.changes["automation"] = {"clean_cron": "30 4 1 * *", "time_zone": "Europe/Berlin"}
+
+    schedule = automated.definitions.resolve_schedule_def("clean_runs")
+
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("30 4 1 * *", "Europe/Berlin")

@@ -1,0 +1,114 @@
+"""The sensor on an embedded server: real partitions, requests and cursors; plans and reports are put into the store."""
+
+from datetime import timedelta
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+
+from lakefs_gc_assets.defs.partitions import RANGE_START_TAG
+from lakefs_gc_assets.errors import ServerUnavailable
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+
+__all__ = ["automated", "server"]
+
+
+@pytest.fixture(autouse=True)
+def every_six_hours(automated: Automated) -> None:
+    automated.changes["automation"] = {"optimized_every_hours": 6}
+
+
+def tick(automated: Automated, cursor: str | None = None) -> SensorExecutionData:
+    """What the sensor asks of Dagster."""
+    sensor = automated.definitions.resolve_sensor_def("follow_deleted_report")
+    given = {"collector": automated.collector}
+    with dg.build_sensor_context(instance=automated.instance, cursor=cursor, resources=given) as context:
+        return sensor.evaluate_tick(context)
+
+
+def test_a_report_that_is_due_opens_an_optimized_run(automated: Automated) -> None:
+    report = ended(automated.repository, began(automated.repository, DAY))
+
+    found = tick(automated)
+
+    assert (found.cursor, found.skip_message) == (report.run_id, None)
+    (request,) = found.run_requests or []
+    (run_id,) = automated.run_ids
+    assert run_id < report.run_id
+    assert request.run_key == f"after-{report.run_id}"
+    assert request.run_config == {}
+    assert request.tags["lakefs/flow"] == "optimized"
+    assert request.tags["lakefs/followed_run_id"] == report.run_id
+    assert request.tags["lakefs/repository"] == "sample"
+    assert request.tags[RANGE_START_TAG].startswith(f"{run_id}|")
+
+
+def assert_nothing_asked(found: SensorExecutionData, reason: str) -> None:
+    """The tick was skipped, and the cursor stays where it was."""
+    assert (found.run_requests or [], found.skip_message) == ([], reason)
+    assert not found.cursor
+
+
+def test_it_is_followed_at_most_once(automated: Automated) -> None:
+    report = ended(automated.repository, began(automated.repository, DAY))
+    first = tick(automated)
+
+    again = tick(automated, first.cursor)
+
+    assert (again.run_requests or [], again.skip_message) == ([], f"run {report.run_id} was followed already")
+    assert again.cursor == first.cursor
+    assert len(automated.run_ids) == 1
+    # Somebody resets the cursor: Dagster launches no second run for the same key.
+    assert [request.run_key for request in tick(automated).run_requests or []] == [f"after-{report.run_id}"]
+
+
+def test_nothing_is_opened_before_the_cadence_is_over(automated: Automated) -> None:
+    report = ended(automated.repository, began(automated.repository, 5 * HOUR))
+    reason = f"run {report.run_id} is followed from {NOW + HOUR:%F %T}Z on"
+
+    assert_nothing_asked(tick(automated), reason)
+    automated.clock.moment += timedelta(minutes=59)
+    assert_nothing_asked(tick(automated), reason)
+    assert automated.run_ids == []
+
+    automated.clock.moment += timedelta(minutes=1)
+    assert tick(automated).run_requests
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED])
+def test_a_dagster_run_of_the_same_repository_is_waited_for(automated: Automated, status: dg.DagsterRunStatus) -> None:
+    ended(automated.repository, began(automated.repository, DAY))
+    waiting = dg.DagsterRun("collect", status=status, tags={"lakefs/repository": "sample"})
+    automated.instance.add_run(waiting)
+
+    assert_nothing_asked(tick(automated), f"Dagster run {waiting.run_id} collects this repository or is about to")
+    assert automated.run_ids == []
+
+
+def test_runs_that_ended_or_are_of_others_are_not_waited_for(automated: Automated) -> None:
+    ended(automated.repository, began(automated.repository, DAY))
+    for status, repository in ((dg.DagsterRunStatus.SUCCESS, "sample"), (dg.DagsterRunStatus.STARTED, "other")):
+        automated.instance.add_run(dg.DagsterRun("collect", status=status, tags={"lakefs/repository": repository}))
+
+    assert tick(automated).run_requests
+
+
+def test_dry_runs_are_not_followed(automated: Automated) -> None:
+    plan = began(automated.repository, DAY, sweep=False)
+    ended(automated.repository, plan, dry_run=True, carry=None)
+
+    assert_nothing_asked(
+        tick(automated), "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
+    )
+    assert automated.run_ids == []
+
+
+def test_a_server_that_is_down_fails_the_tick_and_moves_nothing(automated: Automated) -> None:
+    ended(automated.repository, began(automated.repository, DAY))
+    automated.changes["lakefs"] = {"endpoint": "http://127.0.0.1:9", "retries": 0, "connect_timeout_seconds": 1}
+
+    with pytest.raises(ServerUnavailable, match=r"127\.0\.0\.1:9"):
+        tick(automated)
+
+    assert automated.run_ids == []

@@ -1,0 +1,45 @@
+"""A client that talks to a scripted server, with a clock that stands and pauses that pass at once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.settings import LakeFSSettings
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, ScriptedServer, scripted
+
+KEY_ID = "AKIA-never-to-be-shown"
+
+
+SECRET = "secret/never+to=be-shown"
+
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, 250_000, UTC)
+
+
+class FixedClock:
+    def now(self) -> datetime:
+        return NOW
+
+
+class Sleeps:
+    """Stands in for time.sleep: notes the pauses and makes none."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def settings(endpoint: str, **changes: Any) -> LakeFSSettings:
+    values: dict[str, Any] = {"connect_timeout_seconds": 2, "read_timeout_seconds": 5, "retries": 3}
+    return LakeFSSettings(endpoint=endpoint, access_key_id=KEY_ID, secret_access_key=SECRET, **(values | changes))
+
+
+@contextmanager
+def talking(*answers: Scripted, **changes: Any) -> Iterator[tuple[LakeFSClient, ScriptedServer, Sleeps]]:
+    sleeps = Sleeps()
+    with scripted(*answers, now=FixedClock().now) as server:
+        yield LakeFSClient(settings(server.url, **changes), "repo", FixedClock(), sleeps), server, sleeps

@@ -1,0 +1,336 @@
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    LakeFSError,
+    NotFound,
+    ServerUnavailable,
+)
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    LakeFSApi,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    RetentionRules,
+)
+from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD, ask
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said
+from lakefs_gc_assets_tests.lakefs.api.talking import NOW, FixedClock, settings, talking
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+RECORDED = ("small", "merge-dangling", "random-dag/11", "random-dag/14", "chain/1", "chain/4", "empty", "wide")
+
+
+def client_of(server: ReplayServer) -> LakeFSClient:
+    return LakeFSClient(server.configuration().lakefs, server.repository, FixedClock())
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FIXTURES / name / "api.jsonl").read_text().splitlines()]
+
+
+def last(rows: list[dict[str, Any]], method: str, end: str) -> Any:
+    """JSON of the last 2xx answer whose path ends so."""
+    found = [row for row in rows if row["method"] == method and row["path"].endswith(end) and row["status"] < 300]
+    return found[-1]["response_json"]
+
+
+@pytest.fixture(scope="module", params=RECORDED)
+def replayed(request: pytest.FixtureRequest) -> Iterator[tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]]:
+    with ReplayServer(FIXTURES / request.param, now=NOW) as server:
+        yield server, client_of(server), recorded(request.param)
+
+
+@needs_recordings
+class TestRecordedServers:
+    def test_repository_and_configuration(
+        self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]
+    ) -> None:
+        server, client, rows = replayed
+        repository = client.repository()
+        said_last = last(rows, "GET", f"/repositories/{server.repository}")
+        assert repository.id == said_last["id"]
+        assert repository.storage_namespace == said_last["storage_namespace"]
+        assert (repository.default_branch, repository.read_only) == ("main", False)
+        assert repository.creation_date == said_last["creation_date"]
+        assert client.storage_configuration(repository.storage_id).blockstore_type == "s3"
+        assert client.grace_period() == timedelta(days=1)
+
+    def test_every_branch_tag_and_head(self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]) -> None:
+        _, client, rows = replayed
+        branches = client.branches()
+        expected = {item["id"]: item["commit_id"] for item in last(rows, "GET", "/branches")["results"]}
+        assert {branch.id: branch.commit_id for branch in branches} == expected
+        assert [branch.id for branch in branches] == sorted(expected)
+        assert {tag.id: tag.commit_id for tag in client.tags()} == {
+            item["id"]: item["commit_id"] for item in last(rows, "GET", "/tags")["results"]
+        }
+        for branch in branches:
+            log = last(rows, "GET", f"/refs/{branch.id}/commits")["results"]
+            head = next(commit for commit in log if commit["id"] == branch.commit_id)
+            commit = client.commit(branch.commit_id)
+            assert (commit.metarange_id, list(commit.parents)) == (head["meta_range_id"], head["parents"])
+            assert (commit.creation_date, commit.version) == (head["creation_date"], head["version"])
+
+    def test_first_change_of_each_branch_has_an_address(
+        self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]
+    ) -> None:
+        server, client, rows = replayed
+        for branch in client.branches():
+            results = last(rows, "GET", f"/branches/{branch.id}/diff")["results"]
+            change = client.first_change(branch.id)
+            assert ([] if change is None else [(change.path, change.type)]) == [
+                (item["path"], item["type"]) for item in results
+            ]
+            assert next(iter(client.changes(branch.id)), None) == change
+            if change is not None and change.type != "removed":
+                stats = client.stat(branch.id, change.path)
+                assert stats is not None
+                assert stats.physical_address.startswith(server.storage_namespace + "/")
+
+    def test_dump_and_uncommitted_data(self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]) -> None:
+        _, client, rows = replayed
+        dump = client.refs_dump(client.start_refs_dump())
+        assert dump == RefsDump(True, None, **last(rows, "GET", "/dump")["refs"])
+        page = client.prepare_uncommitted(None)
+        expected = last(rows, "POST", "/gc/prepare_uncommited")
+        assert (page.run_id, page.location) == (expected["run_id"], expected["gc_uncommitted_location"])
+        assert page.continuation_token is None
+
+    def test_retention(self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]) -> None:
+        _, client, rows = replayed
+        stated = last(rows, "GET", "/settings/gc_rules")
+        rules = client.retention_rules()
+        assert rules is not None
+        assert rules.default_days == stated["default_retention_days"]
+        assert rules.branches == {rule["branch_id"]: rule["retention_days"] for rule in stated["branches"] or ()}
+        result = client.prepare_commits_task(client.start_prepare_commits()).result
+        assert result is not None
+        assert result.location.endswith(f"/_lakefs/retention/gc/commits/run_id={result.run_id}/commits.csv")
+        assert client.prepare_commits().location.endswith("/commits.csv")
+
+
+@needs_recordings
+def test_paths_of_every_kind_are_asked_for_as_they_are() -> None:
+    uploads = {
+        row["query"]["path"]: row["response_json"]
+        for row in recorded("small")
+        if row["note"] == "committed_live" and row["path"].endswith("/branches/main/objects")
+    }
+    assert {"we ird/sp ace+plus%25.txt", "unicode/שלום/日本.parquet", "a//double", "hash#q?and&"} <= uploads.keys()
+    with ReplayServer(FIXTURES / "small") as server:
+        client = client_of(server)
+        for path, upload in uploads.items():
+            assert client.stat("v1", path) == ObjectStats(path, upload["physical_address"], upload["size_bytes"])
+        assert client.stat("v1", "no such path") is None
+
+
+@needs_recordings
+def test_several_threads_ask_at_once() -> None:
+    with ReplayServer(FIXTURES / "small", now=NOW) as server, ThreadPoolExecutor(8) as pool:
+        client = client_of(server)
+        answers = {future.result() for future in [pool.submit(client.branches) for _ in range(64)]}
+    assert len(answers) == 1
+
+
+@needs_recordings
+def test_the_endpoint_may_name_the_api_path_or_not() -> None:
+    with ReplayServer(FIXTURES / "empty") as server:
+        given = server.configuration().lakefs
+        for end in ("", "/", "/api/v1", "/api/v1/"):
+            client = LakeFSClient(
+                given.model_copy(update={"endpoint": server.url + end}), server.repository, FixedClock()
+            )
+            assert client.repository().id == server.repository
+
+
+@needs_recordings
+def test_wrong_keys_and_unknown_repositories_of_a_recorded_server() -> None:
+    with ReplayServer(FIXTURES / "small") as server:
+        with pytest.raises(AccessDenied, match=r"access_key_id and lakefs\.secret_access_key"):
+            LakeFSClient(settings(server.url), server.repository, FixedClock()).repository()
+        with pytest.raises(NotFound, match=r"repository not found.* the setting repository"):
+            LakeFSClient(server.configuration().lakefs, "another", FixedClock()).branches()
+        with pytest.raises(NotFound):
+            client_of(server).refs_dump("no-such-task")
+        with pytest.raises(LakeFSError, match="400 Bad Request: invalid continuation token"):
+            client_of(server).prepare_uncommitted("nonsense")
+
+
+class TestAbsence:
+    def test_of_the_grace_period_on_old_servers_is_zero(self) -> None:
+        for answer in (refused(404, "invalid API endpoint"), refused(500, "invalid API endpoint")):
+            with talking(answer) as (client, _, _):
+                assert client.grace_period() == timedelta()
+
+    def test_of_the_grace_period_is_not_believed_of_a_proxy(self) -> None:
+        with talking(Scripted(404, b"404 page not found")) as (client, _, _), pytest.raises(NotFound):
+            client.grace_period()
+
+    def test_of_rules_is_what_their_own_endpoint_says(self) -> None:
+        with talking(refused(404, "not found")) as (client, server, _):
+            assert client.retention_rules() is None
+            assert [target for _, target, _ in server.requests] == ["/api/v1/repositories/repo/settings/gc_rules"]
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            refused(404, "repository not found"),
+            refused(404, "get gc rules: not found"),
+            refused(404, "invalid API endpoint"),
+            refused(500, "invalid API endpoint"),
+            refused(404, ""),
+            Scripted(404, b"not found"),
+            said(["not found"], 404),
+            refused(401, "not found"),
+            refused(403, "not found"),
+            refused(410, "not found"),
+            refused(500, "not found"),
+        ],
+    )
+    def test_of_something_else_is_not_absence_of_rules(self, answer: Scripted) -> None:
+        with talking(answer) as (client, _, _), pytest.raises(LakeFSError):
+            client.retention_rules()
+
+    @pytest.mark.parametrize(
+        "message",
+        ["not found", "path not found", "branch not found", "get entry: not found", "stat x: commit not found"],
+    )
+    def test_of_an_object_is_what_lakefs_says(self, message: str) -> None:
+        with talking(refused(404, message)) as (client, _, _):
+            assert client.stat("main", "p") is None
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            refused(404, "repository not found"),
+            refused(404, "invalid API endpoint"),
+            refused(404, "metarange not found"),
+            refused(404, "reference is ambiguous: not found"),
+            refused(404, ""),
+            Scripted(404, b"not found"),
+            said({"error": "not found"}, 404),
+            said(["not found"], 404),
+        ],
+    )
+    def test_of_something_else_is_not_absence_of_an_object(self, answer: Scripted) -> None:
+        with talking(answer) as (client, _, _), pytest.raises(NotFound):
+            client.stat("main", "p")
+
+    def test_an_object_that_is_gone_keeps_its_address(self) -> None:
+        with talking(said(GOOD["stat"], 410)) as (client, _, _):
+            assert client.stat("main", "p") == ObjectStats("p", "s3://bucket/repo/data/x", 3)
+        with talking(refused(410, "gone")) as (client, _, _), pytest.raises(LakeFSError, match="path is missing"):
+            client.stat("main", "p")
+
+
+def page(names: list[str], more: bool, offset: str) -> Scripted:
+    return said(
+        {
+            "results": [{"id": name, "commit_id": "c", "path": name, "type": "added"} for name in names],
+            "pagination": {"has_more": more, "next_offset": offset, "results": len(names)},
+        }
+    )
+
+
+class TestPages:
+    def test_all_are_asked_for(self) -> None:
+        with talking(page(["a", "b"], True, "b"), page([], True, "m"), page(["z"], False, "")) as (client, server, _):
+            assert client.branches() == (Branch("a", "c"), Branch("b", "c"), Branch("z", "c"))
+            targets = [target for _, target, _ in server.requests]
+            assert ["after=b" in target for target in targets] == [False, True, False]
+            assert ["after=m" in target for target in targets] == [False, False, True]
+            assert all("show_hidden=True" in target and "amount=1000" in target for target in targets)
+
+    @pytest.mark.parametrize("method", ["branches", "tags"])
+    @pytest.mark.parametrize(
+        "pages",
+        [
+            [page(["a"], True, "")],
+            [page(["a"], True, "a"), page(["a"], True, "a")],
+            [page(["a"], True, "a"), page(["b"], True, "b"), page(["a"], True, "a")],
+        ],
+    )
+    def test_a_server_that_goes_in_circles_is_refused(self, pages: list[Scripted], method: str) -> None:
+        with talking(*pages) as (client, server, _):
+            with pytest.raises(LakeFSError, match="once more"):
+                ask(client, method)
+            assert len(server.requests) == len(pages)
+
+    def test_a_failing_page_ends_the_list(self) -> None:
+        with talking(page(["a"], True, "a"), refused(500, "kv")) as (client, _, _), pytest.raises(ServerUnavailable):
+            client.tags()
+
+    def test_changes_come_page_by_page(self) -> None:
+        with talking(page(["a", "b"], True, "b"), page(["c"], False, "")) as (client, server, _):
+            changes = client.changes("main")
+            assert next(changes).path == "a"
+            assert len(server.requests) == 1
+            assert [change.path for change in changes] == ["b", "c"]
+
+    def test_more_without_a_first_change_is_refused(self) -> None:
+        with talking(page([], True, "a")) as (client, _, _), pytest.raises(LakeFSError, match="results is empty"):
+            client.first_change("main")
+        with talking(page([], False, "")) as (client, _, _):
+            assert client.first_change("main") is None
+
+
+class TestRetention:
+    def test_rules_without_branches(self) -> None:
+        stated: list[dict[str, Any]] = [{}, {"branches": None}, {"branches": []}]
+        for branches in stated:
+            with talking(said({"default_retention_days": 7, **branches})) as (client, _, _):
+                assert client.retention_rules() == RetentionRules(7, {})
+
+    def test_rules_are_handed_on_as_stated(self) -> None:
+        stated = {"default_retention_days": -3, "branches": [{"branch_id": "main", "retention_days": 2**31 - 1}]}
+        with talking(said(stated)) as (client, _, _):
+            assert client.retention_rules() == RetentionRules(-3, {"main": 2**31 - 1})
+
+    def test_rules_are_set(self) -> None:
+        with talking(Scripted(204, b"")) as (client, server, _):
+            client.set_retention_rules(RetentionRules(21, {"main": 28}))
+            client.set_retention_rules(RetentionRules(0, {}))
+        assert [method for method, _, _ in server.requests] == ["PUT", "PUT"]
+        assert [json.loads(body) for _, _, body in server.requests] == [
+            {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]},
+            {"default_retention_days": 0, "branches": []},
+        ]
+
+    def test_states_of_a_preparation(self) -> None:
+        result = {"run_id": "r", "gc_commits_location": "s3://b/c.csv", "gc_addresses_location": "s3://b/a/"}
+        with talking(
+            said({"completed": False, "task_id": "t"}),
+            said({"completed": True, "error": {"message": "get gc rules: not found"}}),
+            said({"completed": True, "error": {}}),
+            said({"completed": True, "result": result, "error": None}),
+        ) as (client, server, _):
+            assert [client.prepare_commits_task("t 1") for _ in range(4)] == [
+                PrepareCommitsTask(False),
+                PrepareCommitsTask(True, "get gc rules: not found"),
+                PrepareCommitsTask(True, "no reason given"),
+                PrepareCommitsTask(True, None, PreparedCommits("r", "s3://b/c.csv")),
+            ]
+            assert all("id=t%201" in target for _, target, _ in server.requests)
+
+    def test_old_servers_know_only_the_blocking_call(self) -> None:
+        for answer in (refused(404, "invalid API endpoint"), refused(500, "invalid API endpoint")):
+            with talking(answer) as (client, server, _):
+                with pytest.raises(NotFound):
+                    client.start_prepare_commits()
+                assert len(server.requests) == 1
+
+
+def test_the_client_is_the_port() -> None:
+    port: type[LakeFSApi] = LakeFSClient
+    assert port is LakeFSClient

@@ -1,0 +1,249 @@
+"""Whatever happens to a file, its reader says so: it never answers differently, crashes or fills the memory."""
+
+import os
+import random
+import struct
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
+from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
+    FOOTER_BYTES,
+    Entry,
+    TableBytes,
+    framed,
+    integer,
+    read_records,
+    sealed,
+    text,
+    varint,
+)
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+
+_REFS: dict[str, Any] = {"commit": commit_columns.read_commits, "branch": refs.read_branches, "tag": refs.read_tags}
+
+
+def _read(data: bytes, kind: ranges.Kind) -> Any:
+    if kind.type == "metaranges":
+        return ranges.read_metarange(data, "table", entity=kind.entity)
+    if kind.entity is not None:
+        return _REFS[kind.entity](data, "table")
+    return ranges.read_range(data, "table", columns=("keys", "etags", "identities"))
+
+
+def _recorded(folder: str) -> list[tuple[bytes, ranges.Kind]]:
+    files = [path for path in sorted((FIXTURES / folder / "namespace/_lakefs").iterdir()) if len(path.name) == 64]
+    return [(path.read_bytes(), ranges.table_kind(path.read_bytes(), path.name)) for path in files]
+
+
+@needs_recordings
+def test_any_byte_changed_is_an_error() -> None:
+    tables = _recorded("small")
+    assert len(tables) >= 20
+    rng = random.Random(1)
+    for data, kind in tables:
+        _read(data, kind)
+        for position in range(len(data)):
+            changed = bytearray(data)
+            changed[position] ^= rng.randrange(1, 256)
+            with pytest.raises(CorruptFile):
+                _read(bytes(changed), kind)
+
+
+@needs_recordings
+def test_any_byte_changed_in_a_large_table_is_an_error() -> None:
+    tables = _recorded("large")
+    assert {kind.type for _, kind in tables} == {"ranges", "metaranges"}
+    rng = random.Random(2)
+    for _ in range(10_000):
+        data, kind = rng.choice(tables)
+        changed = bytearray(data)
+        changed[rng.randrange(len(data))] ^= rng.randrange(1, 256)
+        with pytest.raises(CorruptFile):
+            _read(bytes(changed), kind)
+
+
+@needs_recordings
+def test_every_bit_of_the_footer_counts() -> None:
+    for data, kind in _recorded("small")[:4] + _recorded("large"):
+        for bit in range(8 * FOOTER_BYTES):
+            changed = bytearray(data)
+            changed[len(data) - FOOTER_BYTES + bit // 8] ^= 1 << bit % 8
+            with pytest.raises(CorruptFile):
+                _read(bytes(changed), kind)
+
+
+@needs_recordings
+def test_a_file_cut_short_or_lengthened_is_an_error() -> None:
+    data, kind = min(_recorded("small"), key=lambda table: len(table[0]))
+    for length in range(len(data)):
+        with pytest.raises(CorruptFile):
+            _read(data[:length], kind)
+        with pytest.raises(CorruptFile):
+            _read(data[length + 1 :], kind)
+    for added in (b"\0", b"garbage", data):
+        with pytest.raises(CorruptFile):
+            _read(data + added, kind)
+        with pytest.raises(CorruptFile):
+            _read(added + data, kind)
+
+
+def _entry(number: int) -> tuple[bytes, bytes]:
+    data = text(1, f"data/slice/object{number}") + integer(3, number) + text(4, f"etag{number}") + integer(6, 1)
+    return f"tables/part-{number:05}".encode(), framed(bytes((number % 256,)) * 32, text(2, integer(1, number)) + data)
+
+
+def _range_record(number: int) -> tuple[bytes, bytes]:
+    greatest = f"tables/{number:03}/z".encode()
+    data = text(1, f"tables/{number:03}/a") + text(2, greatest) + integer(3, 100) + integer(4, 7)
+    return greatest, framed(f"{number:064x}".encode(), data)
+
+
+_RANGE = [_entry(number) for number in range(60)]
+_METARANGE = [_range_record(number) for number in range(30)]
+
+
+def _changed(content: bytes, position: int, replacement: bytes, delete: int) -> bytes:
+    position %= len(content)
+    return content[:position] + replacement + content[position + delete :]
+
+
+_POINTED = st.sampled_from(
+    [bytes((b,)) for b in (0, 1, 0x7F, 0x80, 0xFF)]
+    + [varint(n) for n in (1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)]
+    + [struct.pack("<I", n) for n in (0, 1, 1 << 31, (1 << 32) - 1)]
+    + [b"\xff" * 10, b"\x80" * 9 + b"\x02", b"\x80" * 12]
+)
+
+
+@given(
+    name=st.sampled_from(["data", "data", "data", "index", "top", "properties", "metaindex"]),
+    which=st.integers(0, 3),
+    changes=st.lists(
+        st.tuples(st.integers(0, 1 << 12), _POINTED | st.binary(max_size=3), st.integers(0, 12)), min_size=1, max_size=3
+    ),
+    from_end=st.booleans(),
+    metarange=st.booleans(),
+)
+@settings(max_examples=1500, deadline=None)
+def test_a_lie_behind_a_right_checksum_is_an_error_or_reads_as_written(
+    name: str, which: int, changes: list[tuple[int, bytes, int]], from_end: bool, metarange: bool
+) -> None:
+    seen = 0
+
+    def change(block: str, content: bytes) -> bytes:
+        nonlocal seen
+        if block == name:
+            seen += 1
+            if seen == which + 1 or block in ("top", "properties", "metaindex"):
+                for position, replacement, delete in changes:
+                    if content:
+                        content = _changed(content, -1 - position if from_end else position, replacement, delete)
+        return content
+
+    kind = ranges.Kind("metaranges" if metarange else "ranges", None, 0)
+    records = _METARANGE if metarange else _RANGE
+    built = TableBytes(records, {"type": kind.type.encode()}, 20, 4, blocks_per_index=2, change=change).build()
+    try:
+        found = _read(built, kind)
+    except CorruptFile as error:
+        assert error.file == "table" and error.check and error.detail
+        return
+    if isinstance(found, ranges.RangeEntries):
+        _agrees_with_protobuf(built, found)
+    else:
+        assert [(r.id.encode(), r.max_key) for r in found] == [(i, key) for key, i, _ in read_records(built)]
+
+
+def _agrees_with_protobuf(built: bytes, found: ranges.RangeEntries) -> None:
+    records = read_records(built)
+    entries: list[Any] = [Entry.FromString(data) for _, _, data in records]
+    assert found.keys is not None and found.etags is not None and found.identities is not None
+    assert found.keys.to_pylist() == [key for key, _, _ in records]
+    assert found.identities.to_pylist() == [identity for _, identity, _ in records]
+    assert [address.encode() for address in found.addresses.to_pylist()] == [entry.address for entry in entries]
+    assert found.address_types.to_pylist() == [entry.address_type for entry in entries]
+    assert found.sizes.to_pylist() == [entry.size for entry in entries]
+    assert found.last_modified.to_pylist() == [entry.last_modified.seconds for entry in entries]
+    assert [etag.encode() for etag in found.etags.to_pylist()] == [entry.e_tag for entry in entries]
+
+
+_BOMB = varint(1 << 31) + b"\xf0" + bytes(64)
+
+
+def _with_first_block(stored: bytes, kind: int) -> bytes:
+    """A table whose only data block is replaced by these stored bytes and zeros, its checksum right."""
+    lengths: list[int] = []
+
+    def note(name: str, content: bytes) -> bytes:
+        lengths.append(len(content))
+        return content
+
+    built = TableBytes(_RANGE[:20], compressed=lambda index: False, change=note).build()
+    block = sealed(stored.ljust(lengths[0], b"\0"), kind)
+    return block + built[len(block) :]
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind", "check"),
+    [
+        (_BOMB, 1, "block length"),
+        (varint((1 << 32) - 1), 1, "block length"),
+        (varint(60 << 20), 1, "block length"),
+        (varint(5000), 1, "block compression"),
+        (varint(10) + b"\x10" + b"four+", 1, "block compression"),
+        (varint(3) + b"\x10" + b"four+", 1, "block compression"),
+        (b"\xff" * 12, 1, "block length"),
+        (b"\x05\xfc", 1, "block compression"),
+        (b"", 7, "block compression"),
+        (b"", 4, "block compression"),
+    ],
+)
+def test_stored_bytes_that_no_writer_makes_are_refused_before_memory_is_taken(
+    stored: bytes, kind: int, check: str
+) -> None:
+    built = _with_first_block(stored, kind)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptFile) as caught:
+            ranges.read_range(built, "table")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.check == check
+    assert peak < 20 << 20
+
+
+@pytest.mark.parametrize("count", [1 << 20, 1 << 40, (1 << 64) - 1])
+def test_a_lie_about_the_number_of_entries_takes_no_memory(count: int) -> None:
+    built = TableBytes(_RANGE, {"rocksdb.num.entries": varint(count)}).build()
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptFile, match="number of entries"):
+            ranges.read_range(built, "table")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+
+
+def test_compiled_code_stays_inside_its_arrays(tmp_path: Path) -> None:
+    """Runs the lies again with numba's bounds checks, which turn a stray access into an IndexError."""
+    environment = {
+        **os.environ,
+        "NUMBA_BOUNDSCHECK": "1",
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTEST_ADDOPTS": "",
+    }
+    lies = f"{__file__}::{test_a_lie_behind_a_right_checksum_is_an_error_or_reads_as_written.__name__}"
+    arguments = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", lies]
+    finished = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert finished.returncode == 0, finished.stdout[-3000:]

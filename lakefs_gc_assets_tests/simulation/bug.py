@@ -1,0 +1,59 @@
+"""A seeded bug: functions of the product replaced by what a hurried collector does instead."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from unittest import mock
+
+import lakefs_gc_assets
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+
+Replacement = tuple[object, str, object]
+"""A module or class of the product, the name of something in it, and what stands there instead."""
+ArrowStep = Step[ArrowRows]
+_PRODUCT = lakefs_gc_assets.__name__
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change of the code that ships, and of nothing else that decides what a run does.
+
+    It takes one rule out, together with what would end the run, or make up for it by chance.
+
+    Attributes:
+        replacements: makes what is replaced, anew for each play: some of it remembers what happened.
+    """
+
+    replacements: Callable[[], Sequence[Replacement]]
+
+    @contextmanager
+    def patches(self) -> Iterator[None]:
+        """The product has the bug meanwhile. What watches a play wraps what stands there then."""
+        with ExitStack() as stack:
+            for owner, name, replacement in self.replacements():
+                stack.enter_context(mock.patch.object(owner, name, replacement))
+            yield
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What of the product is replaced: the module, a colon, and the name in it."""
+        named = (_place(owner, name) for owner, name, _ in self.replacements())
+        return tuple(dict.fromkeys(place for place in named if place.startswith(f"{_PRODUCT}.")))
+
+
+def replaced(*replacements: Replacement) -> Bug:
+    """A bug that remembers nothing."""
+    return Bug(lambda: replacements)
+
+
+def _place(owner: object, name: str) -> str:
+    if isinstance(owner, ModuleType):
+        return f"{owner.__name__}:{name}"
+    assert isinstance(owner, type)
+    return f"{owner.__module__}:{owner.__qualname__}.{name}"
+
+
+def ignored(*arguments: object, **named: object) -> None:
+    """Stands in place of a check that raises where something is wrong."""

@@ -1,0 +1,17 @@
+import subprocess
+import sys
+
+# What runs last was registered first.
+ENDING = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 1000))
+from lakefs_gc_assets.spark.start import interpreter
+interpreter.look_for_cycles_seldom()
+print(gc.isenabled(), gc.get_threshold()[0] > 10_000, gc.get_freeze_count())
+"""
+
+
+def test_cycles_are_looked_for_seldom_and_not_at_the_end() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == ["True True 0", "True"]

@@ -1,0 +1,112 @@
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from lakefs_gc_assets.spark.start.installed import without_archives
+
+ARCHIVES = [str(file) for file in Path(pyspark.__file__).parent.glob("python/lib/*.zip")]
+
+# What runs beside the main thread while workers are forked, by name.
+THREADS = """
+import sys
+from pathlib import Path
+from lakefs_gc_assets.spark.start import worker_daemon
+worker_daemon.load_compiler()
+print(*sorted({file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")}))
+print("pyarrow" in sys.modules, "numba" in sys.modules, "boto3" in sys.modules)
+"""
+
+# Resident megabytes: with what a task makes, once it is done, and when Spark has its answer.
+MEMORY = """
+import re
+from pathlib import Path
+import pyarrow as pa
+from lakefs_gc_assets.spark.start.worker_daemon import settling
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+
+def work():
+    made = [pa.array(range(20_000)).cast(pa.string()) for _ in range(400)]
+    print(resident())
+    del made
+    print(resident())
+    return 0
+
+settling(work)()
+print(resident())
+"""
+
+
+def test_workers_are_forked_from_one_thread_that_has_imported_everything() -> None:
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, check=True)
+
+    names, imported = done.stdout.splitlines()
+    # pyarrow's allocator stops its thread around each fork by itself.
+    assert set(names.split()) <= {"python", "python3", "jemalloc_bg_thd", f"python3.{sys.version_info.minor}"}
+    assert imported == "True True True"
+
+
+def test_pyspark_is_imported_as_installed_and_not_from_the_archives_that_spark_puts_first() -> None:
+    code = "import lakefs_gc_assets.spark.start.worker_daemon, pyspark.worker, py4j;"
+    code += "print(pyspark.__file__, py4j.__file__)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*ARCHIVES, *sys.path])}
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+
+    assert len(ARCHIVES) == 2
+    assert ".zip" not in done.stdout
+
+
+@pytest.fixture
+def short_folder() -> Iterator[str]:
+    """A folder whose name leaves room for that of a socket, as those of pytest do not."""
+    with tempfile.TemporaryDirectory(prefix="gc") as folder:
+        yield folder
+
+
+def test_a_worker_that_spark_has_left_ends_without_a_word(short_folder: str) -> None:
+    """Spark closes the sockets of idle workers when it ends; what a worker says then may be on a person's screen."""
+    environment = {
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": short_folder,
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "lakefs_gc_assets.spark.start.worker_daemon", "pyspark.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    ) as daemon:
+        assert daemon.stdin
+        assert daemon.stdout
+        with socket.socket(socket.AF_UNIX) as spark:
+            spark.connect(daemon.stdout.read(int.from_bytes(daemon.stdout.read(4))))
+            worker = int.from_bytes(spark.recv(4, socket.MSG_WAITALL))
+        while Path(f"/proc/{worker}").exists():
+            time.sleep(0.01)
+        _, said = daemon.communicate(timeout=60)
+
+    assert said == b""
+
+
+def test_a_worker_gives_back_what_a_task_needed() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+
+    needed, kept, left = map(int, done.stdout.split())
+    assert needed - kept < 20
+    assert needed - left > 60
+
+
+def test_archives_stay_where_pyspark_is_in_nothing_else(tmp_path: Path) -> None:
+    assert without_archives([*ARCHIVES, str(tmp_path)]) == [*ARCHIVES, str(tmp_path)]

@@ -1,0 +1,141 @@
+import io
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.spark.engine import FEW_ADDRESSES, SparkEngine
+from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.engine_contract import COLLISIONS, CUTOFF, ODD_ADDRESSES, SAME_HASH, EngineContract
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
+
+
+class TestSparkEngine(EngineContract[Rows]):
+    examples = 2
+    least = 70
+    most = 120
+    shrinks = False
+    hashes = True
+
+    @pytest.fixture
+    def engine(self, spark: SparkSession) -> Engine[Rows]:
+        return SparkEngine(spark, 2)
+
+
+@pytest.fixture
+def engine(spark: SparkSession) -> SparkEngine:
+    return SparkEngine(spark, 2)
+
+
+def listing(*addresses: str) -> pa.Table:
+    return pa.Table.from_pylist([listed(address) for address in addresses], schema=LISTED)
+
+
+def living(*addresses: str) -> pa.Table:
+    return pa.Table.from_pylist([live(address) for address in addresses], schema=LIVE)
+
+
+def explained(rows: Rows) -> str:
+    """The plan as it is before Spark has seen any row, in lower case."""
+    with redirect_stdout(io.StringIO()) as plan:
+        dataframe_of(rows).explain()
+    return plan.getvalue().lower()
+
+
+@pytest.fixture
+def told_only(spark: SparkSession) -> Iterator[None]:
+    """Spark does not look for itself how large a frame is."""
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
+    yield
+    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
+@pytest.mark.parametrize(("count", "sent"), [(None, False), (4, True), (FEW_ADDRESSES, True), (10**9, False)])
+@pytest.mark.usefixtures("told_only")
+def test_few_addresses_are_sent_to_every_task_and_many_are_not(
+    engine: SparkEngine, count: int | None, sent: bool
+) -> None:
+    rows, some = engine.table(listing("a", "b", "c")), engine.table(living("b", "d", "b", "e"))
+
+    for joined, expected in ((engine.without_exactly, "ac"), (engine.among_exactly, "b")):
+        found = joined(rows, some, count)
+        assert sorted(engine.collect(found).column("address").to_pylist()) == list(expected)
+        assert ("broadcast" in explained(found)) is sent
+
+
+def test_a_collision_keeps_an_object(engine: SparkEngine) -> None:
+    """The pairs are what they are meant to be, and nothing that is live is ever left for deletion."""
+    same_first_hash, same_other_hash = COLLISIONS[::2], COLLISIONS[1::2]
+
+    for number, pairs in ((0, same_first_hash), (len(same_other_hash), same_other_hash)):
+        rows, held = (living(*addresses) for addresses in zip(*pairs, strict=True))
+        assert engine.count(engine.without(engine.table(rows), engine.table(held), count=9)) == number
+        assert engine.count_by_sets(engine.table(rows), engine.table(held), count=9) == {1: len(pairs), 2: len(pairs)}
+
+
+def test_what_is_done_to_rows_that_tasks_read_is_done_while_they_read(engine: SparkEngine) -> None:
+    """Spark sees nothing of it: one operation runs Python."""
+    read = engine.read([[living("a", "b")], [living("c")]], pa.Table.to_batches, LIVE)
+
+    named = engine.where(read, lambda batch: pc.is_valid(batch.column("address")))
+    some = engine.select(engine.where_among(named, "address", ["a", "c"]), "address")
+
+    assert isinstance(some, Reading)
+    assert engine.count(some) == 2
+    assert explained(engine.map_batches(some, iter, some.schema)).count("mapinarrow") == 1
+
+
+def marked(engine: Engine[R], seed: int) -> list[Counter[tuple[object, ...]]]:
+    """What a mark and a recheck come to, with everything that lies between them; of no two addresses with one hash."""
+    chance = random.Random(seed)
+    names = sorted({f"{address}{number}" for address in ODD_ADDRESSES for number in ("", "0")} - SAME_HASH.keys())
+
+    def some(share: float) -> list[str]:
+        return [name for name in names if chance.random() < share]
+
+    objects = [
+        listed(
+            name,
+            last_modified=CUTOFF + timedelta(microseconds=chance.randint(-3, 1)),
+            issued_at=chance.choice([None, CUTOFF - timedelta(days=1)]),
+            layout=chance.choice(["slice", "token", "flat", "unrecognised"]),
+            slice_window=chance.choice(["2026-11", "2026-10"]),
+            size=chance.randint(0, 3),
+            etag=chance.choice(["a" * 32, "b" * 32, "a" * 32 + "-2", None]),
+        )
+        for name in names
+    ]
+    table = pa.Table.from_pylist(objects, schema=LISTED)
+    pieces = [table.slice(start, 30) for start in range(0, table.num_rows, 30)]
+    stored = engine.read([pieces[::2], pieces[1::2]], pa.Table.to_batches, LISTED)
+    uncommitted, committed, sighted, again = (engine.table(living(*some(share))) for share in (0.1, 0.5, 0.5, 0.2))
+    left = engine.without(stored, uncommitted, committed, count=300)
+    rows = engine.kept_because(left, CUTOFF, ["2026-11"], sighted)
+    with engine.cached(rows, len(names)) as unreferenced:
+        candidates = engine.select(engine.where_among(unreferenced, "kept", [None]), *LISTED.names)
+        alike = engine.same_content(candidates, engine.where_among(unreferenced, "slice_window", ["2026-10"]))
+        with engine.cached(engine.distinct(engine.among_exactly(again, candidates, 30)), 30) as live_again:
+            tables = [
+                engine.collect(unreferenced),
+                engine.count_kept(unreferenced),
+                engine.collect(alike),
+                engine.collect(engine.without_exactly(candidates, live_again, 30)),
+                engine.collect(engine.youngest_of_each(engine.union(candidates, stored))),
+            ]
+    counts = engine.count_by_sets(stored, uncommitted, committed, again, count=300)
+    rows_of = [Counter(tuple(sorted(row.items(), key=str)) for row in table.to_pylist()) for table in tables]
+    return [*rows_of, Counter({(sets,): count for sets, count in counts.items()})]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_both_engines_agree_on_a_mark(engine: SparkEngine, seed: int) -> None:
+    assert marked(engine, seed) == marked(ArrowEngine(), seed)

@@ -1,0 +1,85 @@
+"""Spark's Python workers are killed in each phase of a run."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets_tests import process_tree
+from lakefs_gc_assets_tests.graph_runs import Replaying, failures, made, replaying
+from lakefs_gc_assets_tests.recordings import needs_recordings
+
+__all__ = ["replaying"]
+
+
+class Killer:
+    """Kills all Python workers of a session once in each phase, as one of them writes rows or deletes objects.
+
+    Attributes:
+        killed: the phases.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+        self.killed: list[str] = []
+        self._one_at_a_time = threading.Lock()
+
+    def strike(self, phase: str) -> None:
+        """Kills them; several workers' requests may ask for it at once."""
+        with self._one_at_a_time:
+            if phase in self.killed:
+                return
+            self.killed.append(phase)
+        workers = [worker for daemon in process_tree.children(self._jvm) for worker in process_tree.children(daemon)]
+        assert workers
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+
+
+@needs_recordings
+def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_same_phase(
+    spark: SparkSession, replaying: Replaying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = replaying("chain/1", deletes="overlay", sweep=True, max_candidate_share=1)
+    killer, overlay = Killer(spark), runs.server._overlay
+    put, delete = overlay.put, overlay.delete
+
+    def putting(key: str, *arguments: Any) -> Any:
+        for phase in STEPS[:-1]:
+            if f"/{phase}/slice_window=" in key:
+                killer.strike(phase)
+        return put(key, *arguments)
+
+    def deleting(key: str, *arguments: Any) -> None:
+        delete(key, *arguments)
+        if key.startswith("data/"):
+            killer.strike(STEPS[-1])
+
+    monkeypatch.setattr(overlay, "put", putting)
+    monkeypatch.setattr(overlay, "delete", deleting)
+    opened = runs.open()
+
+    result: dg.ExecuteInProcessResult | dg.JobExecutionResult = runs.make(opened)
+    for number, phase in enumerate(STEPS, 1):
+        assert killer.killed == list(STEPS[:number])
+        assert list(failures(result)) == [phase], failures(result)
+        assert phase not in made(result)
+        shown = runs.instance.get_run_by_id(result.run_id)
+        assert shown is not None and shown.status is dg.DagsterRunStatus.FAILURE
+        told = runs.report(opened.run_id)
+        assert (told.success, told.ending) == (False, Ending.FAILED)
+        assert "worker" in str(told.error)
+        assert runs.lock_holder() is None
+        result = runs.again(result)
+
+    assert result.success, failures(result)
+    assert runs.server.deleted == set(runs.addresses(opened.run_id, "candidates")) != set()
+    told = runs.report(opened.run_id)
+    assert (told.success, told.counts["deleted"]) == (True, len(runs.server.deleted))
+    assert runs.lock_holder() is None

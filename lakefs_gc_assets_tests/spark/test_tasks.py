@@ -1,0 +1,151 @@
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
+from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark.errors import from_worker
+
+NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
+COUNT = pa.schema([pa.field("number", pa.int64())])
+
+
+def squares(item: int) -> Iterator[pa.RecordBatch]:
+    for part in range(item % 3):
+        yield pa.RecordBatch.from_pydict({"number": [item * item] * 2, "share": [part] * 2}, schema=NUMBERS)
+
+
+def test_each_item_is_read_once_in_a_task_of_its_group(spark: SparkSession) -> None:
+    groups = [[1, 2], [], [3], [4, 5, 6]]
+
+    frame = tasks.dataframe(spark, groups, squares, NUMBERS)
+
+    assert frame.rdd.getNumPartitions() == 3
+    found = Counter((row.number, row.share) for row in frame.collect())
+    assert found == {(item * item, part): 2 for group in groups for item in group for part in range(item % 3)}
+
+
+def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> None:
+    frame = tasks.dataframe(spark, [[], []], squares, NUMBERS)
+
+    assert (frame.count(), frame.columns) == (0, ["number", "share"])
+
+
+@pytest.fixture(params=["read by tasks", "made by Spark"])
+def numbers(request: pytest.FixtureRequest, spark: SparkSession) -> tasks.Rows:
+    """The squares of 1 to 6, some of them several times."""
+    reading = tasks.Reading(spark, [[1, 2], [3], [4, 5, 6]], squares, NUMBERS)
+    return reading if request.param == "read by tasks" else tasks.dataframe_of(reading)
+
+
+SQUARES = [item * item for item in range(1, 7) for _ in range(2 * (item % 3))]
+
+
+def test_rows_are_the_same_whoever_has_them(numbers: tasks.Rows, spark: SparkSession) -> None:
+    assert sorted(row.number for row in tasks.dataframe_of(numbers).collect()) == SQUARES
+    assert sorted(row.number for row in tasks.union([numbers, numbers]).collect()) == sorted(SQUARES * 2)
+    assert tasks.schema_of(numbers).names == NUMBERS.names
+    assert tasks.session_of(numbers) is spark
+
+
+def test_rows_that_a_condition_leaves_out_are_gone(numbers: tasks.Rows) -> None:
+    def large(batch: pa.RecordBatch) -> pa.BooleanArray:
+        above = pc.greater(batch.column("number"), 4)
+        return pc.if_else(pc.equal(batch.column("number"), 25), None, above)
+
+    left = tasks.dataframe_of(tasks.where(numbers, large))
+
+    assert sorted(row.number for row in left.collect()) == [number for number in SQUARES if number > 4 and number != 25]
+    assert left.columns == NUMBERS.names
+
+
+def test_what_becomes_of_rows_is_asked_once_for_each_task(numbers: tasks.Rows) -> None:
+    def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"number": [sum(batch.num_rows for batch in batches)]}, schema=COUNT)
+
+    counts = [row.number for row in tasks.map_batches(numbers, counted, COUNT).collect()]
+
+    assert sum(counts) == len(SQUARES)
+    assert len(counts) == 3
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        (CorruptFile("_lakefs/abc", "magic", "not a table"), CollectionError, "_lakefs/abc: magic: not a table."),
+        (LockLost("the lock is gone: run again"), LockLost, "the lock is gone: run again"),
+    ],
+)
+def test_what_a_worker_raised_comes_back_as_its_message(
+    spark: SparkSession, raised: Exception, kind: type[Exception], said: str
+) -> None:
+    def fail(item: int) -> Iterator[pa.RecordBatch]:
+        raise raised
+
+    with pytest.raises(Exception) as caught:
+        tasks.dataframe(spark, [[1]], fail, NUMBERS).collect()
+
+    ours = from_worker(caught.value)
+    assert type(ours) is kind
+    assert str(ours).startswith(said)
+    assert "Traceback" not in str(ours)
+
+
+def test_what_somebody_else_raised_is_not_ours(spark: SparkSession) -> None:
+    def fail(item: int) -> Iterator[pa.RecordBatch]:
+        raise ValueError("lakefs_gc_assets is not to blame")
+
+    with pytest.raises(Exception) as caught:
+        tasks.dataframe(spark, [[1]], fail, NUMBERS).collect()
+
+    assert from_worker(caught.value) is None
+
+
+def test_two_pieces_of_work_are_done_at_the_same_time() -> None:
+    both = threading.Barrier(2)
+
+    def meet() -> str:
+        both.wait(timeout=30)
+        return "met"
+
+    with tasks.in_background(meet) as met:
+        both.wait(timeout=30)
+        assert met() == "met"
+
+
+def test_a_failure_of_work_done_meanwhile_is_raised_where_its_result_is_asked_for() -> None:
+    def fail() -> None:
+        raise CorruptFile("lakefs://files/a", "digest", "not the one that was written")
+
+    with tasks.in_background(fail) as result, pytest.raises(CorruptFile, match="not the one"):
+        result()
+
+
+def test_work_done_meanwhile_has_ended_when_something_else_fails() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        time.sleep(0.2)
+        ended.set()
+
+    with pytest.raises(LockLost), tasks.in_background(work):
+        began.wait(timeout=30)
+        raise LockLost("the lock is somebody else's")
+    assert ended.is_set()
+
+
+def test_queries_of_two_threads_give_each_its_own_rows(spark: SparkSession) -> None:
+    def numbers(first: int) -> list[int]:
+        return [row.id for row in spark.range(first, first + 1000).repartition(3).sort("id").collect()]
+
+    with tasks.in_background(lambda: [numbers(first) for first in range(0, 5000, 1000)]) as others:
+        own = [numbers(first) for first in range(5000, 10000, 1000)]
+        found = [*others(), *own]
+        assert [number for each in found for number in each] == list(range(10000))

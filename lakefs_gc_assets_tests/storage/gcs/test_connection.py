@@ -1,0 +1,109 @@
+"""Where tokens for Google Cloud Storage come from, and that both clients send the same ones."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pytest
+
+from lakefs_gc_assets.errors import ConfigurationError, StorageError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.emulators import TOKEN, GcsServer, Response
+
+
+@pytest.fixture(autouse=True)
+def nothing_from_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    # Otherwise google-auth asks the cloud which project credentials belong to.
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "project")
+
+
+def opened(server: GcsServer, bucket: str, **settings: str) -> ObjectStore:
+    chosen = StoreSettings.model_validate({"endpoint_url": server.url, **settings})
+    return open_store(chosen, Namespace.parse(f"gs://{bucket}/{uuid4().hex}"))
+
+
+CALLS: list[Callable[[ObjectStore], object]] = [
+    lambda store: store.put("key", b"1"),
+    lambda store: store.get("key"),
+    lambda store: store.head("key"),
+    lambda store: list(store.list("")),
+    lambda store: store.list_level(""),
+    lambda store: store.delete(["key"]),
+]
+
+
+@pytest.mark.parametrize("source", ["settings", "environment"])
+def test_a_service_account_gets_one_token_for_both_clients(
+    gcs_server: GcsServer, gcs_bucket: str, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"service_account_file": str(gcs_server.key_file)}
+    if source == "environment":
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", settings.pop("service_account_file"))
+    store = opened(gcs_server, gcs_bucket, **settings)
+    gcs_server.requests.clear()
+    before = gcs_server.tokens
+    for call in CALLS:
+        call(store)
+    assert gcs_server.tokens == before + 1
+    assert {request.headers["authorization"] for request in gcs_server.requests} == {f"Bearer {TOKEN}"}
+    assert {unquote(request.path).split("/")[1] for request in gcs_server.requests} == {
+        "upload",
+        gcs_bucket,
+        "storage",
+        "batch",
+    }
+
+
+def test_a_workload_of_another_cloud(
+    gcs_server: GcsServer, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "identity").write_text("the cluster's word")
+    federated = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/pool/providers/cluster",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"{gcs_server.url}/token",
+        "credential_source": {"file": str(tmp_path / "identity")},
+    }
+    (tmp_path / "federated.json").write_text(json.dumps(federated))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "federated.json"))
+    store = opened(gcs_server, gcs_bucket)
+    for call in CALLS:
+        call(store)
+
+
+def test_a_refused_account_is_named(
+    gcs_server: GcsServer, gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
+    refused = Response(401, {"content-type": "application/json"}, b'{"error": "invalid_grant", "hush": "hush"}')
+    monkeypatch.setattr(gcs_server, "token_answer", lambda: refused)
+    for call in CALLS:
+        with pytest.raises(StorageError, match="no access token") as caught:
+            call(store)
+        assert "hush" not in str(caught.value)
+
+
+def test_no_credentials_are_said(gcs_server: GcsServer, gcs_bucket: str) -> None:
+    with pytest.raises(StorageError, match=r"no credentials were found; set store\.service_account_file"):
+        opened(gcs_server, gcs_bucket)
+
+
+@pytest.mark.parametrize("content", [None, "not JSON: hush", '{"private_key": "hush"}', "{}"])
+def test_a_key_file_that_is_none_is_named(
+    gcs_server: GcsServer, gcs_bucket: str, tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "key.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigurationError, match=r"key\.json") as caught:
+        opened(gcs_server, gcs_bucket, service_account_file=str(file))
+    assert "hush" not in str(caught.value)

@@ -1,0 +1,452 @@
+"""What only S3 can do or get wrong, against a real server over HTTP."""
+
+import base64
+import hashlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
+from uuid import uuid4
+
+import moto
+import pytest
+from moto.core.authorization import ActionAuthenticatorMixin
+
+from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage import busy_keys, obstore_clients, obstore_listing
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.s3 import connection
+from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
+
+SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+
+
+@pytest.fixture
+def prefix() -> str:
+    return uuid4().hex
+
+
+@pytest.fixture
+def store(s3_server: S3Server, bucket: str, prefix: str) -> ObjectStore:
+    return open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/{prefix}"))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts and short waits, where a test wants the failure itself."""
+    monkeypatch.setattr(connection, "ATTEMPTS", 2)
+    monkeypatch.setattr(obstore_clients, "READ_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(obstore_clients, "CONNECT_TIMEOUT", timedelta(seconds=0.5))
+
+
+def keys(store: ObjectStore, prefix: str = "") -> list[str]:
+    return [key for batch in store.list(prefix) for key in batch["key"].to_pylist()]
+
+
+CALLS: list[Callable[[ObjectStore], object]] = [
+    keys,
+    lambda store: store.list_level(""),
+    lambda store: store.get("key"),
+    lambda store: store.get("key//odd"),
+    lambda store: store.head("key"),
+    lambda store: store.put("key", b""),
+    lambda store: store.put_if_absent("key", b""),
+    lambda store: store.put_if_match("key", b"", "0" * 32),
+    lambda store: store.delete(["key"]),
+]
+
+
+# Listing
+
+
+def test_a_listing_goes_on_over_pages(
+    s3_server: S3Server, bucket: str, prefix: str, store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = [f"data/{number % 3}/{number:05}" for number in range(2345)]
+    s3_server.fill(bucket, (f"{prefix}/{key}" for key in expected))
+    s3_server.requests.clear()
+    assert keys(store) == sorted(expected)
+    assert len(s3_server.requests) == 3
+    assert caplog.text == ""
+    assert len(keys(store, "data/1/")) == 782
+    assert len(store.list_level("data/1/").objects) == 782
+
+
+def test_the_bucket_itself_can_be_a_namespace(s3_server: S3Server) -> None:
+    bucket = s3_server.new_bucket()
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}"))
+    store.put("data/slice/object", b"1")
+    store.put("dummy", b"2")
+    assert keys(store) == ["data/slice/object", "dummy"]
+    assert keys(store, "data/") == ["data/slice/object"]
+    assert store.list_level("").prefixes == ("data/",)
+    for key in ("/a", "/dummy"):
+        store.put(key, key.encode())
+        assert keys(store) == [key, "data/slice/object", "dummy"]
+        assert store.get(key) == key.encode()
+        store.delete([key])
+
+
+ODD = ["a//b", "a/./b", "a/../b", "..", "a/control\x01character", "a/\x7f", "//", "a/line\rfeed", "a/trailing/"]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_keys_beyond_obstore_are_listed_and_read_as_they_are(
+    store: ObjectStore, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = ["a/0", "a/zz", "zz"]
+    for key in others:
+        store.put(key, b"other")
+    store.put(odd, odd.encode())
+    if odd == "a/trailing/":
+        store.put("a/trailing", b"other")
+    expected = {*others, odd} | ({"a/trailing"} if odd == "a/trailing/" else set())
+    listed = keys(store)
+    assert set(listed) == expected
+    assert len(listed) == len(expected)
+    assert "is listed page by page from here, slowly" in caplog.text
+    assert (store.get(odd), store.head(odd).size) == (odd.encode(), len(odd))
+    assert [outcome.result for outcome in store.delete([odd, "a/0"])] == [DeleteResult.ACCEPTED] * 2
+    assert set(keys(store)) == expected - {odd, "a/0"}
+    if odd == "a/trailing/":
+        assert store.get("a/trailing") == b"other"
+
+
+def test_a_prefix_beyond_obstore_is_listed(store: ObjectStore) -> None:
+    for key in ("a//b/1", "a//b/2", "a//c", "a/b/3"):
+        store.put(key, b"")
+    assert keys(store, "a//b/") == ["a//b/1", "a//b/2"]
+    assert keys(store, "a//") == ["a//b/1", "a//b/2", "a//c"]
+    assert store.list_level("a/").prefixes == ("a//", "a/b/")
+
+
+def test_boto3_goes_on_where_obstore_stopped(
+    s3_server: S3Server,
+    bucket: str,
+    prefix: str,
+    store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(obstore_listing, "BATCH_ROWS", 10)
+    plain = [f"a/{number:04}" for number in range(1500)]
+    s3_server.fill(bucket, (f"{prefix}/{key}" for key in [*plain, "a/1200//odd"]))
+    batches = [batch["key"].to_pylist() for batch in store.list("")]
+    assert [key for batch in batches for key in batch] == sorted([*plain, "a/1200//odd"])
+    assert "is listed page by page" in caplog.text
+    assert sum(len(batch) == 10 for batch in batches) >= 100
+
+
+def test_a_stripped_slash_is_noticed_between_batches(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(obstore_listing, "BATCH_ROWS", 10)
+    names = [*(f"a{number}" for number in range(9)), "d", "d/"]
+    for name in names:
+        store.put(name, b"")
+    assert keys(store) == names
+
+
+def test_the_marker_of_the_prefix_itself_is_not_below_it(store: ObjectStore) -> None:
+    for key in ("data/", "data/1", "data/s/", "data/s/2"):
+        store.put(key, b"")
+    assert keys(store, "data/s/") == ["data/s/2"]
+    assert [facts.key for facts in store.list_level("data/").objects] == ["data/1"]
+
+
+def test_a_listing_out_of_order_is_not_believed(s3_server: S3Server, store: ObjectStore) -> None:
+    with s3_server.failing(listing_names(lambda request: "ba")), pytest.raises(StorageError, match="not list in order"):
+        keys(store)
+
+
+def test_a_listing_of_something_else_is_not_believed(s3_server: S3Server, store: ObjectStore) -> None:
+    answer = (
+        b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>elsewhere/a</Key>"
+        b"<LastModified>2026-01-01T00:00:00.000Z</LastModified><Size>0</Size></Contents></ListBucketResult>"
+    )
+    with (
+        s3_server.failing(Faults(answer=lambda request: ("200 OK", answer))),
+        pytest.raises(StorageError, match="do not begin so"),
+    ):
+        keys(store)
+
+
+def test_a_page_that_fails_ends_the_listing(s3_server: S3Server, bucket: str, prefix: str, store: ObjectStore) -> None:
+    s3_server.fill(bucket, (f"{prefix}/{number}" for number in range(1001)))
+
+    def second_page(request: Request) -> tuple[str, bytes] | None:
+        return ("403 Forbidden", b"<Error><Code>AccessDenied</Code></Error>") if "token" in request.query else None
+
+    with s3_server.failing(Faults(answer=second_page)), pytest.raises(StorageError, match="access denied"):
+        keys(store)
+
+
+# Deleting
+
+
+def test_a_bulk_delete_tells_the_outcome_of_each_key(s3_server: S3Server, prefix: str, store: ObjectStore) -> None:
+    names = [f"data/slice/{number}" for number in range(1000)]
+    for name in names[:12]:
+        store.put(name, b"")
+    faults = Faults(
+        undeletable={f"{prefix}/{names[3]}": "AccessDenied", f"{prefix}/{names[5]}": "InvalidRequest"},
+        unmentioned={f"{prefix}/{names[7]}"},
+    )
+    s3_server.requests.clear()
+    with s3_server.failing(faults):
+        outcomes = store.delete(names)
+    [request] = s3_server.requests
+    assert [outcome.key for outcome in outcomes] == names
+    failed = {outcome.key: outcome.error for outcome in outcomes if outcome.result == DeleteResult.FAILED}
+    assert failed == {
+        names[3]: "AccessDenied: not today",
+        names[5]: "InvalidRequest: not today",
+        names[7]: "the service's answer does not mention this key",
+    }
+    assert set(keys(store)) == set(failed)
+    assert b"<Quiet>false</Quiet>" in request.body
+    assert request.headers["content-md5"] == base64.b64encode(hashlib.md5(request.body).digest()).decode()
+
+
+def test_keys_that_the_service_was_too_busy_for_are_asked_again(
+    s3_server: S3Server, prefix: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(busy_keys, "time", SimpleNamespace(sleep=waited.append))
+    names = [f"data/slice/{number}" for number in range(40)]
+    for name in names:
+        store.put(name, b"")
+    busy = Faults(undeletable={f"{prefix}/{name}": "SlowDown" for name in names[10:]})
+    asked: list[int] = []
+
+    def fewer_each_time(request: Request) -> None:
+        asked.append(request.body.count(b"<Key>"))
+        if len(asked) > 1:
+            busy.undeletable = dict(list(busy.undeletable.items())[10:])
+
+    busy.answer = fewer_each_time
+    with s3_server.failing(busy):
+        outcomes = store.delete(names)
+    assert asked == [40, 30, 20, 10]
+    assert {(outcome.result, outcome.error) for outcome in outcomes} == {(DeleteResult.ACCEPTED, None)}
+    assert keys(store) == []
+    assert waited == sorted(waited) and waited[0] > 0
+
+    always = Faults(undeletable={f"{prefix}/busy": "SlowDown"})
+    with s3_server.failing(always):
+        [outcome] = store.delete(["busy"])
+    assert outcome.error == "SlowDown: not today"
+
+
+def test_the_same_key_of_another_namespace_is_not_touched(s3_server: S3Server, bucket: str, store: ObjectStore) -> None:
+    other = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/{uuid4().hex}"))
+    for one in (store, other):
+        one.put("data/slice/object", b"")
+    store.delete(["data/slice/object"])
+    assert (keys(store), keys(other)) == ([], ["data/slice/object"])
+
+
+def test_keys_no_xml_can_hold_are_deleted_one_by_one(s3_server: S3Server, store: ObjectStore, impatient: None) -> None:
+    names = ["a\x01", "b", "c\x02"]
+    for name in names:
+        store.put(name, b"")
+
+    def refuse_last(request: Request) -> tuple[str, bytes] | None:
+        refused = request.method == "DELETE" and request.path.endswith("%02")
+        return ("403 Forbidden", b"<Error><Code>AccessDenied</Code></Error>") if refused else None
+
+    with s3_server.failing(Faults(answer=refuse_last)):
+        outcomes = store.delete(names)
+    assert [outcome.result.value for outcome in outcomes] == ["accepted", "accepted", "failed"]
+    assert keys(store) == ["c\x02"]
+
+
+# Trouble
+
+
+def storm(times: int, status: str, body: bytes) -> Callable[[Request], tuple[str, bytes] | None]:
+    """Fails so many requests, then lets them pass."""
+    left = [times]
+    guard = threading.Lock()
+
+    def answer(_: Request) -> tuple[str, bytes] | None:
+        with guard:
+            left[0] -= 1
+            return (status, body) if left[0] >= 0 else None
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        ("503 Slow Down", SLOW_DOWN),
+        ("500 Internal Server Error", b"<Error><Code>InternalError</Code></Error>"),
+        ("502 Bad Gateway", b"<html>some proxy</html>"),
+    ],
+)
+def test_storms_pass(s3_server: S3Server, store: ObjectStore, status: str, body: bytes) -> None:
+    store.put("key", b"content")
+    for call, expected in (
+        (lambda: keys(store), ["key"]),
+        (lambda: store.get("key"), b"content"),
+        (lambda: store.head("key").size, 7),
+        (lambda: store.delete(["gone"])[0].result, DeleteResult.ACCEPTED),
+    ):
+        with s3_server.failing(Faults(answer=storm(2, status, body))):
+            assert call() == expected
+
+
+def test_many_workers_slow_down_in_a_storm_and_recover_after_it(s3_server: S3Server, store: ObjectStore) -> None:
+    """The service refuses everybody for two seconds; asking at full speed would be hundreds of requests."""
+    names = [f"data/slice/{number}" for number in range(64)]
+    for name in names:
+        store.put(name, name.encode())
+    ends = time.monotonic() + 2
+    refused: list[str] = []
+
+    def storming(request: Request) -> tuple[str, bytes] | None:
+        if time.monotonic() > ends:
+            return None
+        refused.append(request.method)
+        return "503 Slow Down", SLOW_DOWN
+
+    with s3_server.failing(Faults(answer=storming)), ThreadPoolExecutor(16) as pool:
+        read = pool.map(store.get, names)
+        deleted = list(pool.map(lambda number: store.delete([f"gone-{number}"])[0].result, range(8)))
+        assert [content.decode() for content in read] == names
+    assert set(deleted) == {DeleteResult.ACCEPTED}
+    assert time.monotonic() - ends < 20
+    assert 16 <= len(refused) <= 24 * 8
+
+    began = time.monotonic()
+    assert store.delete(names) and keys(store) == []
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_storm_that_does_not_pass_is_an_error(
+    s3_server: S3Server, bucket: str, impatient: None, call: Callable[[ObjectStore], object]
+) -> None:
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/x"))
+    message = f"s3://{bucket} at {s3_server.url}: the service kept failing"
+    with (
+        s3_server.failing(Faults(answer=lambda _: ("503 Slow Down", SLOW_DOWN))),
+        pytest.raises(StorageError, match=message),
+    ):
+        call(store)
+
+
+def test_a_silent_server_is_given_another_try(s3_server: S3Server, bucket: str, prefix: str, impatient: None) -> None:
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/{prefix}"))
+    store.put("key", b"content")
+    for call, expected in ((lambda: keys(store), ["key"]), (lambda: store.get("key"), b"content")):
+        late = storm(1, "", b"")
+
+        def slow(request: Request, late: Callable[[Request], object] = late) -> None:
+            if late(request):
+                time.sleep(1.5)
+
+        with s3_server.failing(Faults(answer=slow)):
+            assert call() == expected
+
+
+def test_a_write_that_collides_is_tried_again(s3_server: S3Server, store: ObjectStore) -> None:
+    conflict = b"<Error><Code>ConditionalRequestConflict</Code></Error>"
+    with s3_server.failing(Faults(answer=storm(2, "409 Conflict", conflict))):
+        etag = store.put_if_absent("key", b"1")
+    with s3_server.failing(Faults(answer=storm(2, "409 Conflict", conflict))):
+        store.put_if_match("key", b"2", etag)
+    assert store.get("key") == b"2"
+    with (
+        s3_server.failing(Faults(answer=lambda _: ("409 Conflict", conflict))),
+        pytest.raises(StorageError, match="other writers") as caught,
+    ):
+        store.put_if_match("key", b"3", etag)
+    assert not isinstance(caught.value, PreconditionFailed)
+
+
+def test_an_endpoint_nobody_listens_at_is_named(bucket: str, impatient: None) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    settings = StoreSettings(
+        endpoint_url=endpoint, region="us-east-1", path_style=True, access_key_id="key", secret_access_key="hush"
+    )
+    store = open_store(settings, Namespace.parse(f"s3://{bucket}/x"))
+    for call in CALLS:
+        with pytest.raises(StorageError, match=f"s3://{bucket} at {endpoint}: no connection") as caught:
+            call(store)
+        assert "hush" not in str(caught.value)
+
+
+def test_a_bucket_that_does_not_exist_is_no_missing_object(s3_server: S3Server) -> None:
+    store = open_store(s3_server.settings(), Namespace.parse("s3://no-such-bucket/x"))
+    for call in CALLS:
+        with pytest.raises(StorageError, match="no-such-bucket") as caught:
+            call(store)
+        assert not isinstance(caught.value, ObjectNotFound)
+
+
+def test_a_404_that_names_no_key_is_no_missing_object(s3_server: S3Server, store: ObjectStore) -> None:
+    with s3_server.failing(Faults(answer=lambda _: ("404 Not Found", b"<html>some proxy</html>"))):
+        for call in CALLS:
+            with pytest.raises(StorageError) as caught:
+                call(store)
+            assert not isinstance(caught.value, ObjectNotFound)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        ("403 Forbidden", "AccessDenied", "access denied"),
+        ("400 Bad Request", "ExpiredToken", "the credentials were refused"),
+        ("400 Bad Request", "AuthorizationHeaderMalformed", "set `store.region`"),
+        ("418 I'm a teapot", "Teapot", "the service answered Teapot"),
+    ],
+)
+def test_refusals_are_explained(
+    s3_server: S3Server, bucket: str, impatient: None, status: str, code: str, message: str
+) -> None:
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/x"))
+    body = (
+        f"<Error><Code>{code}</Code><Message>No.</Message><AWSAccessKeyId>{ACCESS_KEY}</AWSAccessKeyId>"
+        "<CanonicalRequest>x-amz-security-token:hush</CanonicalRequest></Error>"
+    ).encode()
+    with s3_server.failing(Faults(answer=lambda _: (status, body))):
+        for call in CALLS:
+            with pytest.raises(StorageError) as caught:
+                call(store)
+            text = str(caught.value)
+            assert bucket in text
+            assert message in text or status[:3] in text
+            assert "hush" not in text and ACCESS_KEY not in text
+
+
+@pytest.fixture
+def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server checks signatures and permissions."""
+    monkeypatch.setattr(moto.settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0.0)
+    monkeypatch.setattr(ActionAuthenticatorMixin, "request_count", 0)
+
+
+def test_wrong_credentials_are_refused(s3_server: S3Server, bucket: str, guarded: None, impatient: None) -> None:
+    settings = s3_server.settings().model_copy(update={"secret_access_key": "hush"})
+    store = open_store(settings, Namespace.parse(f"s3://{bucket}/x"))
+    for call in CALLS:
+        with pytest.raises(StorageError, match=r"credentials were refused|access denied") as caught:
+            call(store)
+        assert not isinstance(caught.value, ObjectNotFound | PreconditionFailed)
+        assert "hush" not in str(caught.value)
+
+
+def test_nothing_secret_is_logged(s3_server: S3Server, store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        store.put("a//b", b"")
+        keys(store)
+    assert SECRET_KEY not in caplog.text

@@ -1,0 +1,115 @@
+"""The import graph of the package: no circles, nothing of ours imported inside functions, arrows one way.
+
+`make lint` holds the same contracts (`[tool.importlinter]` in pyproject.toml).
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import grimp
+import pytest
+from importlinter.cli import lint_imports
+
+import lakefs_gc_assets
+
+PACKAGE = "lakefs_gc_assets"
+ROOT = Path(lakefs_gc_assets.__file__).parents[1]
+LOADS_LATE = "lakefs_gc_assets.deferred"
+"""The one module that imports others when they are needed."""
+
+_NAMED = re.compile(rf"({PACKAGE}(?:\.\w+)+)(?::\w+)?")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def sources() -> dict[str, ast.Module]:
+    """Every module of the package by its full name."""
+    return {
+        ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(file.read_text())
+        for file in (ROOT / PACKAGE).rglob("*.py")
+    }
+
+
+def named_in(source: ast.Module) -> set[str]:
+    """Names of modules that stand in strings, as `module` or `module:name`: they are imported later."""
+    texts = (node.value for node in ast.walk(source) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return {found[1] for text in texts if (found := _NAMED.fullmatch(text))}
+
+
+def import_graph() -> dict[str, set[str]]:
+    """What each module imports: at its head, in functions, for type checkers alone, or by a name in a string."""
+    graph = grimp.build_graph(PACKAGE, cache_dir=None)
+    return {
+        module: graph.find_modules_directly_imported_by(module) | (named_in(source) & graph.modules - {module})
+        for module, source in sources().items()
+    }
+
+
+def imported_inside_functions(source: ast.Module) -> Iterator[str]:
+    """Imports of this package that happen when a function is called."""
+    for function in ast.walk(source):
+        for node in ast.walk(function) if isinstance(function, _FUNCTIONS) else ():
+            if isinstance(node, ast.ImportFrom):
+                yield from [node.module or ""] if (node.module or "").split(".")[0] == PACKAGE or node.level else []
+            elif isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names if alias.name.split(".")[0] == PACKAGE)
+
+
+def loads_by_name(source: ast.Module) -> bool:
+    """Whether a module has what imports other modules by their names."""
+    names = {node.id for node in ast.walk(source) if isinstance(node, ast.Name)}
+    imported = {
+        alias.name for node in ast.walk(source) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
+    }
+    return not {"__import__", "import_module", "importlib"}.isdisjoint(names | imported)
+
+
+def test_every_module_is_in_the_graph() -> None:
+    assert grimp.build_graph(PACKAGE, cache_dir=None).modules == sources().keys()
+
+
+def test_no_module_depends_on_itself() -> None:
+    try:
+        TopologicalSorter(import_graph()).prepare()
+    except CycleError as circle:
+        # It names who is imported before who imports.
+        pytest.fail(" is imported by ".join(circle.args[1]))
+
+
+def test_what_is_imported_late_is_in_the_graph() -> None:
+    graph = import_graph()
+
+    assert "lakefs_gc_assets.storage.gcs.store" in graph["lakefs_gc_assets.storage.opening"]
+    assert "lakefs_gc_assets.cli.run" in graph["lakefs_gc_assets.cli"]
+    assert "lakefs_gc_assets.spark.start.worker_daemon" in graph["lakefs_gc_assets.spark.session"]
+
+
+def test_no_function_imports_a_module_of_ours() -> None:
+    found = {module: list(imported_inside_functions(source)) for module, source in sources().items()}
+
+    assert {module: inside for module, inside in found.items() if inside} == {}
+
+
+def test_modules_are_loaded_by_name_in_one_place() -> None:
+    assert {module for module, source in sources().items() if loads_by_name(source)} == {LOADS_LATE}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def late():\n    from lakefs_gc_assets import errors",
+        "class A:\n    def late(self):\n        from . import errors",
+    ],
+)
+def test_an_import_inside_a_function_is_found(code: str) -> None:
+    assert list(imported_inside_functions(ast.parse(code)))
+
+
+def test_arrows_go_one_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+
+    broken = lint_imports(config_filename="pyproject.toml", no_cache=True, no_logo=True)
+
+    assert not broken, capsys.readouterr().out
