@@ -6,7 +6,6 @@ Which run a call belongs to is known by the repository that it works on.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 
@@ -26,6 +25,7 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets_tests.simulation.collecting import Run
+from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.stored import addresses, addresses_of_files, stored_rows
 
 _WITH_REASONS = pa.schema([*LISTED, pa.field("kept", pa.string())])
@@ -37,7 +37,7 @@ def observing() -> Iterator[None]:
     with ExitStack() as patches:
 
         def wrap(owner: object, name: str, around: Callable[..., Callable[..., Any]]) -> None:
-            patches.enter_context(mock.patch.object(owner, name, around(getattr(owner, name))))
+            replace(patches, owner, name, around(getattr(owner, name)))
 
         wrap(run, "look_around", _begins_to_list)
         wrap(listing, "list_objects", _lists)
