@@ -85,7 +85,7 @@ def test_the_manifest_is_enough_where_the_report_names_none(opened: OpenReposito
     assert there(opened, MARKED) == []
 
 
-@pytest.mark.parametrize("name", ["part.parquet", f"folder/{FILE}", "x"])
+@pytest.mark.parametrize("name", ["part.parquet", f"folder/{FILE}", "x"], ids=["file", "folder", "short"])
 def test_only_files_with_a_servers_name_go(opened: OpenRepository, name: str) -> None:
     swept(opened, 1, FOREIGN)
     swept(opened, 2, MARKED)
@@ -112,7 +112,9 @@ def test_a_run_of_ours_is_no_preparation(opened: OpenRepository) -> None:
     assert mine.removeprefix(run_folder.folder(newest.run_id)) in there(opened, newest.run_id)
 
 
-@pytest.mark.parametrize("wrong", ["..", "../../rules", "x", "", f"{MARKED}/uncommitted"])
+@pytest.mark.parametrize(
+    "wrong", ["..", "../../rules", "x", "", f"{MARKED}/uncommitted"], ids=["up", "away", "short", "empty", "below"]
+)
 def test_what_is_no_id_of_a_server_names_nothing(opened: OpenRepository, wrong: str) -> None:
     swept(opened, 1, FOREIGN)
     old = began(opened, 2 * DAY)
