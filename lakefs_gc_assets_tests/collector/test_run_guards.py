@@ -9,16 +9,20 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, cast
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import checking, lock, run
+from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.frame.kinds import OPEN_DF, STEPS, STORE_DF, UNCOMMITTED_DF, UncommittedFigures
+from lakefs_gc_assets.collector.frame.schemas import TIME
 from lakefs_gc_assets.collector.incremental.inherited import Inherited
 from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.current import ask_committed
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow
@@ -34,7 +38,7 @@ from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
-from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
 from lakefs_gc_assets_tests.simulation.commands import purge, restore
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
@@ -45,6 +49,7 @@ from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.world import START
 
 UNIFIED = Asked(Flow.UNIFIED)
 LISTED, STAGED, COMMITTED, MARKED, SWEPT = STEPS
@@ -278,6 +283,14 @@ class TestOrder:
             refused(scene, scene.start(SWEEP, Faults()), "it is not known what became of")
 
 
+def test_what_was_uploaded_in_parts_was_seen_long_before_the_listing() -> None:
+    engine, listed_at = ArrowEngine(), moment(START)
+    seen = {"a": listed_at - timedelta(minutes=1), "b": listed_at - timedelta(days=30)}
+    columns = {"address": pa.array(seen), "first_listed_at": pa.array(seen.values(), TIME)}
+    rows = sightings.select_old_enough(engine, engine.table(pa.table(columns)), listed_at)
+    assert engine.collect(rows).column("address").to_pylist() == ["b"]
+
+
 class TestGuards:
     """Figures that look like a mistake."""
 
@@ -439,6 +452,12 @@ class TestRetention:
             scene.world.oracle.look()
             refused(scene, scene.start(SWEEP, Faults(), UNIFIED), "is spelled otherwise than")
 
+    def test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data(self) -> None:
+        with world_of("unified") as scene, mock.patch.object(recheck, "ask_committed", wraps=ask_committed) as ask:
+            heads = {branch.commit_id for branch in scene.world.repository.branches.values()}
+            assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
+            assert set(ask.call_args.args[3]) == heads
+
     def test_the_report_of_a_dry_run_tells_of_guards_of_the_rules(self) -> None:
         with world_of("unified") as scene:
             scene.world.repository.rules = UNKNOWN
@@ -539,6 +558,8 @@ class TestPurge:
 
     def test_branches_that_are_gone_since_the_run(self) -> None:
         with world_of("purge") as scene:
-            for _ in range(2):
-                lose_branch(scene)
+            repository = scene.world.repository
+            del repository.branches["zeta"]
+            # Somebody sets it back to the first commit, which holds nothing.
+            repository.branches["main"].commit_id = next(iter(repository.commits))
             self.refused(scene, "branches are left", allowing(MOVE, max_branch_loss_share=0))

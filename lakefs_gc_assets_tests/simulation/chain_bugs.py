@@ -118,9 +118,7 @@ def _young_carried() -> Sequence[Replacement]:
         cutoffs[id(step.engine)] = step.plan.cutoff
         return leave(step, outcomes)
 
-    def select(
-        engine: ArrowEngine, rows: ArrowRows, settled: Any, held: ArrowRows, *more: Any, **named: Any
-    ) -> ArrowRows:
+    def select(engine: ArrowEngine, rows: ArrowRows, settled: Any, held: ArrowRows, *more: Any, **named: Any) -> Any:
         moment = pa.scalar(cutoffs[id(engine)], TIME)
         young = engine.where(rows, lambda batch: pc.greater_equal(batch.column("last_modified"), moment))
         old = engine.without_exactly(held, engine.select(young, "address"))

@@ -143,7 +143,7 @@ _UNCHECKED = replaced((passes, "find_live_again", _unchecked_once_begun))
 _REPORTED_FIRST = replaced((run, "sweep_candidates", _report_first))
 _FORGETFUL = replaced((passes, "resume", _forget_earlier_tries), (passes, "require_all_decided", ignored))
 FAULT_BUGS = {
-    "receipts written before the delete": FaultBug(
+    "receipts written before a delete that fails": FaultBug(
         "clean", "delete ", Fault.FAILS, CLEAN_BUGS["receipts written before the delete"]
     ),
     "a range that cannot be read is skipped": FaultBug(

@@ -287,7 +287,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     "dangling commits taken for heads": replaced((active_commits, "_walked", _leaves_as_heads)),
     "a walk's own rule instead of the longest": replaced((active_commits, "spread", _own_walk_first)),
     "the server's list alone": replaced((retention, "retention", _listed_alone)),
-    "tags forgotten": replaced((retention, "policy_of", _no_tags)),
+    "tags forgotten by retention rules": replaced((retention, "policy_of", _no_tags)),
     "uncommitted data ignored": replaced(
         *((owner, "prepare_uncommitted", _nothing_staged) for owner in (run, recheck))
     ),
