@@ -3,8 +3,10 @@
 After each another run follows days later.
 """
 
+import argparse
 import logging
 import multiprocessing
+import os
 import sys
 import time
 
@@ -31,8 +33,12 @@ def broken(chosen: tuple[Play, ...]) -> list[str]:
 
 def main() -> int:
     """Exit status 0 where nothing goes wrong."""
-    with multiprocessing.get_context("spawn").Pool() as pool:
-        for kind in KINDS:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=(*KINDS, "all"), default="all")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    asked = parser.parse_args()
+    with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
+        for kind in KINDS if asked.kind == "all" else (asked.kind,):
             began, chosen = time.monotonic(), list(plays(kind))
             parts = [tuple(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
             for found in pool.imap_unordered(broken, parts):

@@ -38,7 +38,7 @@ class Crash(Violation):
     """The collector ended with something that is none of its own errors."""
 
 
-def _is_own(key: str) -> bool:
+def is_own(key: str) -> bool:
     """Whether a key is that of a collector's own file."""
     return key.startswith(run_folder.ROOT)
 
@@ -169,7 +169,7 @@ class Process:
         self.view = view = BucketView(
             world.bucket,
             self._store_point,
-            lambda key, gone: None if _is_own(key) else world.oracle.deletion(run_id, key, self.recheck),
+            lambda key, gone: None if is_own(key) else world.oracle.deletion(run_id, key, self.recheck),
             lambda key, data: self._written(run_id, key, data),
             page=setup.listing_page,
             delete_limit=setup.delete_limit,
@@ -276,7 +276,7 @@ class Process:
         self._suspend_if_spent()
         if self.dead:
             raise Killed
-        if call.startswith("delete ") and not _is_own(call.removeprefix("delete ")):
+        if call.startswith("delete ") and not is_own(call.removeprefix("delete ")):
             self._require_fenced(call)
             self._require_fresh_mark()
         if self.fail_at is not None:

@@ -14,7 +14,7 @@ from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.failing_calls import FailingApi, FailingStore, Faults
 from lakefs_gc_assets_tests.simulation.oracle import Violation
-from lakefs_gc_assets_tests.simulation.processes import Figures, Process
+from lakefs_gc_assets_tests.simulation.processes import Figures, Process, is_own
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
@@ -62,9 +62,10 @@ class FailingProcess(Process):
         return FailingStore(view, self.faults, self._denied)
 
     def _denied(self, key: str) -> None:
-        """Nobody can know of this deletion."""
+        """Nobody can know of this deletion; one of a collector's own file counts for nobody."""
         assert self.run is not None
-        del self.world.oracle.runs[self.run.run_id].accepted[key]
+        if not is_own(key):
+            del self.world.oracle.runs[self.run.run_id].accepted[key]
 
     def goes_on(self, opened: Opened, options: CollectionSettings) -> None:
         """A process of the same owner makes the steps that are not done."""
