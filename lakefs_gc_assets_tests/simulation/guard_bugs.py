@@ -116,6 +116,7 @@ _UNLOCKED = tuple((owner, "verify", ignored) for owner in (batches, move))
 HISTORY_BUGS: dict[Kind, dict[str, Bug]] = {
     "clean": {
         "mark never too old": without_call(guards, "require_fresh_mark", sweep_candidates),
+        "dump right after uncommitted data": replaced((commits, "complete_dump", _dump_at_once)),
     },
     "optimized": {},
     "retention": {},
@@ -238,10 +239,6 @@ TESTED_BUGS: dict[str, TestedBug] = {
         "wait_for_recheck",
         sweep_candidates,
         _RECHECK.test_it_waits_until_the_listing_is_some_minutes_old,
-    ),
-    "dump does not wait": TestedBug(
-        replaced((commits, "complete_dump", _dump_at_once)),
-        _RECHECK.test_a_dump_waits_until_uncommitted_data_is_some_seconds_old,
     ),
     "recheck believed from its end": TestedBug(
         replaced((passes, "_deleter", _valid_from_now)),
