@@ -150,8 +150,8 @@ class Run:
             continues=self._kept,
             goes_on=name != STEPS[-1],
         )
-        with self._of_the_step(), step(turn, self) as this:
-            self.this, self.plan, self.started_at = this, this.plan, this.started_at
+        with step(turn, self) as this, self._renewing(this):
+            self.plan, self.started_at = this.plan, this.started_at
             made = getattr(protocol, _FUNCTIONS[name])(this, *inputs)
         self._kept = turn.goes_on
         frame: StoredFrame[Any] = made[0] if isinstance(made, tuple) else made
@@ -164,7 +164,9 @@ class Run:
         self.completed.append(name)
 
     @contextmanager
-    def _of_the_step(self) -> Iterator[None]:
+    def _renewing(self, this: Step[ArrowRows]) -> Iterator[None]:
+        """As `step.renewed`: the world may renew the lock meanwhile, and not while it is released."""
+        self.this = this
         try:
             yield
         finally:
