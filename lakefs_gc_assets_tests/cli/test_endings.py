@@ -54,11 +54,14 @@ def test_an_interrupt_ends_in_one_line_and_lets_go_of_what_is_held(
     capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     before, released = signal.getsignal(signal.SIGTERM), False
+    # A shell starts what runs in the background with interrupts ignored.
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(SystemExit) as ended, one_line_errors():
         try:
             os.kill(os.getpid(), number)
         finally:
             released = True
+    signal.signal(signal.SIGINT, outside)
     assert (ended.value.code, released) == (Status.INTERRUPTED, True)
     assert capsys.readouterr().err == "lakefs-gc: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before
