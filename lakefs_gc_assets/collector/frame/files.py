@@ -42,7 +42,8 @@ class FileWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows of any windows."""
-        table = pa.Table.from_arrays([batch.column(name) for name in self._schema.names], schema=self._schema)
+        # The cast refuses nulls where the frame has none.
+        table = pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
         windows = table.column("slice_window").unique().to_pylist()
         for window in windows:
             rows = table if len(windows) == 1 else table.filter(pc.equal(table.column("slice_window"), window))
