@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import TypeVar
 
 import pyarrow as pa
@@ -92,7 +91,7 @@ class ArrowEngine:
 
     def where(self, rows: ArrowRows, holds: Holds) -> ArrowRows:
         """The rows of which something holds."""
-        return _each(rows, lambda batch: batch.filter(holds(batch)))
+        return _each(rows, lambda batch: _left(batch, holds(batch).to_pylist()))
 
     def where_among(self, rows: ArrowRows, column: str, values: Sequence[str | None]) -> ArrowRows:
         """The rows whose text in a column is among the values; None stands for null."""
@@ -375,7 +374,6 @@ def _contents(batch: pa.RecordBatch) -> Iterator[tuple[int, str | None]]:
         yield size, _EMPTY_MD5 if size == 0 else etag if plain else None
 
 
-@lru_cache(maxsize=1000)
 def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column.with_nullable(True) for column in schema])
 
@@ -421,11 +419,15 @@ def _masked(rows: ArrowRows, prepare: Callable[[], Value], mask: Callable[[pa.Re
     return _each_with(rows, prepare, lambda batch, known: _left(batch, mask(batch, known)))
 
 
-def _left(batch: pa.RecordBatch, mask: Mask) -> pa.RecordBatch:
-    """The rows that a mask leaves; of all or none of them Arrow has nothing to copy."""
-    if all(mask):
+def _left(batch: pa.RecordBatch, mask: Sequence[bool | None]) -> pa.RecordBatch:
+    """The rows that a mask leaves; where they are neighbours, Arrow has nothing to copy."""
+    count = len([True for holds in mask if holds])
+    if count == len(mask):
         return batch
-    return batch.filter(pa.array(mask, pa.bool_())) if any(mask) else batch.slice(0, 0)
+    first = mask.index(True) if count else 0
+    if all(mask[first : first + count]):
+        return batch.slice(first, count)
+    return batch.take(pa.array([place for place, holds in enumerate(mask) if holds], pa.int64()))
 
 
 def _batches(frames: Iterable[ArrowRows]) -> Batches:

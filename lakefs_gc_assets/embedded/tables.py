@@ -59,7 +59,9 @@ class _Block:
             self._restarts.append(len(self._buffer))
         else:
             shared = _shared_prefix(self._previous, key)
-        self._buffer += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        lengths = (shared, len(key) - shared, len(value))
+        self._buffer += bytes(lengths) if max(lengths) < 0x80 else b"".join(map(varint, lengths))
+        self._buffer += key[shared:] + value
         self._previous = key
         self._entries += 1
 

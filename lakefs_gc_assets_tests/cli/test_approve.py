@@ -7,10 +7,10 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.collector.checking import Violation
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import checks
-from lakefs_gc_assets.defs.checks import Violation
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, runs, write
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
@@ -78,7 +78,7 @@ def test_only_a_dry_run_that_came_to_its_end_can_be_approved(
     assert_one_line(invoke("approve", "--yes", "c" * 20), "has no plan in this repository")
 
     with monkeypatch.context() as wrong:
-        wrong.setattr(checks, "too_young", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
+        wrong.setattr(checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)])
         assert invoke("run").exit_code == Status.FAILED
     (failed,) = run_folder.newest_runs(runs.repository.store)
     assert_one_line(invoke("approve", "--yes", failed), "did not come to its end")

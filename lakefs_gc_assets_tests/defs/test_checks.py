@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.defs.checks import broken_rules, shape_violations
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.models import MODELS
+from lakefs_gc_assets_tests.collector.sweep.test_passes import stage
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, table_file
@@ -283,3 +284,24 @@ def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
         "candidates.live_set": True,
         "candidates.nothing_deleted_is_live": True,
     }
+
+
+@needs_recordings
+def test_what_was_deleted_and_is_held_all_the_same_is_told_and_ends_no_run(runs: GraphRuns) -> None:
+    first = runs.open()
+    assert runs.make(first).success
+    # Which of two runs is newer is told by the second in which they were opened.
+    runs.clock.sleep(1)
+    second = runs.open()
+    lost = runs.addresses(first.run_id, "candidates")[0]
+    stage(runs, first.run_id, lost)
+
+    result = runs.make(second)
+
+    assert result.success, failures(result)
+    found = evaluations(result)
+    assert [name for name, passed in found.items() if not passed] == ["candidates.nothing_deleted_is_live"]
+    report = runs.report(second.run_id)
+    assert (report.success, report.counts["lost"], report.counts["missing"]) == (True, 1, 0)
+    assert report.warnings[0].startswith("1 objects that earlier runs deleted are held") and lost in report.warnings[0]
+    assert any(report.warnings[0] in line for line in runs.lines)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
@@ -101,7 +102,10 @@ class Bucket:
 
 @dataclass
 class DeleteFaults:
-    """What goes wrong with the next deletes: every nth key is refused, or the call breaks off after some keys."""
+    """What goes wrong with the next deletes: every nth key is refused, or the call breaks off after some keys.
+
+    The collector's own small files go without trouble: what they are removed by is no sweep.
+    """
 
     refuse_every: int = 0
     break_after: int | None = None
@@ -212,7 +216,9 @@ class BucketView:
         if len(keys) > self.delete_limit:
             raise StorageError(f"{len(keys)} keys in one delete")
         lost = self._point("delete " + " ".join(keys))
-        faults, self.faults = self.faults, DeleteFaults()
+        faults = DeleteFaults()
+        if not keys[0].startswith(run_folder.ROOT):
+            faults, self.faults = self.faults, faults
         outcomes = []
         for position, key in enumerate(keys):
             if position == faults.break_after:

@@ -1,9 +1,11 @@
 """A seeded bug: functions of the product replaced by what a hurried collector does instead."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any, cast
 from unittest import mock
 
 import lakefs_gc_assets
@@ -24,9 +26,11 @@ class Bug:
 
     Attributes:
         replacements: makes what is replaced, anew for each play: some of it remembers what happened.
+        changed: the functions that have the bug, where these are not what is replaced.
     """
 
     replacements: Callable[[], Sequence[Replacement]]
+    changed: tuple[Callable[..., object], ...] = ()
 
     @contextmanager
     def patches(self) -> Iterator[None]:
@@ -38,7 +42,9 @@ class Bug:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What of the product is replaced: the module, a colon, and the name in it."""
+        """What of the product the bug is in: the module, a colon, and the name in it."""
+        if self.changed:
+            return tuple(f"{function.__module__}:{function.__qualname__}" for function in self.changed)
         named = (_place(owner, name) for owner, name, _ in self.replacements())
         return tuple(dict.fromkeys(place for place in named if place.startswith(f"{_PRODUCT}.")))
 
@@ -46,6 +52,22 @@ class Bug:
 def replaced(*replacements: Replacement) -> Bug:
     """A bug that remembers nothing."""
     return Bug(lambda: replacements)
+
+
+def without_call(owner: object, name: str, caller: Callable[..., object], answer: object = None) -> Bug:
+    """One call of a check is left out: the one in a function; others still make it.
+
+    Args:
+        owner: the module or class in which that function looks the check up.
+        answer: what the function is told instead.
+    """
+    check: Callable[..., object] = getattr(owner, name)
+    code = cast(FunctionType, caller).__code__
+
+    def called(*arguments: Any, **named: Any) -> object:
+        return answer if sys._getframe(1).f_code is code else check(*arguments, **named)
+
+    return Bug(lambda: ((owner, name, called),), (caller,))
 
 
 def _place(owner: object, name: str) -> str:

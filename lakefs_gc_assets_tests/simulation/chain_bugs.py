@@ -105,9 +105,7 @@ def _open_at_last_slice(step: ArrowStep) -> Inherited | None:
     return None if before is None else _UpToLastSlice(step.repository.store, before.run_id)
 
 
-def _nothing_committed(
-    engine: ArrowEngine, rows: ArrowRows, settled: Any, held: ArrowRows, *more: Any, **named: Any
-) -> ArrowRows:
+def _nothing_committed(engine: ArrowEngine, rows: ArrowRows, settled: Any, held: Any, *more: Any, **named: Any) -> Any:
     """Carries as open what commits hold."""
     return select_open(engine, rows, settled, engine.table(LIVE.empty_table()), *more, **named)
 
@@ -120,13 +118,12 @@ def _young_carried() -> Sequence[Replacement]:
         cutoffs[id(step.engine)] = step.plan.cutoff
         return leave(step, outcomes)
 
-    def select(
-        engine: ArrowEngine, rows: ArrowRows, settled: Any, held: ArrowRows, *more: Any, **named: Any
-    ) -> ArrowRows:
+    def select(engine: ArrowEngine, rows: ArrowRows, settled: Any, held: ArrowRows, *more: Any, **named: Any) -> Any:
         moment = pa.scalar(cutoffs[id(engine)], TIME)
         young = engine.where(rows, lambda batch: pc.greater_equal(batch.column("last_modified"), moment))
         old = engine.without_exactly(held, engine.select(young, "address"))
-        return select_open(engine, rows, settled, old, *more, **named)
+        left: ArrowRows = select_open(engine, rows, settled, old, *more, **named)
+        return left
 
     return (run, "leave", leave_by_age), (leaving, "select_open", select), _UNCHECKED
 
@@ -183,7 +180,7 @@ def all_accepted(step: ArrowStep, candidates: Frame) -> Frame:
 
 def _carry_before_sweep(step: ArrowStep, candidates: Frame) -> Iterator[Any]:
     """Leaves what the next run builds on before it deletes, as if all went well."""
-    left = run.leave(step, all_accepted(step, candidates))
+    left = vars(run)["leave"](step, all_accepted(step, candidates))
     early = report.failed(step.plan, step.repository.clock.now(), "it has not ended")
     source = step.stored(COMMITTED_DF).figures.commit_source
     carry = left if isinstance(left, Carry) else None
@@ -208,7 +205,7 @@ def _hash(row: Mapping[str, Any]) -> str:
     return hashlib.md5(row["address"].encode(), usedforsecurity=False).hexdigest()
 
 
-def _inside_alone(engine: ArrowEngine, rows: ArrowRows, *more: Any, **named: Any) -> ArrowRows:
+def _inside_alone(engine: ArrowEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
     """Carries what lies in the windows of the run."""
     inside = engine.where(rows, lambda batch: pc.not_equal(batch.column("slice_window"), OTHER_WINDOW))
     return select_open(engine, inside, *more, **named)

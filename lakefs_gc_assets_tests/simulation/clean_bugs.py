@@ -243,7 +243,7 @@ def _snapshot(*arguments: Any) -> commits.Dump:
     return replace(dump, branches={name: head for name, head in dump.branches.items() if head in known})
 
 
-def _nothing_of_a_range(self: LiveFiles, record: Any) -> pa.Table:
+def nothing_of_a_range(self: LiveFiles, record: Any) -> pa.Table:
     return self._live(pa.array([], pa.string()), pa.array([], pa.uint8()))
 
 
@@ -270,7 +270,7 @@ CLEAN_BUGS: dict[str, Bug] = {
     "an empty page taken for the end": replaced((uncommitted, "_believable_page", _end_at_empty_page), _UNCHECKED),
     "a branch deleted during prepare unnoticed": replaced((uncommitted, "_believable_page", _ask), _UNCHECKED),
     "empty live set accepted": replaced(
-        (LiveFiles, "range", _nothing_of_a_range), (guards, "require_live_set", ignored)
+        (LiveFiles, "range", nothing_of_a_range), (guards, "require_live_set", ignored)
     ),
     "cutoff from LastModified alone": replaced((run, "subtract_live", subtracting(_without_issue))),
     "cutoff from the name alone": replaced((run, "subtract_live", subtracting(_without_modification))),
@@ -290,7 +290,9 @@ CLEAN_BUGS: dict[str, Bug] = {
     "full addresses not normalised": replaced(
         (Namespace, "live_keys", lambda self, address, address_type: (address,)), _UNCHECKED
     ),
-    "hash used in an intersection": replaced((passes, "resume", _resumed_by_hash)),
+    "hash used in an intersection": replaced(
+        (passes, "resume", _resumed_by_hash), (passes, "require_all_decided", ignored)
+    ),
     "frames of two attempts mixed": replaced(
         (run, "read_uncommitted", _read_once), (order, "require_safe_order", ignored)
     ),

@@ -185,11 +185,11 @@ class Run:
     def _check(self, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]]) -> None:
         """The blocking checks of the candidates. A failed one ends the run."""
         with self._between_steps(holds_lock=True):
-            engine = self.engine(self.open())
+            engine, (listed, uncommitted, committed) = self.engine(self.open()), inputs
             violations = [
-                *checking.find_live_candidates(engine, candidates, *inputs[1:]),
+                *checking.find_live_candidates(engine, candidates, uncommitted, committed),
                 *checking.find_young_candidates(engine, candidates, self.plan.cutoff),
-                *checking.find_empty_live_set(*inputs, candidates),
+                *checking.find_empty_live_set(listed, uncommitted, committed, candidates),
             ]
             if violations:
                 raise CollectionError("; ".join(f"{found.rule}: {found.detail}" for found in violations))

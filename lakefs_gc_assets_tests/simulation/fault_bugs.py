@@ -86,7 +86,7 @@ def _report_first(step: ArrowStep, candidates: StoredFrame[Any]) -> Iterator[Any
     """Stores the report, with its carry, before it deletes."""
     claimed = all_accepted(step, candidates)
     outcomes = step.complete(DELETED_REPORT, claimed.figures, claimed.manifest.files, (candidates,))
-    ended = make_report(step, outcomes, run.leave(step, outcomes), count_amounts(step, outcomes))
+    ended = make_report(step, outcomes, vars(run)["leave"](step, outcomes), count_amounts(step, outcomes), None)
     report.write(step.repository.store, ended)
     yield from sweep_candidates(step, candidates)
 
@@ -139,10 +139,11 @@ _AS_FAR_AS_IT_WENT = (
     (uncommitted, "_written", _as_far_as_it_went),
     (uncommitted, "missing_samples", lambda *about: ()),
 )
+_UNCHECKED = replaced((passes, "find_live_again", _unchecked_once_begun))
 _REPORTED_FIRST = replaced((run, "sweep_candidates", _report_first))
 _FORGETFUL = replaced((passes, "resume", _forget_earlier_tries), (passes, "require_all_decided", ignored))
 FAULT_BUGS = {
-    "receipts written before the delete": FaultBug(
+    "receipts written before a delete that fails": FaultBug(
         "clean", "delete ", Fault.FAILS, CLEAN_BUGS["receipts written before the delete"]
     ),
     "a range that cannot be read is skipped": FaultBug(
@@ -169,9 +170,7 @@ FAULT_BUGS = {
     "failure reported as success": FaultBug(
         "clean", "delete ", Fault.FAILS, replaced((failing, "store_report", _claims_success))
     ),
-    "a resumed sweep without recheck": FaultBug(
-        "clean", "delete ", Fault.DIES, replaced((passes, "find_live_again", _unchecked_once_begun))
-    ),
+    "a resumed sweep without recheck": FaultBug("clean", "delete ", Fault.DIES, _UNCHECKED),
     "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, _FORGETFUL),
     "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
     "the copy removed before the object is back": FaultBug(

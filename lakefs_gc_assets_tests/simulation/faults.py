@@ -44,11 +44,17 @@ def _prepared(name: str) -> bytes:
     return pickle.dumps(scene)
 
 
+def scene_before(name: str) -> Scene:
+    """A scene right before the run of a kind, to be used up."""
+    scene: Scene = pickle.loads(_prepared(name))
+    return scene
+
+
 @cache
 def whole(name: str) -> Whole:
     """Makes a run of a kind as nothing goes wrong."""
     with deterministic(2):
-        scene: Scene = pickle.loads(_prepared(name))
+        scene = scene_before(name)
         garbage = KINDS[name].watch.garbage
         before = frozenset(garbage(scene))
         faults = Faults()
@@ -89,7 +95,7 @@ def play(played: Play, *, follow: bool = True) -> None:
     """
     kind, expected = KINDS[played.kind], whole(played.kind)
     with deterministic(2):
-        scene: Scene = pickle.loads(_prepared(played.kind))
+        scene = scene_before(played.kind)
         watch = kind.watch(scene, expected, kind.flow, kind.deletes)
         faults = Faults(played.fault, played.at, scene.world.pass_time)
         ended = kind.run(scene, faults)

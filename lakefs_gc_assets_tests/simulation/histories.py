@@ -347,7 +347,7 @@ class Maker:
                 self.steps.append(Step(name, "fail", (self.chance.randrange(60), self.chance.randrange(2))))
             elif self.chance.random() < 0.4:
                 kind = self.chance.choice((5, 5, self.chance.randrange(self.calls)))
-                self.steps.append(Step(name, "fail_on", (kind, self.chance.randint(1, 6))))
+                self.steps.append(Step(name, "fail_on", (kind, self.chance.randint(1, 18))))
             self.go_on(name)
         fault = self.chance.choice(("refuse_deletes", "refuse_deletes", "break_delete", "pretend_delete"))
         self.steps.append(Step(name, fault, (self.chance.randint(1, 3),)))

@@ -7,6 +7,7 @@ from lakefs_gc_assets_tests.simulation import chains, histories, retention_histo
 from lakefs_gc_assets_tests.simulation.bug import Bug
 from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
+from lakefs_gc_assets_tests.simulation.guard_bugs import HISTORY_BUGS
 from lakefs_gc_assets_tests.simulation.playing import History
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
@@ -21,7 +22,7 @@ class Histories:
 
 
 KINDS: dict[Kind, Histories] = {
-    "clean": Histories(histories.generate, CLEAN_BUGS),
-    "optimized": Histories(chains.generate, CHAIN_BUGS),
-    "retention": Histories(retention_histories.generate, RETENTION_BUGS),
+    "clean": Histories(histories.generate, CLEAN_BUGS | HISTORY_BUGS["clean"]),
+    "optimized": Histories(chains.generate, CHAIN_BUGS | HISTORY_BUGS["optimized"]),
+    "retention": Histories(retention_histories.generate, RETENTION_BUGS | HISTORY_BUGS["retention"]),
 }

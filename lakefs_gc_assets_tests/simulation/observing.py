@@ -6,14 +6,13 @@ Which run a call belongs to is known by the repository that it works on.
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import run, sightings
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving
 from lakefs_gc_assets.collector.incremental.checkpoint import Carry
@@ -26,6 +25,7 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets_tests.simulation.collecting import Run
+from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.stored import addresses, addresses_of_files, stored_rows
 
 _WITH_REASONS = pa.schema([*LISTED, pa.field("kept", pa.string())])
@@ -37,7 +37,7 @@ def observing() -> Iterator[None]:
     with ExitStack() as patches:
 
         def wrap(owner: object, name: str, around: Callable[..., Callable[..., Any]]) -> None:
-            patches.enter_context(mock.patch.object(owner, name, around(getattr(owner, name))))
+            replace(patches, owner, name, around(getattr(owner, name)))
 
         wrap(run, "look_around", _begins_to_list)
         wrap(listing, "list_objects", _lists)
@@ -136,7 +136,7 @@ def _sights(select_old_enough: Callable[..., Any]) -> Callable[..., Any]:
                 noted.update(batch.column("address").to_pylist())
                 yield batch
 
-        schema = pa.schema([pa.field("address", pa.string()), sightings.SIGHTINGS.field("first_listed_at")])
+        schema = pa.schema([pa.field("address", pa.string()), SIGHTINGS.field("first_listed_at")])
         chosen = engine.select(select_old_enough(engine, rows, moment), *schema.names)
         return engine.map_batches(chosen, note, schema)
 

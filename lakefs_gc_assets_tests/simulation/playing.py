@@ -1,12 +1,12 @@
 """Plays a history: a setup and a list of steps, which are plain data, in one world with up to two collectors."""
 
+import gc
 import os
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from unittest import mock
 
 from lakefs_gc_assets.collector import step as steps
 from lakefs_gc_assets.collector.live import hidden, uncommitted
@@ -19,6 +19,7 @@ from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.observing import observing
+from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.quiet import Kind, Quiet
 from lakefs_gc_assets_tests.simulation.remembering import remembering
@@ -86,7 +87,7 @@ def play(history: History, *, quiet: bool = True) -> Result:
 
     Raises Violation as soon as something happens that must not.
     """
-    with deterministic(history.setup.seed), remembering():
+    with uncollected(), deterministic(history.setup.seed), remembering():
         player = Player(history.setup)
         try:
             for step in history.steps:
@@ -99,6 +100,18 @@ def play(history: History, *, quiet: bool = True) -> Result:
 
 
 @contextmanager
+def uncollected() -> Iterator[None]:
+    """Python's collector of cycles rests meanwhile: it would go through all modules again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
 def deterministic(seed: int) -> Iterator[None]:
     """Random names and threads of the code under test depend on the seed alone."""
     chance = random.Random(seed)
@@ -107,12 +120,12 @@ def deterministic(seed: int) -> Iterator[None]:
         def made() -> uuid.UUID:
             return uuid.UUID(int=chance.getrandbits(128), version=4)
 
-        patches.enter_context(mock.patch.object(uuid, "uuid4", made))
-        patches.enter_context(mock.patch.object(os, "urandom", chance.randbytes))
+        replace(patches, uuid, "uuid4", made)
+        replace(patches, os, "urandom", chance.randbytes)
         for module in (hidden, move, restore, uncommitted):
-            patches.enter_context(mock.patch.object(module, "ThreadPoolExecutor", _OneByOne))
+            replace(patches, module, "ThreadPoolExecutor", _OneByOne)
         # The world renews the lock of a process that does not stand still.
-        patches.enter_context(mock.patch.object(steps, "renewed", lambda *about: nullcontext()))
+        replace(patches, steps, "renewed", lambda *about: nullcontext())
         patches.enter_context(observing())
         yield
 

@@ -23,6 +23,7 @@ class ParquetMemory:
     """What files hold, by their bytes."""
 
     tables: dict[bytes, pa.Table] = field(default_factory=dict)
+    files: dict[tuple[Any, ...], bytes] = field(default_factory=dict)
 
     def patches(self) -> dict[str, Callable[..., object]]:
         """What stands in for functions and classes of `pyarrow.parquet`, by name."""
@@ -35,7 +36,14 @@ class ParquetMemory:
 
     def encode(self, table: pa.Table) -> bytes:
         """A table as a file."""
-        buffer, table = io.BytesIO(), table.combine_chunks()
+        table = table.combine_chunks()
+        content = (*table.schema.names, *(batch.serialize().to_pybytes() for batch in table.to_batches()))
+        if content not in self.files:
+            self.files[content] = self._encode(table)
+        return self.files[content]
+
+    def _encode(self, table: pa.Table) -> bytes:
+        buffer = io.BytesIO()
         with _Writer(buffer, table.schema, **_PLAIN) as writer:
             writer.write_table(table)
         data = buffer.getvalue()

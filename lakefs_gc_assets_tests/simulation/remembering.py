@@ -4,10 +4,10 @@ Every call to the store is still made; only what is made of the same bytes is ta
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,12 +20,14 @@ from lakefs_gc_assets.collector.live import live_files, uncommitted
 from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.stored import records, tables
+from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import names
-from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
+from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs, sstables
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.remembered_parquet import ParquetMemory
 
 _dumps = json.dumps
@@ -55,10 +57,11 @@ def remembering() -> Iterator[None]:
     with ExitStack() as patches:
 
         def patch(owner: object, name: str, replacement: object) -> None:
-            patches.enter_context(mock.patch.object(owner, name, replacement))
+            replace(patches, owner, name, replacement)
 
-        for name in ("range", "metarange", "entries", "metadata_file", "head_entries"):
+        for name in ("range", "metarange", "entries", "metadata_file", "head_entries", "uncommitted"):
             patch(LiveFiles, name, _of_file(memory, name, getattr(LiveFiles, name)))
+        patch(ranges, "read_table", _of_bytes(memory, sstables.read_table))
         patch(ranges, "read_metarange", _of_bytes(memory, ranges.read_metarange))
         patch(ranges, "read_range", _of_bytes(memory, ranges.read_range))
         patch(commit_columns, "read_commits", _of_bytes(memory, commit_columns.read_commits))
@@ -76,17 +79,22 @@ def remembering() -> Iterator[None]:
             patch(pq, name, replacement)
         # Indented JSON is made in Python, the plain one in C.
         patch(json, "dumps", lambda value, *, indent=None, **options: _dumps(value, **options))
+        # No store of a simulation lists between two keys; a protocol takes long to find that out.
+        patch(parts, "ListsInOrder", _Absent)
+        # Arrow asks for a variable whenever it makes an array.
+        patch(os, "environ", dict(os.environ))
         yield
 
 
 def _of_file(memory: dict[Any, Any], name: str, read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
     def remembered(self: LiveFiles, what: Any, *more: Any) -> pa.Table:
-        data = fetch(self.store, METADATA_PREFIX + (what if isinstance(what, str) else what.id))
-        key = (name, data, what, self.window_size, *(tuple(each.to_pylist()) for each in more))
-        if key not in memory:
+        key = what if isinstance(what, str) else what.id
+        data = fetch(self.store, key if name == "uncommitted" else METADATA_PREFIX + key)
+        known = (name, data, what, self.window_size, *(tuple(each.to_pylist()) for each in more))
+        if known not in memory:
             given: Any = _Given(data)
-            memory[key] = read(LiveFiles(given, self.namespace, self.window_size), what, *more)
-        return memory[key]
+            memory[known] = read(LiveFiles(given, self.namespace, self.window_size), what, *more)
+        return memory[known]
 
     return remembered
 
@@ -103,7 +111,7 @@ def _of_bytes(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[...,
 
 def _of_table(memory: dict[Any, Any], decode: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
     def remembered(schema: pa.Schema, data: bytes, file: str, *more: Any) -> pa.Table:
-        key = (decode, schema, data)
+        key = (decode, *schema.names, data)
         if key not in memory:
             memory[key] = decode(schema, data, file, *more)
         return memory[key]
@@ -129,7 +137,8 @@ def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable
             data = store.get(file.key)
         except ObjectNotFound:
             return read(_Absent(), file, schema)
-        key = (read, data, file, schema)
+        # A schema takes long to hash; of one content, one read by the same names is the same.
+        key = (read, data, file, *schema.names)
         if key not in memory:
             memory[key] = read(_Given(data), file, schema)
         return memory[key] if columns is None else memory[key].select(columns)
@@ -160,9 +169,15 @@ def _addresses(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[...
 def _of_names(read: Callable[..., Names]) -> Callable[..., Names]:
     """Each address is read once; the columns are put together from what is known of each."""
     known: dict[tuple[str, str], tuple[Any, ...]] = {}
+    whole: dict[tuple[str, ...], Names] = {}
 
     def remembered(addresses: pa.StringArray, window_size: str) -> Names:
         wanted = addresses.to_pylist()
+        if (column := (window_size, *wanted)) not in whole:
+            whole[column] = put_together(wanted, window_size)
+        return whole[column]
+
+    def put_together(wanted: list[str], window_size: str) -> Names:
         new = [address for address in wanted if (address, window_size) not in known]
         if new:
             found = read(pa.array(new, pa.string()), window_size)
@@ -171,6 +186,6 @@ def _of_names(read: Callable[..., Names]) -> Callable[..., Names]:
                 known[address, window_size] = tuple(facts)
         rows = [known[address, window_size] for address in wanted]
         layouts, slices, windows = (pa.array([row[at] for row in rows], pa.string()) for at in range(3))
-        return Names(layouts, slices, windows, pa.array([row[3] for row in rows], pa.int64()).cast(TIME))
+        return Names(layouts, slices, windows, pa.array([row[3] for row in rows], pa.int64()).view(TIME))
 
     return remembered

@@ -68,7 +68,7 @@ def _defining(define: Callable[..., LiveDefinition]) -> tuple[Replacement, ...]:
 def _with_rules(step: ArrowStep, rules: Callable[[Ask], RetentionRules | None], lists: bool = True) -> ArrowStep:
     """The step, which takes what it is told about rules in a way of its own."""
     told, misled = step.repository, copy.copy(step)
-    misled.repository = replace(told, api=_Misled(told.api, lambda: rules(told.api.retention_rules), lists))  # type: ignore[arg-type]
+    misled.repository = replace(told, api=_Misled(told.api, lambda: rules(told.api.retention_rules), lists))
     return misled
 
 
@@ -285,9 +285,9 @@ RETENTION_BUGS: dict[str, Bug] = {
     "last parents followed": replaced((active_commits, "_main_parents", _last_parents)),
     "dangling commits ignored": replaced((Graph, "of", classmethod(_without_leaves))),
     "dangling commits taken for heads": replaced((active_commits, "_walked", _leaves_as_heads)),
-    "a walk's own rule instead of the longest": replaced((main_ancestry, "spread", _own_walk_first)),
+    "a walk's own rule instead of the longest": replaced((active_commits, "spread", _own_walk_first)),
     "the server's list alone": replaced((retention, "retention", _listed_alone)),
-    "tags forgotten": replaced((retention, "policy_of", _no_tags)),
+    "tags forgotten by retention rules": replaced((retention, "policy_of", _no_tags)),
     "uncommitted data ignored": replaced(
         *((owner, "prepare_uncommitted", _nothing_staged) for owner in (run, recheck))
     ),

@@ -42,7 +42,7 @@ class FileWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows of any windows."""
-        table = pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
+        table = pa.Table.from_arrays([batch.column(name) for name in self._schema.names], schema=self._schema)
         windows = table.column("slice_window").unique().to_pylist()
         for window in windows:
             rows = table if len(windows) == 1 else table.filter(pc.equal(table.column("slice_window"), window))
@@ -149,7 +149,8 @@ def read_file(store: ObjectStore, file: FrameFile, schema: pa.Schema, columns: S
     if stored != wanted:
         raise CorruptFile(file.key, "columns", f"{_columns(stored)}; the frame has {_columns(schema)}")
     names = columns or wanted.names
-    return table.select(names).cast(pa.schema([wanted.field(name) for name in names]))
+    chosen = pa.schema([wanted.field(name) for name in names])
+    return pa.Table.from_arrays([table.column(name) for name in names], schema=chosen)
 
 
 def _columns(schema: pa.Schema) -> str:

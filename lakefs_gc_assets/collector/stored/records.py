@@ -35,7 +35,12 @@ def encode(record: "DataclassInstance") -> bytes:
 
 def entries(record: "DataclassInstance") -> dict[str, Any]:
     """What a dataclass holds, by name: unlike `asdict`, nothing below it is copied."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: getattr(record, name) for name in _names(type(record))}
+
+
+@cache
+def _names(kind: "type[DataclassInstance]") -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def sealed(content: dict[str, Any]) -> bytes:
@@ -65,7 +70,7 @@ def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kin
         stated = content.get("format_version")
         if stated != format_version:
             raise CorruptFile(file, VERSION_CHECK, f"{stated}, this program reads {format_version}")
-        if differing := content.keys() ^ {_DIGEST, *(field.name for field in fields(kind))}:
+        if differing := content.keys() ^ {_DIGEST, *_names(kind)}:
             raise ValueError(f"entries are missing or unknown: {', '.join(sorted(differing))}")
         record = _reader(kind).validate_json(data, strict=True)
         require_sealed(content)

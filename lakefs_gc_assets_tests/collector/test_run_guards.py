@@ -1,0 +1,565 @@
+"""Each call of a run that may refuse: that the run makes it, where it must, and deletes nothing then.
+
+Whole runs in a small world, on plain tables. What the checks themselves decide is tested where they are; here a test
+fails when a run does not ask. So no test has a fixture: `simulation.guard_bugs` calls them with the check left out.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, cast
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.kinds import OPEN_DF, STEPS, STORE_DF, UNCOMMITTED_DF, UncommittedFigures
+from lakefs_gc_assets.collector.frame.schemas import TIME
+from lakefs_gc_assets.collector.incremental.inherited import Inherited
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live.current import ask_committed
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.api.models import ObjectStats, RetentionRules
+from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.simulation import versioning
+from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
+from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
+from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock, moment
+from lakefs_gc_assets_tests.simulation.collecting import open_repository
+from lakefs_gc_assets_tests.simulation.commands import purge, restore
+from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, OPTIMIZED, RULES, SWEEP
+from lakefs_gc_assets_tests.simulation.faults import scene_before
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.playing import deterministic
+from lakefs_gc_assets_tests.simulation.remembering import remembering
+from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.world import START
+
+UNIFIED = Asked(Flow.UNIFIED)
+LISTED, STAGED, COMMITTED, MARKED, SWEPT = STEPS
+_MANY_CALLS = 1_500
+DELETES = "delete (?!_lakefs/)"
+
+
+@dataclass
+class Dying(Faults):
+    """The process dies right before a call of a kind."""
+
+    before: str = ""
+
+    def next(self, call: str) -> Fault | None:
+        if self.before and not self.dead and re.match(self.before, call):
+            self.die()
+        return super().next(call)
+
+
+def before(calls: str) -> Dying:
+    return Dying(before=calls)
+
+
+@contextmanager
+def world_of(kind: str) -> Iterator[Scene]:
+    """The small world in which a run of a kind is about to begin."""
+    with remembering(), deterministic(2):
+        yield scene_before(kind)
+
+
+def refused(scene: Scene, ended: Ended, why: str, told: Faults | None = None, never: str = DELETES) -> None:
+    """A run ended with an error that says why.
+
+    Args:
+        told: the calls that its last process made.
+        never: what it must not have called by then.
+    """
+    assert ended is Ended.FAILED, f"the run ended {ended}"
+    assert why in scene.world.log[-1]
+    calls = told.told if told else ()
+    assert not [call for call in calls if re.match(never, call)]
+
+
+def only(scene: Scene, options: CollectionSettings, *names: str, faults: Faults | None = None) -> Ended:
+    """Somebody makes some steps of the last run, whatever was made before."""
+    assert scene.opened is not None
+    scene.completed[scene.opened.run_id] = [name for name in STEPS if name not in names]
+    return scene.go_on(options, faults or Faults())
+
+
+def died(scene: Scene, options: CollectionSettings, calls: str, asked: Asked = ASKED) -> None:
+    """A run whose process dies before a call."""
+    assert scene.start(options, before(calls), asked) is Ended.DIED
+
+
+def begun_again(scene: Scene, options: CollectionSettings) -> None:
+    """A new attempt of the last run has a plan and nothing else: what is stored is of the attempt before."""
+    assert only(scene, options, LISTED, faults=before(f"put .*/{LISTED}/manifest.json")) is Ended.DIED
+
+
+def dry(scene: Scene, options: CollectionSettings = DRY, asked: Asked = ASKED) -> None:
+    """A dry run comes to its end."""
+    assert scene.start(options, Faults(), asked) is Ended.WELL
+
+
+def approved(
+    scene: Scene, options: CollectionSettings = DRY, faults: Faults | None = None, asked: Asked = ASKED
+) -> Ended:
+    """Somebody wants the candidates of the last run, a dry one, to go."""
+    assert scene.opened is not None
+    scene.completed[scene.opened.run_id] = [*STEPS[:4]]
+    changed = options.model_copy(update={"approve_run": scene.opened.run_id})
+    return scene.go_on(changed, faults or Faults(), asked)
+
+
+def step_of(scene: Scene, **changes: Any) -> Step[ArrowRows]:
+    """A step of the last run, with changes to its plan; it can write nothing."""
+    assert scene.opened is not None
+    machine = MachineClock(scene.world.time, 0.0)
+    api = CollectorsApi(scene.world.servers, lambda call: False, lambda: None, machine, 1)
+    clock = CollectorClock(machine, scene.world.pass_time)
+    repository = open_repository(api, scene.store, SWEEP, clock)
+    plan = replace(plans.read(scene.store, scene.opened.run_id), **changes)
+    return Step(lambda line: None, lambda line: None, repository, ArrowEngine(), plan, cast(Lock, None))
+
+
+def allowing(options: CollectionSettings = SWEEP, **settings: float) -> CollectionSettings:
+    return options.model_copy(update=settings)
+
+
+STRICT = allowing(DRY, allow_rules_of_unknown_branches=False)
+UNKNOWN = RetentionRules(RULES.default_days, {**RULES.branches, "misspelt": 3})
+
+
+@contextmanager
+def nothing_committed() -> Iterator[None]:
+    """Ranges are read as if they held nothing."""
+    with mock.patch.object(LiveFiles, "range", nothing_of_a_range):
+        yield
+
+
+@contextmanager
+def foreign_addresses() -> Iterator[None]:
+    """The server spells the addresses of objects in another way than by the storage namespace."""
+    ask = CollectorsApi.stat
+
+    def stat(api: CollectorsApi, reference: str, path: str) -> ObjectStats | None:
+        found = ask(api, reference, path)
+        return found and replace(found, physical_address=found.physical_address.replace("s3://", "local://"))
+
+    with mock.patch.object(CollectorsApi, "stat", stat):
+        yield
+
+
+@contextmanager
+def noting(owner: object, name: str, note: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Something is noted, or done, whenever a function has come to its end."""
+    work, noted = getattr(owner, name), list[Any]()
+
+    def watched(*arguments: Any) -> Any:
+        noted.append(None)
+        found = work(*arguments)
+        noted[-1] = note()
+        return found
+
+    with mock.patch.object(owner, name, watched):
+        yield noted
+
+
+def lose_branch(scene: Scene) -> None:
+    """Somebody deletes a branch that has a commit with something in it."""
+    repository = scene.world.repository
+    del repository.branches[max(name for name in repository.branches if name != "main")]
+    scene.world.oracle.look()
+
+
+def begin_commit(scene: Scene) -> None:
+    """A commit of the first branch is under way for hours."""
+    scene.world.start("w0 commit", versioning.commit(scene.world, 0, 0, 0))
+
+
+class TestAttempts:
+    """No step takes what another attempt made, and asks nobody for anything before it knows."""
+
+    @staticmethod
+    def go_on(scene: Scene, done: int, never: str) -> None:
+        assert scene.opened is not None
+        begun_again(scene, SWEEP)
+        scene.completed[scene.opened.run_id] = [*STEPS[:done]]
+        told = Faults()
+        refused(scene, scene.go_on(SWEEP, told), "is of attempt", told, never)
+
+    def test_uncommitted_data_is_not_asked_for(self) -> None:
+        with world_of("clean") as scene:
+            died(scene, SWEEP, "prepare_uncommitted")
+            self.go_on(scene, 1, "prepare_uncommitted")
+
+    def test_commits_are_not_asked_for(self) -> None:
+        with world_of("clean") as scene:
+            died(scene, SWEEP, "start_refs_dump")
+            self.go_on(scene, 2, "start_refs_dump")
+
+    def test_nothing_is_marked(self) -> None:
+        with world_of("clean") as scene:
+            died(scene, SWEEP, "put .*/candidates/manifest.json")
+            self.go_on(scene, 3, "put .*/(sightings|unrecognised|candidates)/")
+
+    def test_nothing_is_swept(self) -> None:
+        with world_of("clean") as scene:
+            died(scene, SWEEP, DELETES)
+            self.go_on(scene, 4, DELETES)
+
+    def test_no_frame_is_made_of_it(self) -> None:
+        with world_of("approved") as scene:
+            step = step_of(scene, attempt="another")
+            with pytest.raises(OrderViolation, match="is of attempt"):
+                step.complete(UNCOMMITTED_DF, UncommittedFigures((), 0, ()), (), (step.stored(STORE_DF),))
+
+
+class TestOrder:
+    """Steps that somebody makes again, or out of order."""
+
+    def test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits(self) -> None:
+        with world_of("clean") as scene:
+            died(scene, SWEEP, "put .*/candidates/manifest.json")
+            assert only(scene, SWEEP, STAGED) is Ended.WELL
+            told = Faults()
+            refused(scene, only(scene, SWEEP, MARKED, faults=told), "before uncommitted_df", told, "put .*/candidates/")
+
+    def test_nothing_is_swept_whose_commits_were_read_again(self) -> None:
+        with world_of("clean") as scene:
+            died(scene, SWEEP, DELETES)
+            assert only(scene, SWEEP, COMMITTED) is Ended.WELL
+            told = Faults()
+            refused(scene, only(scene, SWEEP, SWEPT, faults=told), "was made again after", told)
+
+    def test_an_approval_is_of_these_very_candidates(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            assert approved(scene, faults=before(DELETES)) is Ended.DIED
+            assert only(scene, DRY, MARKED) is Ended.WELL
+            told = Faults()
+            assert only(scene, DRY, SWEPT, faults=told) is Ended.WELL
+            assert scene.told.dry_run
+            assert not [call for call in told.told if re.match(DELETES, call)]
+
+    def test_a_later_step_is_of_the_windows_of_the_plan(self) -> None:
+        with world_of("clean") as scene:
+            died(scene, SWEEP, DELETES)
+            assert scene.opened is not None
+            scene.opened = replace(scene.opened, windows=scene.opened.windows[:1])
+            told = Faults()
+            refused(scene, only(scene, SWEEP, SWEPT, faults=told), "select the same windows", told)
+
+    def test_a_run_that_ended_well_is_not_begun_again(self) -> None:
+        with world_of("clean") as scene:
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            refused(scene, only(scene, SWEEP, *STEPS), "open a new run instead")
+
+    def test_clocks_that_disagree_end_it(self) -> None:
+        with world_of("clean") as scene:
+            for server in scene.world.servers.servers:
+                server.clock.skew = 3 * HOUR
+            refused(scene, scene.start(SWEEP, Faults()), "clock")
+
+    def test_every_candidate_is_decided_about(self) -> None:
+        with (
+            world_of("clean") as scene,
+            mock.patch.object(passes, "resume", lambda step, candidates: (candidates.rows(step.engine), 0, ())),
+        ):
+            refused(scene, scene.start(SWEEP, Faults()), "it is not known what became of")
+
+
+def test_what_was_uploaded_in_parts_was_seen_long_before_the_listing() -> None:
+    engine, listed_at = ArrowEngine(), moment(START)
+    seen = {"a": listed_at - timedelta(minutes=1), "b": listed_at - timedelta(days=30)}
+    columns = {"address": pa.array(seen), "first_listed_at": pa.array(seen.values(), TIME)}
+    rows = sightings.select_old_enough(engine, engine.table(pa.table(columns)), listed_at)
+    assert engine.collect(rows).column("address").to_pylist() == ["b"]
+
+
+class TestGuards:
+    """Figures that look like a mistake."""
+
+    def test_the_guards_of_amount(self) -> None:
+        with world_of("clean") as scene:
+            told = Faults()
+            refused(scene, scene.start(allowing(max_candidate_share=0), told), "share of candidates", told)
+
+    def test_a_gap_in_the_listing(self) -> None:
+        with world_of("clean") as scene:
+            repository, bucket = scene.world.repository, scene.world.bucket
+            held = {entry.address for entry in repository.head(repository.branches["main"]).values()}
+            bucket.remove(min(key for key in held & bucket.objects.keys() if xids.is_xid(key[5:25])))
+            told = Faults()
+            options = allowing(max_missing_share=0, max_missing=0)
+            refused(scene, scene.start(options, told), "gap in the listing", told)
+
+    def test_a_namespace_inside_of_this_one(self) -> None:
+        inner = RepositoryFacts("inner", "s3://bucket/repo/inner/", "main", False)
+        with world_of("clean") as scene, mock.patch.object(CollectorsApi, "repositories", lambda api: (inner,)):
+            told = Faults()
+            refused(scene, scene.start(SWEEP, told), "inner", told)
+
+    def test_branches_that_are_gone_since_an_earlier_run(self) -> None:
+        with world_of("clean") as scene:
+            lose_branch(scene)
+            told = Faults()
+            refused(scene, scene.start(allowing(max_branch_loss_share=0), told), "branches are left", told)
+
+    def test_a_mark_that_is_too_old(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            scene.world.pass_time(31 * HOUR)
+            told = Faults()
+            refused(scene, approved(scene, faults=told), "age of the mark", told)
+
+    def test_nothing_live_at_the_mark_which_does_not_wait_for_a_check_to_say_so(self) -> None:
+        check = mock.Mock(return_value=[])
+        with world_of("clean") as scene, nothing_committed(), mock.patch.object(checking, "find_empty_live_set", check):
+            told = Faults()
+            refused(scene, scene.start(SWEEP, told), "no committed address was found", told)
+            check.assert_not_called()
+
+    def test_nothing_live_at_a_mark_that_somebody_sweeps_all_the_same(self) -> None:
+        with world_of("clean") as scene:
+            with nothing_committed():
+                refused(scene, scene.start(SWEEP, Faults()), "no committed address was found")
+            told = Faults()
+            refused(scene, only(scene, SWEEP, SWEPT, faults=told), "no committed address was found", told)
+
+    def test_addresses_that_the_server_spells_otherwise(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            told = Faults()
+            with foreign_addresses():
+                refused(scene, approved(scene, faults=told), "the server gives", told)
+
+    def test_objects_that_were_brought_back_since(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            opened = scene.opened
+            assert scene.start(MOVE, Faults()) is Ended.WELL
+            assert restore(scene, Faults(), MOVE) is Ended.WELL
+            scene.opened, told = opened, Faults()
+            refused(scene, approved(scene, faults=told), "were brought back", told)
+
+    def test_a_newer_run_that_swept(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            opened = scene.opened
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            scene.opened, told = opened, Faults()
+            refused(scene, approved(scene, faults=told), "is newer than run", told)
+
+
+class TestRecheck:
+    """What is asked right before anything is deleted."""
+
+    def test_commits_come_from_the_same_source(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            scene.world.servers.misbehaviour.refuse_dumps = True
+            told = Faults()
+            refused(scene, approved(scene, faults=told), "at the mark from the refs dump", told)
+
+    def test_the_rules_hold(self) -> None:
+        with world_of("unified") as scene:
+            dry(scene, STRICT, UNIFIED)
+            scene.world.repository.rules = UNKNOWN
+            told = Faults()
+            refused(scene, approved(scene, STRICT, told, UNIFIED), "rules of unknown branches", told)
+
+    def test_a_commit_that_has_been_under_way_since_the_mark(self) -> None:
+        with world_of("clean") as scene:
+            begin_commit(scene)
+            dry(scene)
+            told = Faults()
+            refused(scene, approved(scene, faults=told), "commits under way", told)
+
+    def test_branches_that_are_gone_since_the_mark(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            lose_branch(scene)
+            told = Faults()
+            refused(scene, approved(scene, allowing(DRY, max_branch_loss_share=0), told), "branches are left", told)
+
+    def test_uncommitted_data_that_is_gone_since_the_mark(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            for branch in scene.world.repository.branches.values():
+                branch.tokens[0].clear()
+            scene.world.repository.copies.clear()
+            told, options = Faults(), allowing(DRY, max_uncommitted_loss_share=0)
+            refused(scene, approved(scene, options, told), "loss of uncommitted data", told)
+
+    def test_it_waits_until_the_listing_is_some_minutes_old(self) -> None:
+        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            listed = step_of(scene).stored(STORE_DF).manifest.span.ended_at
+            assert asked[0] - listed.timestamp() >= SWEEP.wait_before_recheck_seconds
+
+    def test_a_dump_waits_until_uncommitted_data_is_some_seconds_old(self) -> None:
+        with world_of("clean") as scene, noting(commits, "_finished_dump", lambda: scene.world.time.now) as asked:
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span
+            assert asked[0] - prepared.ended_at.timestamp() >= SWEEP.wait_before_dump_seconds - MINUTE / 60
+
+    def test_it_is_not_believed_for_long_and_not_asked_for_ever(self) -> None:
+        with world_of("clean") as scene:
+
+            def pass_time() -> None:
+                scene.world.pass_time(20 * MINUTE)
+
+            with noting(passes, "find_live_again", pass_time):
+                told = Faults(Fault.DIES, _MANY_CALLS)
+                refused(scene, scene.start(SWEEP, told), "nothing could be deleted", told)
+
+    def test_nothing_is_deleted_when_somebody_else_has_taken_the_lock(self) -> None:
+        with world_of("clean") as scene:
+
+            def take() -> None:
+                held = json.loads(scene.store.get(lock.KEY))
+                scene.world.bucket.put(lock.KEY, json.dumps({**held, "nonce": "0", "owner": "another"}).encode())
+
+            with noting(passes, "find_live_again", take):
+                told = Faults()
+                refused(scene, scene.start(SWEEP, told), "now belongs to another", told)
+
+
+class TestRetention:
+    """Runs by retention rules."""
+
+    def test_what_is_staged_by_an_address_that_uncommitted_data_leaves_out(self) -> None:
+        with world_of("unified") as scene:
+            key = min(key for key in scene.world.bucket.objects if key.startswith("data/"))
+            repository = scene.world.repository
+            entry = Entry(f"s3a://bucket/repo/{key}", 2, 1, "other")
+            repository.stage(repository.branches["alpha"], "aa", entry)
+            scene.world.oracle.look()
+            refused(scene, scene.start(SWEEP, Faults(), UNIFIED), "is spelled otherwise than")
+
+    def test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data(self) -> None:
+        with world_of("unified") as scene, mock.patch.object(recheck, "ask_committed", wraps=ask_committed) as ask:
+            heads = {branch.commit_id for branch in scene.world.repository.branches.values()}
+            assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
+            assert set(ask.call_args.args[3]) == heads
+
+    def test_the_report_of_a_dry_run_tells_of_guards_of_the_rules(self) -> None:
+        with world_of("unified") as scene:
+            scene.world.repository.rules = UNKNOWN
+            dry(scene, STRICT, UNIFIED)
+            assert any("a sweep would be refused: guard rules of unknown" in line for line in scene.told.warnings)
+
+    def test_nothing_is_left_to_build_on(self) -> None:
+        with world_of("unified") as scene:
+            assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
+            assert "its flow was unified" in str(scene.told.no_carry)
+
+
+class TestOptimized:
+    """What a run builds on is the very thing that an earlier run left."""
+
+    def test_commits_come_from_the_same_source(self) -> None:
+        with world_of("optimized") as scene:
+            scene.world.servers.misbehaviour.refuse_dumps = True
+            told = Faults()
+            refused(scene, scene.start(SWEEP, told, OPTIMIZED), "they came from the refs dump", told)
+
+    def test_the_run_before_was_not_made_again(self) -> None:
+        with world_of("optimized") as scene:
+            died(scene, SWEEP, "prepare_uncommitted", OPTIMIZED)
+            with pytest.raises(OrderViolation, match="was made again since"):
+                vars(run)["open_inherited"](step_of(scene, predecessor_attempt="another"))
+
+    def test_its_frames_are_those_that_its_report_names(self) -> None:
+        with world_of("optimized") as scene:
+            died(scene, SWEEP, "prepare_uncommitted", OPTIMIZED)
+            step = step_of(scene)
+            assert step.plan.predecessor is not None
+            key = run_folder.manifest(step.plan.predecessor, OPEN_DF.name)
+            scene.world.bucket.put(key, scene.store.get(key) + b"\n")
+            with pytest.raises(CorruptFile, match="is not the frame that the report"):
+                Inherited(scene.store, step.plan.predecessor).open_objects(step)
+
+    def test_it_had_the_same_minimum_age(self) -> None:
+        with world_of("optimized") as scene:
+            assert scene.start(allowing(min_age_hours=48), Faults(), OPTIMIZED) is Ended.WELL
+            assert "another minimum age" in str(scene.told.why_clean)
+
+    def test_nothing_came_back_since(self) -> None:
+        with world_of("optimized") as scene:
+            assert scene.start(MOVE, Faults()) is Ended.WELL
+            assert restore(scene, Faults(), MOVE) is Ended.WELL
+            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+            assert "were brought back" in str(scene.told.why_clean)
+
+    def test_its_cutoff_was_not_later(self) -> None:
+        with world_of("optimized") as scene:
+            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+            for server in scene.world.servers.servers:
+                server.clock.skew = -14 * MINUTE
+            scene.world.pass_time(MINUTE)
+            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+            assert "had a later cutoff" in str(scene.told.why_clean)
+
+
+class TestPurge:
+    """Emptying the quarantine asks as a sweep does."""
+
+    @staticmethod
+    def refused(scene: Scene, why: str, options: CollectionSettings = MOVE) -> None:
+        told = Faults()
+        refused(scene, purge(scene, told, options), why, told, "delete .*/quarantine/.*/data/")
+
+    def test_commits_come_from_the_same_source(self) -> None:
+        with world_of("purge") as scene:
+            pass_time = scene.world.pass_time
+
+            def refuse_dumps(seconds: float) -> None:
+                scene.world.servers.misbehaviour.refuse_dumps |= seconds > 15 * MINUTE
+                pass_time(seconds)
+
+            with mock.patch.object(scene.world, "pass_time", refuse_dumps):
+                self.refused(scene, "at the mark from the")
+
+    def test_a_commit_that_has_been_under_way_since_the_first_look(self) -> None:
+        with world_of("purge") as scene:
+            begin_commit(scene)
+            self.refused(scene, "commits under way")
+
+    def test_the_rules_hold(self) -> None:
+        with world_of("purge") as scene:
+            scene.world.repository.rules = UNKNOWN
+            told, options = Faults(), allowing(MOVE, allow_rules_of_unknown_branches=False)
+            assert purge(scene, told, options) is Ended.FAILED
+            assert "rules of unknown branches" in scene.world.log[-1]
+
+    def test_nothing_live(self) -> None:
+        with world_of("purge") as scene, nothing_committed():
+            self.refused(scene, "no committed address was found")
+
+    def test_addresses_that_the_server_spells_otherwise(self) -> None:
+        with world_of("purge") as scene, foreign_addresses():
+            self.refused(scene, "the server gives")
+
+    def test_branches_that_are_gone_since_the_run(self) -> None:
+        with world_of("purge") as scene:
+            repository = scene.world.repository
+            del repository.branches["zeta"]
+            # Somebody sets it back to the first commit, which holds nothing.
+            repository.branches["main"].commit_id = next(iter(repository.commits))
+            self.refused(scene, "branches are left", allowing(MOVE, max_branch_loss_share=0))

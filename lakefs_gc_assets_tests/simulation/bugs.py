@@ -1,0 +1,55 @@
+"""Every seeded bug, and what finds it.
+
+`python -m lakefs_gc_assets_tests.simulation.bugs --list` prints one JSON object a line: the name of the bug (`bug`),
+the functions of the product that have it (`changes`, each `module:function`), and what finds it (`found_by`): histories
+of a kind, the enumeration of faults, or a test of the run, which is named then (`test`).
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lakefs_gc_assets_tests.simulation.bug import Bug
+from lakefs_gc_assets_tests.simulation.fault_bugs import FAULT_BUGS
+from lakefs_gc_assets_tests.simulation.guard_bugs import TESTED_BUGS
+from lakefs_gc_assets_tests.simulation.kinds import KINDS
+from lakefs_gc_assets_tests.simulation.quiet import Kind
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """A seeded bug and what finds it."""
+
+    name: str
+    bug: Bug
+    found_by: Kind | Literal["faults", "unit"]
+    test: str | None = None
+
+    def to_json(self) -> str:
+        """One line."""
+        told = {"bug": self.name, "changes": ", ".join(self.bug.changes), "found_by": self.found_by}
+        return json.dumps(told | ({"test": self.test} if self.test else {}))
+
+
+def seeded() -> Iterator[Seeded]:
+    """All of them."""
+    for kind, histories in KINDS.items():
+        yield from (Seeded(name, bug, kind) for name, bug in histories.bugs.items())
+    yield from (Seeded(name, each.bug, "faults") for name, each in FAULT_BUGS.items())
+    for name, tested in TESTED_BUGS.items():
+        yield Seeded(name, tested.bug, "unit", f"{tested.test.__module__}:{tested.test.__qualname__}")
+
+
+def main() -> None:
+    """Prints them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", action="store_true", required=True, help="print one JSON object a line")
+    parser.parse_args()
+    for each in seeded():
+        print(each.to_json())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Seeded bugs: each call of the shipped run that may refuse left out, and each figure that such a call goes by.
+
+Where the small worlds of histories cannot show one, or several checks stand behind each other, a test of the run shows
+it: with the bug that very test fails.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakefs_gc_assets.collector import cutoff, gap_check, guards, order, planning, recheck, report, run, sightings
+from lakefs_gc_assets.collector import step as steps
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CommittedFigures, DeletedFigures, StoredFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.gap_check import Gap
+from lakefs_gc_assets.collector.incremental import base_run, leaving
+from lakefs_gc_assets.collector.incremental.inherited import Inherited
+from lakefs_gc_assets.collector.live import commits, ownership, uncommitted
+from lakefs_gc_assets.collector.quarantine import check, move, restore_record
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.run import mark, sweep_candidates
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import approval, batches, passes
+from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets_tests.collector import test_run_guards as tests
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced, without_call
+from lakefs_gc_assets_tests.simulation.quiet import Kind
+
+_describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
+_once, _deleter = passes.sweep_once, passes._deleter
+_reason, _approve = leaving.reason_for_none, passes.approve
+
+
+@dataclass(frozen=True)
+class TestedBug:
+    """A bug, and the test that fails with it."""
+
+    bug: Bug
+    test: Callable[[], None]
+
+    __test__ = False
+
+
+def _describing(**changes: Any) -> Bug:
+    """The third step tells less than it knows."""
+
+    def describe(*arguments: Any) -> CommittedFigures:
+        return replace(_describe(*arguments), **changes)
+
+    return replaced((run, "describe_committed", describe))
+
+
+def _no_nested(**figures: Any) -> StoredFigures:
+    return StoredFigures(**{**figures, "nested_namespaces": ()})
+
+
+def _commits_stay(*arguments: Any, commits_expire: bool) -> uncommitted.Prepared:
+    """Takes what a commit holds for seen, though that commit may expire."""
+    return _prepare_checked(*arguments, commits_expire=False)
+
+
+def _dump_at_once(api: Any, store: Any, settings: Any, *more: Any) -> commits.Dump:
+    """Asks for a dump right after uncommitted data."""
+    return _dump(api, store, settings.model_copy(update={"wait_before_dump_seconds": 0.0}), *more)
+
+
+def _valid_from_now(step: ArrowStep, valid: Validity) -> Any:
+    """Believes a recheck from when it has ended, however long it took."""
+    return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span))
+
+
+def _asks_for_ever(step: ArrowStep, *more: Any) -> StoredFrame[DeletedFigures]:
+    with suppress(CollectionError):
+        return _once(step, *more)
+    return step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), ())
+
+
+def _any_flow(step: ArrowStep, outcomes: StoredFrame[DeletedFigures]) -> str | None:
+    """Builds on a run by retention rules."""
+    found = _reason(step, outcomes)
+    return None if found and found.startswith("its flow was") else found
+
+
+def _any_content(self: Inherited, step: ArrowStep, kind: Any, digest: str) -> Any:
+    return step.stored_of(self.run_id, kind).rows(step.engine)
+
+
+def _any_attempt(step: ArrowStep) -> Inherited | None:
+    """Builds on whatever attempt an earlier run is at."""
+    return None if step.plan.predecessor is None else Inherited(step.repository.store, step.plan.predecessor)
+
+
+def _approve_any(step: ArrowStep, candidates: Any) -> bool:
+    """Takes an approval for one of whatever candidates there are."""
+    _approve(step, candidates)
+    return approval.read(step.repository.store, step.plan.run_id) is not None
+
+
+def _guarding(owner: object, name: str, caller: Callable[..., object], test: Callable[[], None]) -> TestedBug:
+    return TestedBug(without_call(owner, name, caller), test)
+
+
+_ATTEMPTS, _ORDER, _GUARDS = tests.TestAttempts(), tests.TestOrder(), tests.TestGuards()
+_RECHECK, _RETENTION, _OPTIMIZED, _PURGE = (
+    tests.TestRecheck(),
+    tests.TestRetention(),
+    tests.TestOptimized(),
+    tests.TestPurge(),
+)
+_UNLOCKED = tuple((owner, "verify", ignored) for owner in (batches, move))
+
+HISTORY_BUGS: dict[Kind, dict[str, Bug]] = {
+    "clean": {
+        "mark never too old": without_call(guards, "require_fresh_mark", sweep_candidates),
+    },
+    "optimized": {},
+    "retention": {},
+}
+"""Those that histories show, by kind and name."""
+
+TESTED_BUGS: dict[str, TestedBug] = {
+    # The thirteen of which the run that was simulated before knew nothing.
+    "brought back since: not asked": _guarding(
+        restore_record, "require_none_since", sweep_candidates, _GUARDS.test_objects_that_were_brought_back_since
+    ),
+    "own addresses: not asked": _guarding(
+        ownership, "require_own_addresses", sweep_candidates, _GUARDS.test_addresses_that_the_server_spells_otherwise
+    ),
+    "recheck: source of commits not compared": _guarding(
+        order, "require_same_source", find_live_again, _RECHECK.test_commits_come_from_the_same_source
+    ),
+    "recheck: guards of the rules not raised": _guarding(
+        recheck, "require_retention_holds", find_live_again, _RECHECK.test_the_rules_hold
+    ),
+    "recheck: commits under way not looked at": _guarding(
+        guards, "require_commits_ended", find_live_again, _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark
+    ),
+    "recheck: branches not counted": _guarding(
+        guards, "require_branches", find_live_again, _RECHECK.test_branches_that_are_gone_since_the_mark
+    ),
+    "recheck: uncommitted data not compared": _guarding(
+        recheck,
+        "require_uncommitted_kept",
+        find_live_again,
+        _RECHECK.test_uncommitted_data_that_is_gone_since_the_mark,
+    ),
+    "commits that expire taken for lasting": TestedBug(
+        replaced((uncommitted, "prepare_checked", _commits_stay)),
+        _RETENTION.test_what_is_staged_by_an_address_that_uncommitted_data_leaves_out,
+    ),
+    "figures: no nested namespaces": TestedBug(
+        Bug(lambda: ((run, "StoredFigures", _no_nested),), (run.list_stored,)),
+        _GUARDS.test_a_namespace_inside_of_this_one,
+    ),
+    "figures: no branches before": TestedBug(
+        _describing(branches_before=None), _GUARDS.test_branches_that_are_gone_since_an_earlier_run
+    ),
+    "figures: no sealed tokens": TestedBug(
+        _describing(sealed={}), _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark
+    ),
+    "figures: no guards of the rules": TestedBug(
+        _describing(retention_guards=()), _RETENTION.test_the_report_of_a_dry_run_tells_of_guards_of_the_rules
+    ),
+    "heads shown before the recheck forgotten": TestedBug(
+        replaced((recheck, "heads_shown", lambda step: [])),
+        _RETENTION.test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data,
+    ),
+    # Attempts and order.
+    "uncommitted data: listing of any attempt": _guarding(
+        Step, "require_attempt", run.read_uncommitted, _ATTEMPTS.test_uncommitted_data_is_not_asked_for
+    ),
+    "commits: uncommitted data of any attempt": _guarding(
+        Step, "require_attempt", run.read_committed, _ATTEMPTS.test_commits_are_not_asked_for
+    ),
+    "mark: frames of any attempt": _guarding(Step, "require_attempt", mark, _ATTEMPTS.test_nothing_is_marked),
+    "sweep: candidates of any attempt": _guarding(Step, "require_attempt", run.sweep, _ATTEMPTS.test_nothing_is_swept),
+    "frame made of any attempt": _guarding(
+        Step, "require_attempt", Step.complete, _ATTEMPTS.test_no_frame_is_made_of_it
+    ),
+    "mark: frames in any order": _guarding(
+        order,
+        "require_safe_order",
+        mark,
+        _ORDER.test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits,
+    ),
+    "sweep: inputs made again": _guarding(
+        run, "require_inputs", run.sweep, _ORDER.test_nothing_is_swept_whose_commits_were_read_again
+    ),
+    "approval of any candidates": TestedBug(
+        replaced((passes, "approve", _approve_any)), _ORDER.test_an_approval_is_of_these_very_candidates
+    ),
+    "later step of any windows": TestedBug(
+        replaced((steps, "require_windows", ignored)), _ORDER.test_a_later_step_is_of_the_windows_of_the_plan
+    ),
+    "run begun again after its end": TestedBug(
+        without_call(report, "read", planning.begin),
+        _ORDER.test_a_run_that_ended_well_is_not_begun_again,
+    ),
+    "clocks may disagree": _guarding(
+        cutoff, "require_agreement", planning.begin, _ORDER.test_clocks_that_disagree_end_it
+    ),
+    "report may lack candidates": _guarding(
+        passes, "require_all_decided", run.sweep, _ORDER.test_every_candidate_is_decided_about
+    ),
+    # Guards of a sweep.
+    "guards of amount not raised": TestedBug(
+        without_call(guards, "tripped", sweep_candidates, ()), _GUARDS.test_the_guards_of_amount
+    ),
+    "gap in the listing not looked for": TestedBug(
+        replaced((gap_check, "find_gap", lambda *arguments: Gap(0, 0))), _GUARDS.test_a_gap_in_the_listing
+    ),
+    "mark: empty live set accepted": _guarding(
+        guards,
+        "require_live_set",
+        mark,
+        _GUARDS.test_nothing_live_at_the_mark_which_does_not_wait_for_a_check_to_say_so,
+    ),
+    "sweep: empty live set accepted": _guarding(
+        guards,
+        "require_live_set",
+        sweep_candidates,
+        _GUARDS.test_nothing_live_at_a_mark_that_somebody_sweeps_all_the_same,
+    ),
+    "overtaken run sweeps": _guarding(
+        run, "require_not_overtaken", sweep_candidates, _GUARDS.test_a_newer_run_that_swept
+    ),
+    "multipart seen a moment ago": TestedBug(
+        replaced((sightings, "MULTIPART_SIGHTING_SECONDS", 0)),
+        tests.test_what_was_uploaded_in_parts_was_seen_long_before_the_listing,
+    ),
+    # Waits, and how long a recheck is believed.
+    "recheck right after the listing": _guarding(
+        passes,
+        "wait_for_recheck",
+        sweep_candidates,
+        _RECHECK.test_it_waits_until_the_listing_is_some_minutes_old,
+    ),
+    "dump does not wait": TestedBug(
+        replaced((commits, "complete_dump", _dump_at_once)),
+        _RECHECK.test_a_dump_waits_until_uncommitted_data_is_some_seconds_old,
+    ),
+    "recheck believed from its end": TestedBug(
+        replaced((passes, "_deleter", _valid_from_now)),
+        _RECHECK.test_it_is_not_believed_for_long_and_not_asked_for_ever,
+    ),
+    "recheck believed for ever": TestedBug(
+        replaced((Sweep, "is_over", lambda self: False)),
+        _RECHECK.test_it_is_not_believed_for_long_and_not_asked_for_ever,
+    ),
+    "recheck asked for ever": TestedBug(
+        replaced((passes, "sweep_once", _asks_for_ever)),
+        _RECHECK.test_it_is_not_believed_for_long_and_not_asked_for_ever,
+    ),
+    "lock not looked at before deleting": TestedBug(
+        replaced(*_UNLOCKED), _RECHECK.test_nothing_is_deleted_when_somebody_else_has_taken_the_lock
+    ),
+    # What an optimized run builds on.
+    "source of commits of the run before not compared": _guarding(
+        run, "require_source_of_predecessor", run.read_committed, _OPTIMIZED.test_commits_come_from_the_same_source
+    ),
+    "run before at any attempt": TestedBug(
+        replaced((run, "open_inherited", _any_attempt)), _OPTIMIZED.test_the_run_before_was_not_made_again
+    ),
+    "frames of the run before with any content": TestedBug(
+        replaced((Inherited, "_rows", _any_content)), _OPTIMIZED.test_its_frames_are_those_that_its_report_names
+    ),
+    "run before with another minimum age": _guarding(
+        base_run, "_require_alike", base_run.find, _OPTIMIZED.test_it_had_the_same_minimum_age
+    ),
+    "run before whose deletions were undone": _guarding(
+        base_run, "_require_not_undone", base_run.find, _OPTIMIZED.test_nothing_came_back_since
+    ),
+    "run before with a later cutoff": TestedBug(
+        replaced((base_run, "require_earlier_cutoff", ignored)), _OPTIMIZED.test_its_cutoff_was_not_later
+    ),
+    "run by retention rules built on": TestedBug(
+        replaced((leaving, "reason_for_none", _any_flow)), _RETENTION.test_nothing_is_left_to_build_on
+    ),
+    # The check of a purge.
+    "purge: source of commits not compared": _guarding(
+        order, "require_same_source", LiveCheck._look, _PURGE.test_commits_come_from_the_same_source
+    ),
+    "purge: commits under way not looked at": _guarding(
+        guards,
+        "require_commits_ended",
+        LiveCheck._look,
+        _PURGE.test_a_commit_that_has_been_under_way_since_the_first_look,
+    ),
+    "purge: guards of the rules not raised": _guarding(
+        check, "require_retention_holds", LiveCheck._look, _PURGE.test_the_rules_hold
+    ),
+    "purge: empty live set accepted": _guarding(
+        guards, "require_committed", LiveCheck._require_believable, _PURGE.test_nothing_live
+    ),
+    "purge: own addresses not asked": _guarding(
+        ownership,
+        "require_own_addresses",
+        LiveCheck._require_believable,
+        _PURGE.test_addresses_that_the_server_spells_otherwise,
+    ),
+    "purge: branches not counted": _guarding(
+        guards,
+        "require_branches",
+        LiveCheck._require_believable,
+        _PURGE.test_branches_that_are_gone_since_the_run,
+    ),
+}
+"""Those that a test of the run shows, by name."""
