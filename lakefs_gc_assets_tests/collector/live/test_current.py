@@ -31,7 +31,7 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
     monkeypatch.setattr(cross_repository, "staged_elsewhere", asked)
     step = SimpleNamespace(
         repository=replace(opened, others=(opened,)),
-        plan=SimpleNamespace(flow=Flow.CLEAN, cutoff=NOW, slice_window="month"),
+        plan=SimpleNamespace(run_id="run", flow=Flow.CLEAN, cutoff=NOW, slice_window="month"),
         references=lambda repository: SimpleNamespace(uncommitted=lambda files: LIVE.empty_table()),
         engine=SimpleNamespace(table=lambda table: table),
     )
