@@ -263,6 +263,17 @@ class CollectionSettings(Settings):
         description="Other repositories of the same lakeFS server whose references into this one count as live, such "
         "as repositories that import from it. What they have staged is asked for path by path.",
     )
+    allow_unknown_repositories: bool = Field(
+        default=False,
+        description="Sweep although the server does not say which repositories it has (fs:ListRepositories on *): "
+        "another one on the same storage namespace, or around it, would not be noticed.",
+    )
+    keep_unnamed_ranges: bool = Field(
+        default=True,
+        description="What ranges in _lakefs/ hold that no commit of the repository names counts as live: another "
+        "repository on the same storage namespace may have committed it, also one of another server. Turn it off where "
+        "such ranges are known to be left over from commits, merges and imports that failed.",
+    )
     approve_run: str = Field(
         default="",
         description="Id of a dry run whose candidates are to be deleted after all: materialize its deleted_report with "

@@ -15,6 +15,7 @@ def describe(found: Report) -> list[str]:
         f"  uncommitted {counts['uncommitted']:>12,} addresses",
         f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, "
         f"by the {found.commit_source}, {counts['ranges_read']:,} ranges read",
+        *_describe_unnamed(counts.get("unnamed_ranges", 0)),
         f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
         *(f"  kept        {count:>12,} objects: {reason}" for reason, count in sorted(found.kept.items())),
     ]
@@ -32,3 +33,14 @@ def describe(found: Report) -> list[str]:
     if found.dry_run and counts["candidates"]:
         lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
     return lines
+
+
+def _describe_unnamed(ranges: int) -> list[str]:
+    """Says what is kept although no commit of the repository holds it; reports of older versions do not know."""
+    if not ranges:
+        return []
+    return [
+        f"  unnamed     {ranges:>12,} ranges that no commit names were read: what they hold is kept, since another "
+        "repository may be on this storage namespace; where they are known to be orphans, turn off "
+        "collection.keep_unnamed_ranges"
+    ]

@@ -41,6 +41,7 @@ class Mark:
             `branch_baseline.branch_baseline`; None where that is not known.
         retention: guards of the retention rules.
         nested: repositories whose namespace lies inside of this one, or around it.
+        repositories_unknown: what the server said where it does not list repositories; None where it does.
     """
 
     listed: int
@@ -58,6 +59,7 @@ class Mark:
     branches: int = 0
     branches_before: int | None = None
     nested: tuple[str, ...] = ()
+    repositories_unknown: str | None = None
     retention: tuple[GuardTripped, ...] = ()
 
 
@@ -122,6 +124,14 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
             "namespaces",
             f"the storage namespace lies inside of another repository's, or around it: {', '.join(mark.nested)}",
             "No setting lifts it: such repositories can be marked, not swept",
+        )
+    if mark.repositories_unknown is not None and not settings.allow_unknown_repositories:
+        yield GuardTripped(
+            "other repositories",
+            "the server does not say which repositories it has, so another one may be on this storage namespace: "
+            f"{mark.repositories_unknown}",
+            "Grant fs:ListRepositories on *, or set collection.allow_unknown_repositories where it is known that there "
+            "is none",
         )
 
 

@@ -82,7 +82,8 @@ def _optimized(repository: OpenRepository, made: Plan) -> Plan:
 def live_definition(repository: OpenRepository) -> str:
     """What counts as live, in words."""
     others = sorted(other.facts.id for other in repository.others)
-    return f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
+    words = f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
+    return words if repository.settings.keep_unnamed_ranges else f"{words}, without ranges that no commit names"
 
 
 def find_predecessor(repository: OpenRepository, before: str | None = None) -> Predecessor:

@@ -38,10 +38,19 @@ class References(Generic[R]):
 
     def range_records(self, metarange_ids: Sequence[str]) -> list[RangeRecord]:
         """The distinct ranges of metaranges. Two counts for one id give two records, and the reading fails."""
-        if not metarange_ids:
+        return self._records(metarange_ids, LiveFiles.metarange)
+
+    def unnamed_records(self, names: Sequence[str]) -> list[RangeRecord]:
+        """The distinct ranges among files that no commit names, and of the metaranges among them; sizes are left out.
+
+        As with `range_records`, two counts for one id fail when it is read.
+        """
+        return self._records(names, LiveFiles.unnamed)
+
+    def _records(self, names: Sequence[str], table: Callable[[LiveFiles, str], pa.Table]) -> list[RangeRecord]:
+        if not names:
             return []
-        groups = spread(metarange_ids, self.tasks)
-        ranges = self.engine.distinct(self.engine.read(groups, self._each(LiveFiles.metarange), RANGES))
+        ranges = self.engine.distinct(self.engine.read(spread(names, self.tasks), self._each(table), RANGES))
         return [RangeRecord(**row) for row in self.engine.collect(ranges).to_pylist()]
 
     def committed(self, ranges: Sequence[RangeRecord]) -> R:

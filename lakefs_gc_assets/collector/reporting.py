@@ -62,6 +62,7 @@ def mark_of(
         branches_before=committed.figures.branches_before,
         retention=tuple(GuardTripped(*guard) for guard in committed.figures.retention_guards),
         nested=listed.figures.nested_namespaces,
+        repositories_unknown=listed.figures.repositories_unknown,
     )
 
 
@@ -124,6 +125,7 @@ def make_report(
             "missing": mark.missing,
             "lost": candidates.figures.lost,
             "ranges_read": committed.figures.ranges_read,
+            "unnamed_ranges": committed.figures.unnamed_ranges,
             **committed.figures.retention,
             "candidates": mark.candidates,
             "late_arrivals": count_late_arrivals(step, candidates),

@@ -89,6 +89,7 @@ def list_stored(step: Step[R]) -> Stored:
         other_folders=parts.folders.others,
         nested_namespaces=around.nested,
         repositories_not_checked=around.unchecked,
+        repositories_unknown=around.refusal,
         settled_objects=before.carry.settled_objects if before else 0,
         inventory=plan.inventory,
         why_clean=plan.why_clean,
@@ -136,6 +137,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     found = ask_committed(step, uncommitted.manifest.span.ended_at, known)
     require_source_of_predecessor(found, before)
     step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
+    if found.unnamed and found.unnamed.ranges:
+        step.log(f"{found.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
     addresses, count = found.addresses(step), found.count
     if before:
         addresses.append(before.committed(step))
@@ -170,6 +173,7 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
         sealed=dict(live.sealed),
         branches_before=branches_before,
         read_sha256=read_sha256,
+        unnamed_ranges=found.unnamed.ranges if found.unnamed else 0,
     )
     if definition is None:
         return figures

@@ -154,6 +154,13 @@ def test_nested_namespaces_are_never_swept() -> None:
     assert "namespaces" in guard.guard and "other" in str(guard) and "No setting lifts it" in str(guard)
 
 
+def test_who_does_not_know_the_other_repositories_does_not_sweep() -> None:
+    unknown = replace(MARK, repositories_unknown="GET /repositories: 403. Grant fs:ListRepositories")
+    (guard,) = guards.tripped(unknown, CollectionSettings())
+    assert guard.guard == "other repositories" and "GET /repositories: 403" in str(guard)
+    assert names(unknown, allow_unknown_repositories=True) == []
+
+
 def test_guards_of_the_retention_rules_are_passed_on() -> None:
     unknown = GuardTripped("rules of unknown branches", "mian: there is no such branch", "Correct the rules")
     assert guards.tripped(replace(MARK, retention=(unknown,)), CollectionSettings()) == (unknown,)

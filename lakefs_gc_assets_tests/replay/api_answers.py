@@ -147,6 +147,8 @@ class ApiAnswers:
 
     def _derived(self, asked: _Asked) -> ApiAnswer:
         """What was not recorded in these words, but follows from what was."""
+        if asked.path == _REPOSITORIES:
+            return self._only_repository()
         inside = asked.path.removeprefix(self._base)
         if inside in ("/branches", "/tags"):
             return self._list(asked)
@@ -160,6 +162,14 @@ class ApiAnswers:
         if inside == "/dump" and "task_id" in asked.query:
             return _refused(404, "not found")
         return _unknown()
+
+    def _only_repository(self) -> ApiAnswer:
+        """The recorded repository, as if the server had no other."""
+        row = self._last.get(_key("GET", self._base, {}))
+        if row is None:
+            return _unknown()
+        page = {"has_more": False, "next_offset": "", "results": 1, "max_per_page": 1000}
+        return _said({"pagination": page, "results": [row.content]})
 
     def _list(self, asked: _Asked) -> ApiAnswer:
         """Another page size or start than the recorded one."""

@@ -34,6 +34,10 @@ class TestApi:
         api.headers = {}
         assert api("GET", "/config")[0] == 401
 
+    def test_the_server_has_no_other_repository(self, small: ReplayServer) -> None:
+        (only,) = Api(small)("GET", "/repositories", amount="1000")[1]["results"]
+        assert (only["id"], only["storage_namespace"]) == (small.repository, small.storage_namespace)
+
     def test_the_state_is_that_of_the_end(self, small: ReplayServer) -> None:
         api = Api(small)
         assert api("GET", "./settings/gc_rules")[1]["default_retention_days"] == 21

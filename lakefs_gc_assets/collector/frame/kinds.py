@@ -46,6 +46,7 @@ class StoredFigures:
         other_folders: names directly below `data/` that are no slices.
         nested_namespaces: repositories whose namespace lies inside of this one, or around it.
         repositories_not_checked: repositories on the same bucket whose references were not looked at.
+        repositories_unknown: what the server said where it does not list repositories.
         settled_objects: objects that an optimized run knows to be committed without having listed them.
         inventory: manifest of the S3 Inventory that was read in place of a listing.
         why_clean: why a run that was asked to be optimized is a clean one.
@@ -64,6 +65,7 @@ class StoredFigures:
     why_clean: str | None = None
     predecessor: str | None = None
     open_before: int | None = None
+    repositories_unknown: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class CommittedFigures:
         branches_before: how many branches there were by the run that this one is compared with; None for unknown.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and its predecessors
             read.
+        unnamed_ranges: how many of the ranges that were read no commit names.
         retention: commits by the reason why they stay, in flows by retention.
         retention_rules: digest of the rules.
         retention_warnings: what a person must know.
@@ -112,6 +115,7 @@ class CommittedFigures:
     sealed: Mapping[str, str]
     branches_before: int | None
     read_sha256: str
+    unnamed_ranges: int = 0
     retention: Mapping[str, int] = field(default_factory=dict)
     retention_rules: str | None = None
     retention_warnings: tuple[str, ...] = ()

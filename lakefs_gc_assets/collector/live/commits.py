@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.live.metadata_folder import list_ids
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, RefsDump
 from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
@@ -30,7 +31,6 @@ Rows_co = TypeVar("Rows_co", covariant=True)
 _DUMP_TRIES = 3
 _FIRST_POLL_SECONDS = 0.2
 _LONGEST_POLL_SECONDS = 10.0
-_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class CommitSource(StrEnum):
@@ -51,6 +51,7 @@ class LiveCommits:
         commits: how many commits are live, 0 where the source does not say.
         fetched: how many of them the dump lacked and the API gave.
         sealed: the branch of each sealed staging token: a commit of it is under way, or failed and was not repeated.
+        dump_tables: ids of the dump's own files, which lie beside the metaranges and hold no objects.
     """
 
     source: CommitSource
@@ -62,6 +63,7 @@ class LiveCommits:
     commits: int = 0
     fetched: int = 0
     sealed: Mapping[str, str] = field(default_factory=dict)
+    dump_tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Dump:
         branches, tags: the commit of each, hidden branches included.
         fetched: how many commits the dump lacked and the API gave.
         sealed: the branch of each sealed staging token.
+        tables: ids of its files.
     """
 
     started_at: datetime
@@ -81,6 +84,7 @@ class Dump:
     tags: dict[str, str]
     fetched: int
     sealed: Mapping[str, str]
+    tables: tuple[str, ...] = ()
 
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
         """All of its commits, or those that stay; branch heads are always among them."""
@@ -97,6 +101,7 @@ class Dump:
             len(metaranges),
             self.fetched,
             self.sealed,
+            self.tables,
         )
 
 
@@ -170,27 +175,22 @@ def _dumped(
     api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, started_at: datetime
 ) -> Dump:
     dump = _finished_dump(api, settings, clock)
-    commits = CommitColumns.joined(
-        list(table_parts(store, dump.commits_meta_range_id, "commit", commit_columns.read_commits))
-    )
-    records = [
-        branch
-        for part in table_parts(store, dump.branches_meta_range_id, "branch", refs.read_branches)
-        for branch in part
-    ]
+    tables: list[str] = []
+
+    def parts(metarange_id: str, entity: Entity, read: _TableReader[Rows_co]) -> Iterator[Rows_co]:
+        return table_parts(store, metarange_id, entity, read, tables)
+
+    commits = CommitColumns.joined(list(parts(dump.commits_meta_range_id, "commit", commit_columns.read_commits)))
+    records = [branch for part in parts(dump.branches_meta_range_id, "branch", refs.read_branches) for branch in part]
     branches = {branch.id: branch.commit_id for branch in records}
-    tags = {
-        tag.id: tag.commit_id
-        for part in table_parts(store, dump.tags_meta_range_id, "tag", refs.read_tags)
-        for tag in part
-    }
+    tags = {tag.id: tag.commit_id for part in parts(dump.tags_meta_range_id, "tag", refs.read_tags) for tag in part}
     if not branches:
         raise IncompleteDump("the refs dump names no branch, and every repository has one")
     fetched = _fetch_missing(api, settings, commits, [*branches.values(), *tags.values()])
     if fetched:
         commits = CommitColumns.joined([commits, CommitColumns.of(fetched)])
     sealed = {token: branch.id for branch in records for token in branch.sealed_tokens}
-    return Dump(started_at, clock.now(), commits, branches, tags, len(fetched), sealed)
+    return Dump(started_at, clock.now(), commits, branches, tags, len(fetched), sealed, tuple(tables))
 
 
 def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -> RefsDump:
@@ -225,11 +225,17 @@ class _TableReader(Protocol[Rows_co]):
 
 
 def table_parts(
-    store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Rows_co]
+    store: ObjectStore, metarange_id: str, entity: Entity, read: _TableReader[Rows_co], files: list[str]
 ) -> Iterator[Rows_co]:
-    """The parts of one table of a dump, through its metarange; counts and bounds are checked."""
+    """The parts of one table of a dump, through its metarange; counts and bounds are checked.
+
+    Args:
+        files: is given the id of each file that is read.
+    """
     key = METADATA_PREFIX + metarange_id
+    files.append(metarange_id)
     for part in ranges.read_metarange(fetch(store, key), key, entity=entity):
+        files.append(part.id)
         part_key = METADATA_PREFIX + part.id
         yield read(fetch(store, part_key), part_key, expected=part)
 
@@ -278,8 +284,7 @@ def every_metadata_file(api: LakeFSApi, store: ObjectStore, clock: Clock) -> Liv
     heads = {
         branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)
     }
-    names = (facts.key.removeprefix(METADATA_PREFIX) for facts in store.list_level(METADATA_PREFIX).objects)
-    files = tuple(sorted(name for name in names if len(name) == 64 and _HEXADECIMAL.issuperset(name)))
+    files = list_ids(store)
     for missing in set(heads.values()).difference(files):
         raise CorruptFile(
             METADATA_PREFIX + missing, "existence", "a branch head's metarange is not in the object store"

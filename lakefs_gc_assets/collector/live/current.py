@@ -1,7 +1,7 @@
 """What is live: asked of the repository and of those that `also_live` names, at the mark and again at the recheck."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic
 
@@ -10,6 +10,7 @@ from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
+from lakefs_gc_assets.collector.live.unnamed import find_unnamed
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
@@ -81,10 +82,10 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What of a repository's live commits was not read before.
+    """What of a repository's live commits, or of what none of its commits names, was not read before.
 
     Attributes:
-        metarange_ids: metaranges, where commits are known.
+        metarange_ids: metaranges, where commits are known; of what no commit names all files.
         records: their ranges that were not read before.
         files: metadata files, with the fallback.
     """
@@ -146,16 +147,23 @@ class Committed:
         own: the live commits of this repository.
         unread: of each repository, this one's first.
         definition: what retention rules keep, in flows that apply them.
+        unnamed: what of this repository's metadata folder no commit names; None where that is not looked for.
     """
 
     own: LiveCommits
     unread: tuple[Unread, ...]
     definition: LiveDefinition | None
+    unnamed: Unread | None = None
+
+    @property
+    def everything(self) -> tuple[Unread, ...]:
+        """All that is read."""
+        return self.unread if self.unnamed is None else (*self.unread, self.unnamed)
 
     @property
     def ids(self) -> frozenset[str]:
-        """Ids of everything that is read."""
-        return frozenset[str]().union(*(each.ids for each in self.unread))
+        """Ids of everything that is read, and of the refs dump's own files, which hold no objects."""
+        return frozenset(self.own.dump_tables).union(*(each.ids for each in self.everything))
 
     @property
     def source(self) -> str:
@@ -166,22 +174,24 @@ class Committed:
     @property
     def ranges(self) -> int:
         """How many ranges or files are read."""
-        return sum(each.ranges for each in self.unread)
+        return sum(each.ranges for each in self.everything)
 
     @property
     def count(self) -> int:
         """How many addresses there are, about."""
-        return sum(each.count for each in self.unread)
+        return sum(each.count for each in self.everything)
 
     def addresses(self, step: Step[R]) -> list[R]:
         """All addresses (LIVE) that were not read before, an address perhaps several times."""
-        return [each.addresses(step) for each in self.unread]
+        return [each.addresses(step) for each in self.everything]
 
 
 def ask_committed(
     step: Step[R], prepared_until: datetime, known: frozenset[str], shown: Collection[str] = ()
 ) -> Committed:
     """Learns which commits are live, and reads the metaranges that are not among the known ids.
+
+    Last it looks for ranges that no commit names: they may be another repository's.
 
     Args:
         prepared_until: end of the last preparation of uncommitted data.
@@ -193,8 +203,18 @@ def ask_committed(
     definition = define_live(step, prepared_until, shown) if step.plan.flow.by_retention else None
     own = definition.live if definition else _every_commit(step, step.repository, prepared_until)
     others = ((each, _every_commit(step, each, prepared_until)) for each in step.repository.others)
-    unread = (find_unread(step, each, live, known) for each, live in ((step.repository, own), *others))
-    return Committed(own, tuple(unread), definition)
+    unread = tuple(find_unread(step, each, live, known) for each, live in ((step.repository, own), *others))
+    found = Committed(own, unread, definition)
+    if not step.repository.settings.keep_unnamed_ranges or own.source is CommitSource.METADATA_FOLDER:
+        return found
+    return replace(found, unnamed=_find_unnamed(step, found, known))
+
+
+def _find_unnamed(step: Step[R], found: Committed, known: frozenset[str]) -> Unread:
+    repository, definition = step.repository, found.definition
+    expired = definition.expired_metaranges if definition else ()
+    unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired)
+    return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
 
 
 def _every_commit(step: Step[R], repository: OpenRepository, prepared_until: datetime) -> LiveCommits:

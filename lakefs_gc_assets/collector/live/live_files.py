@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES, TIME
 from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import names
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -102,6 +103,24 @@ class LiveFiles:
         found = ranges.read_range(data, key)
         return self._live(found.addresses, found.address_types)
 
+    def unnamed(self, name: str) -> pa.Table:
+        """What a file that no commit names tells of ranges of objects (RANGES, sizes left out).
+
+        A metarange names its ranges, a range is one; a table of a refs dump tells of none.
+        Raises CorruptFile where the file is of no known kind, or damaged.
+        """
+        key = METADATA_PREFIX + name
+        try:
+            return _ranges_of(name, fetch(self.store, key), key)
+        except CorruptFile as corrupt:
+            raise CorruptFile(
+                key,
+                corrupt.check,
+                f"{corrupt.detail}; no commit of the repository names the file. Where such files are known to be "
+                "orphans, and no other repository is on the storage namespace, set collection.keep_unnamed_ranges to "
+                "false",
+            ) from None
+
     def uncommitted(self, file: str) -> pa.Table:
         """The addresses that a file of uncommitted data references inside the namespace (LIVE), each once."""
         column = read_addresses(self.store, file)
@@ -150,6 +169,18 @@ class LiveFiles:
         )
         keys = pa.concat_arrays([addresses.filter(usual), pa.array([key for _, key in others], pa.string())])
         return places, keys
+
+
+def _ranges_of(name: str, data: bytes, key: str) -> pa.Table:
+    kind = ranges.table_kind(data, key)
+    if kind.entity in _NO_OBJECTS:
+        return RANGES.empty_table()
+    if kind.type == "metaranges":
+        found = ranges.read_metarange_columns(data, key)
+        sizes = pa.repeat(pa.scalar(0, pa.int64()), len(found.ids))
+        return pa.table([found.ids, found.min_keys, found.max_keys, found.counts, sizes], schema=RANGES)
+    table = ranges.read_checked(data, key, "ranges", None)
+    return pa.table([[name], [table.first_key], [table.last_key], [len(table)], [0]], schema=RANGES)
 
 
 def live_table(keys: pa.StringArray, window_size: WindowSize) -> pa.Table:

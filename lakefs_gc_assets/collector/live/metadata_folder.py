@@ -1,0 +1,25 @@
+"""What lies directly below `_lakefs/` under the name of a range or metarange, whoever wrote it."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
+
+_ID = r"^[0-9a-f]{64}$"
+_BEHIND_ALL_IDS = f"{METADATA_PREFIX}g"
+"""No name that begins with a hexadecimal digit comes behind it; what retention and runs keep there does."""
+
+
+def list_ids(store: ObjectStore) -> tuple[str, ...]:
+    """Names of 64 hexadecimal digits, sorted: ranges and metaranges of commits, and the tables of refs dumps.
+
+    It takes one listing, a request for each thousand of them, and reads none. Raises StorageError.
+    """
+    if isinstance(store, ListsInOrder):
+        listed = store.list_between(METADATA_PREFIX, "", _BEHIND_ALL_IDS, only_directly=True)
+        keys = pa.chunked_array([batch.column("key") for batch in listed], pa.string())
+    else:
+        keys = pa.chunked_array([[facts.key for facts in store.list_level(METADATA_PREFIX).objects]], pa.string())
+    names = pc.utf8_slice_codeunits(keys, len(METADATA_PREFIX))
+    return tuple(sorted(names.filter(pc.match_substring_regex(names, _ID)).to_pylist()))

@@ -1,0 +1,51 @@
+"""Ranges that lie beside those of the repository's commits and that none of its commits names.
+
+Another repository on the same storage namespace has them: lakeFS allows a second one that is made `bare`, and two
+servers know nothing of each other (a migration, a restored backup). No list of repositories is sure to tell of it, and
+no permission is needed to see its ranges. Commits, merges and imports that failed leave such ranges as well, and a
+commit under way writes them before it exists. Which it is cannot be told, so what they hold counts as live.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.live.metadata_folder import list_ids
+from lakefs_gc_assets.collector.references import References
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """What lies in the metadata folder, is named by no commit, and was not read before.
+
+    Attributes:
+        ids: the files, of whatever kind: tables of earlier refs dumps are among them.
+        records: ranges that are among the files, or that a metarange among them names.
+    """
+
+    ids: tuple[str, ...] = ()
+    records: tuple[RangeRecord, ...] = ()
+
+
+def find_unnamed(
+    store: ObjectStore,
+    references: References[R],
+    read: Collection[str],
+    expired_metaranges: Sequence[str],
+) -> Unnamed:
+    """Lists the metadata folder, and reads of it only what no commit names.
+
+    Args:
+        read: ids of everything that was read before, or is read by this question.
+        expired_metaranges: metaranges that only expired commits name. They are no sign of another repository, but a
+            range of theirs stays where an unnamed metarange names it, too.
+    Raises:
+        CorruptFile: a file is of no known kind, or damaged.
+    """
+    expired = {*expired_metaranges, *(record.id for record in references.range_records(expired_metaranges))}
+    # Listed last: whatever is committed until then is seen.
+    ids = tuple(name for name in list_ids(store) if name not in read and name not in expired)
+    records = references.unnamed_records(ids)
+    return Unnamed(ids, tuple(record for record in records if record.id not in read))

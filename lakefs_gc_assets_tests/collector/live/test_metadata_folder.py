@@ -1,0 +1,34 @@
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from lakefs_gc_assets.collector.live.metadata_folder import list_ids
+from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
+
+IDS = tuple(digit * 64 for digit in ("0", "9", "a", "f"))
+OTHERS = ("dummy", "A" * 64, "a" * 63, "a" * 65, "g" * 64, "0" * 63 + "g", "a" * 64 + ".json")
+
+
+class OnlyLevels:
+    """A store that lists a level at a time alone."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.list_level = store.list_level
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_only_names_of_ranges_and_metaranges_directly_below(tmp_path: Path, in_order: bool) -> None:
+    store = LocalStore(tmp_path)
+    for name in (*IDS, *OTHERS, "retention/gc/" + "b" * 64, "actions/" + "b" * 64, "a/" + "b" * 64):
+        store.put(f"_lakefs/{name}", b"")
+    store.put("b" * 64, b"")
+    given = store if in_order else cast(ObjectStore, OnlyLevels(store))
+    assert isinstance(given, ListsInOrder) == in_order
+
+    assert list_ids(given) == IDS
+
+
+def test_a_namespace_without_any(tmp_path: Path) -> None:
+    assert list_ids(LocalStore(tmp_path)) == ()

@@ -1,0 +1,129 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.live.commits import CommitSource, live_commits
+from lakefs_gc_assets.collector.live.current import Unread, find_unread
+from lakefs_gc_assets.collector.live.unnamed import Unnamed, find_unnamed
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.api.models import Branch
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.collector.live.test_commits import LINE
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range
+from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> OpenRepository:
+    (tmp_path / "repository").mkdir()
+    return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository"))
+
+
+def found(repository: OpenRepository, read: set[str], expired: tuple[str, ...] = ()) -> Unnamed:
+    return find_unnamed(repository.store, made_step(ArrowEngine(), repository).references(), read, expired)
+
+
+def held(repository: OpenRepository, unnamed: Unnamed) -> set[str]:
+    """The addresses that unnamed ranges hold."""
+    step = made_step(ArrowEngine(), repository)
+    unread = Unread(repository, CommitSource.REFS_DUMP, unnamed.ids, unnamed.records, ())
+    return set(step.engine.collect(unread.addresses(step)).column("address").to_pylist())
+
+
+def entry(name: str) -> dict[str | bytes, Staged]:
+    return {name: Staged(f"data/{name}")}
+
+
+def test_ranges_of_a_metarange_and_ranges_of_none(repository: OpenRepository) -> None:
+    store = repository.store
+    own, another, alone = (put_range(store, entry(name)) for name in ("own", "another", "alone"))
+    metarange = put_metarange(store, [own])
+    other = put_metarange(store, [own, another])
+
+    unnamed = found(repository, {metarange, own.id})
+
+    assert set(unnamed.ids) == {other, another.id, alone.id}
+    assert {record.id for record in unnamed.records} == {another.id, alone.id}
+    assert held(repository, unnamed) == {"data/another", "data/alone"}
+    assert found(repository, {metarange, own.id, *unnamed.ids}) == Unnamed()
+
+
+def test_a_range_that_an_unnamed_metarange_names_is_read_once(repository: OpenRepository) -> None:
+    part = put_range(repository.store, entry("part"))
+    put_metarange(repository.store, [part])
+    assert [record.id for record in found(repository, set()).records] == [part.id]
+
+
+def test_two_statements_about_one_range_end_the_run(repository: OpenRepository) -> None:
+    part = put_range(repository.store, entry("part"))
+    put_metarange(repository.store, [replace(part, count=2)])
+    with pytest.raises(CorruptFile, match="its metarange says"):
+        held(repository, found(repository, set()))
+
+
+def test_what_expired_commits_name_is_no_sign_of_another_repository(repository: OpenRepository) -> None:
+    expired = put_metarange(repository.store, [put_range(repository.store, entry("expired"))])
+    assert found(repository, set(), (expired,)) == Unnamed()
+
+
+def test_a_range_of_an_expired_commit_stays_where_an_unnamed_metarange_names_it(repository: OpenRepository) -> None:
+    store = repository.store
+    part, new = put_range(store, entry("expired")), put_range(store, entry("new"))
+    expired, other = put_metarange(store, [part]), put_metarange(store, [part, new])
+
+    unnamed = found(repository, set(), (expired,))
+
+    assert set(unnamed.ids) == {other, new.id}
+    assert held(repository, unnamed) == {"data/expired", "data/new"}
+
+
+def test_tables_of_refs_dumps_hold_no_objects(repository: OpenRepository) -> None:
+    put_dump(repository.store, LINE, [Branch("main", LINE[-1].id)], [Branch("v1", LINE[-1].id)])
+    unnamed = found(repository, set())
+    assert len(unnamed.ids) == 7 and unnamed.records == ()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_file_that_cannot_be_read_ends_the_run_and_names_the_setting(repository: OpenRepository, whole: bool) -> None:
+    part = put_range(repository.store, entry("part"))
+    key = f"_lakefs/{part.id}"
+    data = bytearray(repository.store.get(key))
+    data[3] ^= 1
+    repository.store.put(key, bytes(data) if whole else b"short")
+    with pytest.raises(
+        CorruptFile, match=r"no commit of the repository names the file.*collection.keep_unnamed_ranges"
+    ):
+        found(repository, set())
+
+
+ORPHANS = {"small": 1}
+"""Ranges of objects that no commit names: each import leaves one, of the objects outside that it took in."""
+RECORDINGS = ["small", "merge-dangling", "chain/1", "chain/2", "chain/3", "chain/4", "empty", "wide"]
+DAGS = sorted(f"random-dag/{folder.name}" for folder in (FIXTURES / "random-dag").glob("*"))
+
+
+@needs_recordings
+@pytest.mark.parametrize("name", [*RECORDINGS, *DAGS])
+def test_what_real_servers_leave_keeps_no_object_of_the_repository(name: str) -> None:
+    with ReplayServer(FIXTURES / name) as server:
+        given = server.configuration()
+        namespace = Namespace.parse(server.storage_namespace)
+        opener = StoreOpener(given.store, namespace.uri)
+        settings = CollectionSettings(wait_before_dump_seconds=0)
+        api = LakeFSClient(given.lakefs, server.repository, SystemClock())
+        opened = OpenRepository(api.repository(), namespace, api, opener.open(), opener, settings, SystemClock())
+        live = live_commits(api, opened.store, settings, opened.clock, server.recorded_at)
+        named = find_unread(made_step(ArrowEngine(), opened), opened, live, frozenset())
+        unnamed = found(opened, {*named.ids, *live.dump_tables})
+
+        assert len(unnamed.records) == ORPHANS.get(name, 0)
+        assert held(opened, unnamed) == set()
