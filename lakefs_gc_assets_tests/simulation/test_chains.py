@@ -6,7 +6,7 @@ from lakefs_gc_assets_tests.simulation import required
 from lakefs_gc_assets_tests.simulation.chains import LEAST_RUNS, generate
 from lakefs_gc_assets_tests.simulation.playing import play
 
-HISTORIES = 1000
+HISTORIES = 400
 
 
 @pytest.mark.parametrize("part", range(required.PARTS))

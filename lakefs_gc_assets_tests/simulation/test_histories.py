@@ -4,7 +4,7 @@ from lakefs_gc_assets_tests.simulation import required
 from lakefs_gc_assets_tests.simulation.histories import generate
 from lakefs_gc_assets_tests.simulation.playing import play
 
-HISTORIES = 2000
+HISTORIES = 1000
 
 
 @pytest.mark.parametrize("part", range(required.PARTS))

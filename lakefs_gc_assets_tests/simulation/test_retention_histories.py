@@ -6,7 +6,7 @@ from lakefs_gc_assets_tests.simulation import required
 from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.retention_histories import generate
 
-HISTORIES = 500
+HISTORIES = 400
 
 
 @pytest.mark.parametrize("part", range(required.PARTS))
