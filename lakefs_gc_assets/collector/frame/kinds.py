@@ -97,12 +97,12 @@ class CommittedFigures:
         branches_before: how many branches there were by the run that this one is compared with; None for unknown.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and its predecessors
             read.
-        unnamed_ranges: how many of the ranges that were read no commit names.
         retention: commits by the reason why they stay, in flows by retention.
         retention_rules: digest of the rules.
         retention_warnings: what a person must know.
         retention_guards: guards that retention tripped: name, figures, and what lifts it.
         retention_differences: where our definition and the server's list differ, a line each.
+        unnamed_ranges: how many of the ranges that were read no commit names.
     """
 
     commit_source: str
@@ -115,12 +115,12 @@ class CommittedFigures:
     sealed: Mapping[str, str]
     branches_before: int | None
     read_sha256: str
-    unnamed_ranges: int = 0
     retention: Mapping[str, int] = field(default_factory=dict)
     retention_rules: str | None = None
     retention_warnings: tuple[str, ...] = ()
     retention_guards: tuple[tuple[str, str, str], ...] = ()
     retention_differences: str = ""
+    unnamed_ranges: int = 0
 
 
 @dataclass(frozen=True)
