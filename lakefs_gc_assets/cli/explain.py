@@ -74,7 +74,7 @@ def verdict(found: Explanation) -> str:
     if found.stored is None:
         gone = next((each for each in found.decisions if each.outcome in GONE), None)
         if gone is None:
-            return "is gone"
+            return "is not stored: no run deleted it, and perhaps it never was"
         if gone.outcome == Outcome.ACCEPTED:
             return f"is gone: run {gone.run_id} deleted it"
         purged = any(each.outcome == Outcome.PURGED and each.run_id == gone.run_id for each in found.decisions)

@@ -23,13 +23,14 @@ from lakefs_gc_assets.defs.running import one_line
 @click.option("--runs", default=10, show_default=True, help="How many runs to show, newest first.")
 def status(file: Path | None, repository: str | None, runs: int) -> None:
     """Shows the last runs of a repository and who holds its lock."""
-    for line in summarize(open_collector(loaded_configuration(file, repository)).open(), runs):
+    for line in summarize(open_collector(loaded_configuration(file, repository)).open_to_read(), runs):
         click.echo(line)
 
 
 def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
     """The lock, the quarantine, and the last runs, newest first, as lines. Raises CollectionError."""
-    yield f"{repository.facts.id} at {repository.namespace.uri}"
+    read_only = ", read-only: nothing in it can become garbage" if repository.facts.read_only else ""
+    yield f"{repository.facts.id} at {repository.namespace.uri}{read_only}"
     holder = lock.holder(repository.store)
     yield f"lock: {holder}" if holder else "lock: free"
     quarantine = purging.plan_purge(repository, None)

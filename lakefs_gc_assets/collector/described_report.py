@@ -1,5 +1,6 @@
 """What a person wants to know of a run that came to its end."""
 
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.sizes import size
 
@@ -17,7 +18,7 @@ def describe(found: Report) -> list[str]:
         f"by the {found.commit_source}, {counts['ranges_read']:,} ranges read",
         *_describe_unnamed(counts.get("unnamed_ranges", 0)),
         f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
-        *(f"  kept        {count:>12,} objects: {reason}" for reason, count in sorted(found.kept.items())),
+        *(f"  kept        {count:>12,} objects: {_explain(why)}" for why, count in sorted(found.kept.items())),
     ]
     if found.moved:
         lines.append(
@@ -33,6 +34,15 @@ def describe(found: Report) -> list[str]:
     if found.dry_run and counts["candidates"]:
         lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
     return lines
+
+
+def _explain(why: str) -> str:
+    """A reason to keep objects, and what a person can do about it where that is not plain."""
+    if why == Kept.MULTIPART:
+        return f"{why}: the first run to list them an hour or more after this one can collect them, a dry run counts"
+    if why == Kept.UNCERTAIN:
+        return f"{why}; collection.hidden_suspect_limit says how many"
+    return why
 
 
 def _describe_unnamed(ranges: int) -> list[str]:

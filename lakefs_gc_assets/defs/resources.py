@@ -106,10 +106,17 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
     clock: dg.ResourceDependency[Clock]
 
     def open(self) -> OpenRepository:
-        """Asks the server for the repository and opens its store.
+        """Asks the server for the repository and opens its store, to collect it.
 
         Raises ConfigurationError, LakeFSError or ReadOnlyRepository.
         """
+        opened = self.open_to_read()
+        for each in (opened, *opened.others):
+            require_writable(each.facts)
+        return opened
+
+    def open_to_read(self) -> OpenRepository:
+        """The same of a repository that may be read-only. Raises ConfigurationError or LakeFSError."""
         if not self.repository:
             raise ConfigurationError("no repository is named: set `repository` in the configuration file")
         settings = self.collection.settings()
@@ -119,7 +126,6 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
     def _opened(self, repository: str, settings: CollectionSettings) -> OpenRepository:
         api = LakeFSClient(self.lakefs.settings(), repository, self.clock)
         facts = api.repository()
-        require_writable(facts)
         namespace = Namespace.parse(facts.storage_namespace)
         opener = StoreOpener(self.store.settings(), namespace.uri)
         _opened[self.name, repository] = opener

@@ -130,7 +130,7 @@ def test_what_a_run_deleted(made: RetainedRepository, explain: Invoke) -> None:
 @pytest.mark.parametrize(
     ("address", "verdict"),
     [
-        ("data/nothing/at all", "is gone"),
+        ("data/nothing/at all", "is not stored: no run deleted it, and perhaps it never was"),
         ("_lakefs/dummy", "stays: it is lakeFS's own"),
     ],
 )
