@@ -1,8 +1,9 @@
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -11,17 +12,10 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
-    COMMITTED_DF,
-    DELETED_REPORT,
     FRAMES,
     STORE_DF,
-    UNCOMMITTED_DF,
-    CandidateFigures,
-    CommittedFigures,
-    DeletedFigures,
-    NoFigures,
+    Frame,
     StoredFigures,
-    UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.order import Span
@@ -38,39 +32,33 @@ __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 TEXT = st.text(max_size=20)
 COUNTS = st.integers(0, 2**62)
 TIMES = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
-TEXTS = st.lists(TEXT, max_size=2).map(tuple)
-BY_NAME = st.dictionaries(TEXT, TEXT, max_size=2)
-COUNTS_BY_NAME = st.dictionaries(TEXT, COUNTS, max_size=2)
-FIGURES: dict[str, st.SearchStrategy[Any]] = {
-    STORE_DF.name: st.builds(
-        StoredFigures, TEXT, COUNTS, COUNTS, TEXT, TEXTS, TEXTS, TEXTS, COUNTS, *(st.none() | TEXT for _ in range(3))
-    ),
-    UNCOMMITTED_DF.name: st.builds(UncommittedFigures, TEXTS, COUNTS, TEXTS),
-    COMMITTED_DF.name: st.builds(
-        CommittedFigures,
-        TEXT,
-        *(COUNTS for _ in range(4)),
-        st.none() | COUNTS,
-        BY_NAME,
-        BY_NAME,
-        st.none() | COUNTS,
-        TEXT,
-        COUNTS_BY_NAME,
-        st.none() | TEXT,
-        TEXTS,
-        st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=2).map(tuple),
-        TEXT,
-    ),
-    CANDIDATES_DF.name: st.builds(CandidateFigures, COUNTS_BY_NAME, COUNTS, COUNTS, COUNTS, TEXTS),
-    DELETED_REPORT.name: st.builds(DeletedFigures, st.booleans()),
+VALUES: dict[object, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    int: COUNTS,
+    str: TEXT,
+    int | None: st.none() | COUNTS,
+    str | None: st.none() | TEXT,
+    tuple[str, ...]: st.lists(TEXT, max_size=2).map(tuple),
+    tuple[tuple[str, str, str], ...]: st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=2).map(tuple),
+    Mapping[str, str]: st.dictionaries(TEXT, TEXT, max_size=2),
+    Mapping[str, int]: st.dictionaries(TEXT, COUNTS, max_size=2),
 }
-MANIFESTS = st.sampled_from(sorted(FRAMES)).flatmap(
-    lambda name: st.builds(
+"""Values of each type that figures have."""
+
+
+def figures_of(frame: Frame[Any]) -> st.SearchStrategy[Any]:
+    """Figures of a kind of frame, every one of them with a value of its own."""
+    types = get_type_hints(frame.figures)
+    return st.builds(frame.figures, **{name: VALUES[kind] for name, kind in types.items()})
+
+
+MANIFESTS = st.sampled_from([*FRAMES.values()]).flatmap(
+    lambda frame: st.builds(
         Manifest,
-        st.builds(Span, st.just(name), TEXT, TEXT, TIMES, TIMES),
+        st.builds(Span, st.just(frame.name), TEXT, TEXT, TIMES, TIMES),
         st.lists(st.builds(FrameFile, TEXT, TEXT, COUNTS, COUNTS, TEXT, COUNTS), max_size=4).map(tuple),
-        FIGURES.get(name, st.builds(NoFigures)),
-        BY_NAME,
+        figures_of(frame),
+        VALUES[Mapping[str, str]],
     )
 )
 
