@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import count
 
 from lakefs_gc_assets.collector import planning, report
 from lakefs_gc_assets.collector import run as protocol
@@ -20,6 +21,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 
 Between = Callable[[str], None]
+_OPENED = count()
 
 
 @dataclass
@@ -66,7 +68,8 @@ class ArrowRuns:
     def collect(self, flow: Flow = Flow.CLEAN) -> Report:
         """One run over every window that it needs. Raises what ends it."""
         windows, _ = planning.windows_to_collect(self.open(), flow)
-        run_id = xids.Generator().descending(self.now())
+        # Ids tell which run is newer by the second; tests open several in one.
+        run_id = xids.Generator().descending(self.now() + timedelta(seconds=next(_OPENED)))
         for name in STEPS:
             turn = Turn(
                 run_id,

@@ -165,7 +165,7 @@ def test_an_interrupted_run_leaves_no_lock(runs: GraphRuns, monkeypatch: pytest.
         assert runs.make(opened).success
 
     assert runs.lock_holder() is None
-    assert runs.report(opened.run_id).error == "KeyboardInterrupt"
+    assert runs.report(opened.run_id).error == "interrupted"
 
 
 @needs_recordings
