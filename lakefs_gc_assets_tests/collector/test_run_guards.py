@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import ObjectStats, RetentionRules
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
@@ -44,11 +44,12 @@ from lakefs_gc_assets_tests.simulation.commands import purge, restore
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, OPTIMIZED, RULES, SWEEP
 from lakefs_gc_assets_tests.simulation.faults import scene_before
-from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry, put_commit_objects
 from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import START
 
 UNIFIED = Asked(Flow.UNIFIED)
@@ -186,6 +187,18 @@ def lose_branch(scene: Scene) -> None:
     scene.world.oracle.look()
 
 
+def marked(scene: Scene) -> list[str]:
+    """The candidates of the last run, sorted."""
+    assert scene.opened is not None
+    return sorted(addresses(scene.store, scene.opened.run_id, MARKED))
+
+
+def commit_elsewhere(scene: Scene, address: str) -> None:
+    """A repository that nobody here knows of, on the same storage namespace, commits an object."""
+    entry = Entry(address, 1, len(scene.world.bucket.objects[address].data), "f" * 32)
+    put_commit_objects(scene.world.bucket, {"elsewhere": entry})
+
+
 def begin_commit(scene: Scene) -> None:
     """A commit of the first branch is under way for hours."""
     scene.world.start("w0 commit", versioning.commit(scene.world, 0, 0, 0))
@@ -291,6 +304,15 @@ def test_what_was_uploaded_in_parts_was_seen_long_before_the_listing() -> None:
     assert engine.collect(rows).column("address").to_pylist() == ["b"]
 
 
+def test_what_another_repository_has_committed_here_stays() -> None:
+    with world_of("clean") as scene:
+        dry(scene)
+        (garbage, *_) = marked(scene)
+        commit_elsewhere(scene, garbage)
+        assert scene.start(SWEEP, Faults()) is Ended.WELL
+        assert garbage in scene.world.bucket.objects
+
+
 class TestGuards:
     """Figures that look like a mistake."""
 
@@ -313,6 +335,14 @@ class TestGuards:
         with world_of("clean") as scene, mock.patch.object(CollectorsApi, "repositories", lambda api: (inner,)):
             told = Faults()
             refused(scene, scene.start(SWEEP, told), "inner", told)
+
+    def test_other_repositories_that_the_server_does_not_list(self) -> None:
+        refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
+        with world_of("clean") as scene, mock.patch.object(CollectorsApi, "repositories", refusal):
+            told = Faults()
+            refused(scene, scene.start(SWEEP, told), "guard other repositories", told)
+            lifted = scene.start(allowing(allow_unknown_repositories=True), Faults())
+            assert lifted is Ended.WELL
 
     def test_branches_that_are_gone_since_an_earlier_run(self) -> None:
         with world_of("clean") as scene:
@@ -396,6 +426,15 @@ class TestRecheck:
             lose_branch(scene)
             told = Faults()
             refused(scene, approved(scene, allowing(DRY, max_branch_loss_share=0), told), "branches are left", told)
+
+    def test_what_another_repository_has_committed_here_since_the_mark_stays(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            (garbage, *others) = marked(scene)
+            commit_elsewhere(scene, garbage)
+            assert approved(scene) is Ended.WELL
+            assert garbage in scene.world.bucket.objects
+            assert not scene.world.bucket.objects.keys() & set(others)
 
     def test_uncommitted_data_that_is_gone_since_the_mark(self) -> None:
         with world_of("clean") as scene:

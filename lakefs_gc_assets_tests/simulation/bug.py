@@ -9,6 +9,8 @@ from typing import Any, cast
 from unittest import mock
 
 import lakefs_gc_assets
+from lakefs_gc_assets.collector.live import current
+from lakefs_gc_assets.collector.live.unnamed import Unnamed
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 
@@ -16,6 +18,8 @@ Replacement = tuple[object, str, object]
 """A module or class of the product, the name of something in it, and what stands there instead."""
 ArrowStep = Step[ArrowRows]
 _PRODUCT = lakefs_gc_assets.__name__
+UNNAMED_LEFT_OUT: Replacement = (current, "find_unnamed", lambda *arguments: Unnamed())
+"""Takes ranges that no commit names for orphans."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,11 @@ class Bug:
 def replaced(*replacements: Replacement) -> Bug:
     """A bug that remembers nothing."""
     return Bug(lambda: replacements)
+
+
+def without_unnamed(bug: Bug) -> Bug:
+    """A bug of what is known to be committed: ranges that no known commit names, which would make up for it, go too."""
+    return Bug(lambda: (*bug.replacements(), UNNAMED_LEFT_OUT), bug.changed)
 
 
 def without_call(owner: object, name: str, caller: Callable[..., object], answer: object = None) -> Bug:

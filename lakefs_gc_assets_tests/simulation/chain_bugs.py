@@ -37,7 +37,7 @@ from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
 Frame = StoredFrame[Any]
 _UNCHECKED: Replacement = (CarriedCounts, "contradiction", None)
@@ -217,7 +217,7 @@ CHAIN_BUGS: dict[str, Bug] = {
     "stop at the last read slice": replaced((run, "open_inherited", _open_at_last_slice)),
     "open without subtracting committed": replaced((leaving, "select_open", _nothing_committed), _UNCHECKED),
     "too young without subtracting committed": Bug(_young_carried),
-    "ranges of the recheck marked as read": Bug(_rechecked_as_read),
+    "ranges of the recheck marked as read": without_unnamed(Bug(_rechecked_as_read)),
     "settled recomputed and shrinking": replaced((leaving, "settle", _settled_anew)),
     "carried committed left out": replaced(
         (Inherited, "committed", lambda self, step: step.engine.table(LIVE.empty_table()))

@@ -35,7 +35,7 @@ from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets.lakefs.formats import refs
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
-from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 from lakefs_gc_assets_tests.simulation.servers import Servers
 
 Frame = StoredFrame[Any]
@@ -263,7 +263,7 @@ def _claim_first(self: Sweep, batch: pa.Table) -> pa.Table:
 
 
 CLEAN_BUGS: dict[str, Bug] = {
-    "committed read before uncommitted": Bug(_committed_first),
+    "committed read before uncommitted": without_unnamed(Bug(_committed_first)),
     "listing after prepare": replaced((run, "read_uncommitted", _list_late), (order, "require_safe_order", ignored)),
     "copies read first": replaced((Servers, "prepare", _copies_first), _UNCHECKED),
     "the last page's location only": Bug(_last_location_only),
@@ -277,15 +277,15 @@ CLEAN_BUGS: dict[str, Bug] = {
     "6 hours instead of 24": replaced((cutoff, "cutoff", _cutoff(min_age=timedelta(hours=6)))),
     "no skew": replaced((cutoff, "cutoff", _cutoff(skew=timedelta()))),
     "the earliest clock for mark too old": replaced((run, "latest_clock", _earliest_clock)),
-    "dump taken as a snapshot": replaced(
-        (commits, "_fetch_missing", lambda *arguments: []), (commits, "_dumped", _snapshot)
+    "dump taken as a snapshot": without_unnamed(
+        replaced((commits, "_fetch_missing", lambda *arguments: []), (commits, "_dumped", _snapshot))
     ),
-    "tags forgotten": replaced((refs, "read_tags", lambda data, file, **expected: [])),
+    "tags forgotten": without_unnamed(replaced((refs, "read_tags", lambda data, file, **expected: []))),
     "hidden staged entries ignored": replaced(
         (run, "clear_hidden", lambda step, candidates, *more: nullcontext(Cleared(candidates)))
     ),
     "multipart seen once": replaced((run, "subtract_live", subtracting(sighted=_all_sighted))),
-    "a range skipped on error": replaced((References, "committed", _committed_leniently)),
+    "a range skipped on error": without_unnamed(replaced((References, "committed", _committed_leniently))),
     "trailing slash and //": replaced((addresses, "_spellings", lambda key: (key,))),
     "full addresses not normalised": replaced(
         (Namespace, "live_keys", lambda self, address, address_type: (address,)), _UNCHECKED
@@ -296,7 +296,7 @@ CLEAN_BUGS: dict[str, Bug] = {
     "frames of two attempts mixed": replaced(
         (run, "read_uncommitted", _read_once), (order, "require_safe_order", ignored)
     ),
-    "recheck without new commits": replaced((passes, "find_live_again", only_uncommitted)),
+    "recheck without new commits": without_unnamed(replaced((passes, "find_live_again", only_uncommitted))),
     "recheck older than the sweep": Bug(_checked_at_the_mark),
     "resume without recheck": Bug(_unchecked_once_resumed),
     "two collectors at once": replaced(

@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import base_run, leaving
 from lakefs_gc_assets.collector.incremental.inherited import Inherited
 from lakefs_gc_assets.collector.live import commits, ownership, uncommitted
+from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.quarantine import check, move, restore_record
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.recheck import find_live_again
@@ -27,7 +28,16 @@ from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
-from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced, without_call
+from lakefs_gc_assets_tests.simulation.bug import (
+    UNNAMED_LEFT_OUT,
+    ArrowStep,
+    Bug,
+    Replacement,
+    ignored,
+    replaced,
+    without_call,
+    without_unnamed,
+)
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 
 _describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
@@ -58,9 +68,22 @@ def _no_nested(**figures: Any) -> StoredFigures:
     return StoredFigures(**{**figures, "nested_namespaces": ()})
 
 
+def _all_known(**figures: Any) -> StoredFigures:
+    return StoredFigures(**{**figures, "repositories_unknown": None})
+
+
 def _commits_stay(*arguments: Any, commits_expire: bool) -> uncommitted.Prepared:
     """Takes what a commit holds for seen, though that commit may expire."""
     return _prepare_checked(*arguments, commits_expire=False)
+
+
+def _unnamed_at_the_mark_alone() -> tuple[Replacement, ...]:
+    """Takes what no commit names for orphans when it asks again."""
+
+    def ask(step: ArrowStep, *more: Any) -> Committed:
+        return replace(ask_committed(step, *more), unnamed=None)
+
+    return ((recheck, "ask_committed", ask),)
 
 
 def _dump_at_once(api: Any, store: Any, settings: Any, *more: Any) -> commits.Dump:
@@ -116,7 +139,7 @@ _UNLOCKED = tuple((owner, "verify", ignored) for owner in (batches, move))
 HISTORY_BUGS: dict[Kind, dict[str, Bug]] = {
     "clean": {
         "mark never too old": without_call(guards, "require_fresh_mark", sweep_candidates),
-        "dump right after uncommitted data": replaced((commits, "complete_dump", _dump_at_once)),
+        "dump right after uncommitted data": without_unnamed(replaced((commits, "complete_dump", _dump_at_once))),
     },
     "optimized": {},
     "retention": {},
@@ -156,6 +179,16 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "figures: no nested namespaces": TestedBug(
         Bug(lambda: ((run, "StoredFigures", _no_nested),), (run.list_stored,)),
         _GUARDS.test_a_namespace_inside_of_this_one,
+    ),
+    "figures: other repositories taken for none": TestedBug(
+        Bug(lambda: ((run, "StoredFigures", _all_known),), (run.list_stored,)),
+        _GUARDS.test_other_repositories_that_the_server_does_not_list,
+    ),
+    "ranges that no commit names taken for orphans": TestedBug(
+        replaced(UNNAMED_LEFT_OUT), tests.test_what_another_repository_has_committed_here_stays
+    ),
+    "recheck: ranges that no commit names taken for orphans": TestedBug(
+        Bug(_unnamed_at_the_mark_alone), _RECHECK.test_what_another_repository_has_committed_here_since_the_mark_stays
     ),
     "figures: no branches before": TestedBug(
         _describing(branches_before=None), _GUARDS.test_branches_that_are_gone_since_an_earlier_run

@@ -94,22 +94,26 @@ def _has_listed(list_stored: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _knows_commits(ask_committed: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(step: Any, *more: Any) -> Any:
-        found = ask_committed(step, *more)
+    def watched(step: Any, prepared_until: Any, known: frozenset[str], *more: Any) -> Any:
+        found = ask_committed(step, prepared_until, known, *more)
         watch = _run_of(step).watch
         if step.plan.predecessor is not None:
             files = LiveFiles(watch.exactness.store, step.repository.namespace, step.plan.slice_window)
-            watch.exactness.commits(step.plan.run_id, _all_committed(files, found.own))
+            # Files that were read once lie there for ever, named by a commit or not: a clean run would find them, too.
+            held = _all_committed(files, found.own, known | found.ids if found.unnamed else frozenset())
+            watch.exactness.commits(step.plan.run_id, held)
         return found
 
     return watched
 
 
-def _all_committed(files: LiveFiles, live: Any) -> set[str]:
-    """All that commits hold, read anew."""
-    tables = [files.metadata_file(name) for name in live.files]
+def _all_committed(files: LiveFiles, live: Any, ids: frozenset[str]) -> set[str]:
+    """All that commits hold, and ranges among the ids that no commit names, read anew."""
     rows = [row for metarange_id in live.metarange_ids for row in files.metarange(metarange_id).to_pylist()]
-    tables += [files.range(record) for record in dict.fromkeys(RangeRecord(**row) for row in rows)]
+    records = dict.fromkeys(RangeRecord(**row) for row in rows)
+    named = {*live.metarange_ids, *(record.id for record in records)}
+    tables = [files.metadata_file(name) for name in (*live.files, *(ids - named))]
+    tables += [files.range(record) for record in records]
     return {address for table in tables for address in table.column("address").to_pylist()}
 
 

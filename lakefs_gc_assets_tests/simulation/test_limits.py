@@ -15,7 +15,7 @@ REPLACED = (Step("w0", "upload_now", (0, 0, 1, 0)), Step("w0", "upload_now", (0,
 """The first of two objects at one path is garbage, and old enough."""
 SWEEP = Step("c0", "start", (1, 0, 0, 0))
 UNTIL_DUMP = Step("c0", "until", (3, 1))
-UNTIL_CANDIDATES = Step("c0", "until", (5, 1))
+UNTIL_CANDIDATES = Step("c0", "until", (6, 1))
 UNTIL_RECHECK = Step("c0", "until", (6, 2))
 UNTIL_DELETE = Step("c0", "until", (7, 1))
 STAGED_AGAIN = Step("w1", "stage_object", (0, 3, 1))
