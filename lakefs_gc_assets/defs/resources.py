@@ -3,6 +3,7 @@
 Every field is described once, in `settings.py`; the UI shows the same words.
 """
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository, require_writab
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.settings import (
     CollectionSettings,
     Configuration,
@@ -110,22 +112,25 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
 
         Raises ConfigurationError, LakeFSError or ReadOnlyRepository.
         """
-        opened = self.open_to_read()
-        for each in (opened, *opened.others):
-            require_writable(each.facts)
-        return opened
+        return self._open(require_writable)
 
     def open_to_read(self) -> OpenRepository:
         """The same of a repository that may be read-only. Raises ConfigurationError or LakeFSError."""
+        return self._open(lambda _: None)
+
+    def _open(self, require: Callable[[Repository], None]) -> OpenRepository:
         if not self.repository:
             raise ConfigurationError("no repository is named: set `repository` in the configuration file")
         settings = self.collection.settings()
-        others = tuple(self._opened(name, settings) for name in settings.also_live)
-        return replace(self._opened(self.repository, settings), others=others)
+        others = tuple(self._open_one(name, settings, require) for name in settings.also_live)
+        return replace(self._open_one(self.repository, settings, require), others=others)
 
-    def _opened(self, repository: str, settings: CollectionSettings) -> OpenRepository:
+    def _open_one(
+        self, repository: str, settings: CollectionSettings, require: Callable[[Repository], None]
+    ) -> OpenRepository:
         api = LakeFSClient(self.lakefs.settings(), repository, self.clock)
         facts = api.repository()
+        require(facts)  # Before the store is opened: its failures would say less of the repository.
         namespace = Namespace.parse(facts.storage_namespace)
         opener = StoreOpener(self.store.settings(), namespace.uri)
         _opened[self.name, repository] = opener

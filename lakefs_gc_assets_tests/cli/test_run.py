@@ -66,7 +66,6 @@ def facts(**changed: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("answer", "parts", "ends"),
     [
-        (facts(read_only=True), ["repository a is read-only"], Status.FAILED),
         (facts(storage_namespace="ftp://bucket/a"), ["ftp://bucket/a", "supported are"], Status.CONFIGURATION),
         (facts(storage_namespace="local://a"), ["local://a", "store.local_root"], Status.CONFIGURATION),
         (facts(storage_namespace="nonsense"), ["nonsense"], Status.CONFIGURATION),
@@ -81,6 +80,13 @@ def test_a_repository_that_cannot_be_collected(
         write({"repository": "a", "lakefs": {"endpoint": server.url, "retries": 0}})
 
         assert_one_line(invoke(command), *parts, status=ends)
+
+
+def test_a_repository_that_is_read_only_is_not_collected(invoke: Invoke) -> None:
+    with scripted(said(facts(read_only=True))) as server:
+        write({"repository": "a", "lakefs": {"endpoint": server.url, "retries": 0}})
+
+        assert_one_line(invoke("run"), "repository a is read-only")
 
 
 @needs_recordings
