@@ -110,11 +110,14 @@ class Maker:
         arguments: how many numbers each operation takes.
         meanwhile: what users do while a collector works, with weights.
         calls: at how many kinds of calls a collector may be stopped.
+        age, window: which minimum age and slice window runs have; None where each has its own.
     """
 
     arguments = ARGUMENTS
     meanwhile = _MEANWHILE
     calls = CALLS_OF_ALL
+    age: int | None = None
+    window: int | None = None
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -199,7 +202,9 @@ class Maker:
     def start(self, name: str) -> None:
         """A run begins."""
         sweep = int(self.chance.random() < 0.85)
-        numbers = (sweep, self.chance.randrange(6), self.chance.randrange(3), self.budget())
+        age = self.chance.randrange(6) if self.age is None else self.age
+        window = self.chance.randrange(3) if self.window is None else self.window
+        numbers = (sweep, age, window, self.budget())
         self.steps.append(Step(name, "start", numbers))
 
     def budget(self) -> int:
