@@ -32,6 +32,9 @@ class ChainMaker(Maker):
         self.episodes = (*self.episodes, (self.refused, 3), (self.little_between, 8))
         self.age, self.window = chance.randrange(len(MIN_AGES)), chance.randrange(len(WINDOWS))
 
+    def stay_with(self, age: int, window: int) -> None:
+        self.age, self.window = age, window
+
     def setup(self, seed: int) -> Setup:
         setup = super().setup(seed)
         return replace(setup, layout="sharded" if self.chance.random() < 0.03 else "slice")

@@ -110,14 +110,11 @@ class Maker:
         arguments: how many numbers each operation takes.
         meanwhile: what users do while a collector works, with weights.
         calls: at how many kinds of calls a collector may be stopped.
-        age, window: which minimum age and slice window runs have; None where each has its own.
     """
 
     arguments = ARGUMENTS
     meanwhile = _MEANWHILE
     calls = CALLS_OF_ALL
-    age: int | None = None
-    window: int | None = None
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -133,6 +130,9 @@ class Maker:
             (self.troubled, 3),
             (self.plain_run, 8),
         )
+
+    def stay_with(self, age: int, window: int) -> None:
+        """Runs are to have this minimum age and slice window, where one run's are those of the next."""
 
     def setup(self, seed: int) -> Setup:
         """What the world is like."""
@@ -202,9 +202,7 @@ class Maker:
     def start(self, name: str) -> None:
         """A run begins."""
         sweep = int(self.chance.random() < 0.85)
-        age = self.chance.randrange(6) if self.age is None else self.age
-        window = self.chance.randrange(3) if self.window is None else self.window
-        numbers = (sweep, age, window, self.budget())
+        numbers = (sweep, self.chance.randrange(6), self.chance.randrange(3), self.budget())
         self.steps.append(Step(name, "start", numbers))
 
     def budget(self) -> int:

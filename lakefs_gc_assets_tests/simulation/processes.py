@@ -379,7 +379,7 @@ class Process:
             self._count(json.loads(data))
 
     def _count(self, report: dict[str, Any]) -> None:
-        figures, before = self.figures, report["predecessor"]
+        figures, before = self.figures, report["base_run"]
         if "branches" in report["counts"]:
             swept = report["success"] and not report["dry_run"]
             self.world.branches_told[report["run_id"]] = report["counts"]["branches"], swept

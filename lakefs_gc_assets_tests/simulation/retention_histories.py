@@ -113,6 +113,9 @@ class RetentionMaker(Maker):
             (self.brought_back, 3),
         )
 
+    def stay_with(self, age: int, window: int) -> None:
+        self.age, self.window = age, window
+
     def setup(self, seed: int) -> Setup:
         return replace(super().setup(seed), retention=True, dumps=True)
 

@@ -440,7 +440,6 @@ def surrounded(history: History, maker_of: Callable[[random.Random], Maker]) -> 
     if chance.random() >= SHARE:
         return history
     maker = maker_of(chance)
-    if maker.age is not None:
-        # One run builds on another only where these stay.
-        maker.age, maker.window = next(step.numbers[1:3] for step in history.steps if step.what == "start")
+    _, age, window, *_ = next(step.numbers for step in history.steps if step.what == "start")
+    maker.stay_with(age, window)
     return Surroundings(history, maker, chance).added()
