@@ -1,8 +1,9 @@
 """Candidates that may be staged where the server does not list them: found by content, asked for by path."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Generic
@@ -16,6 +17,7 @@ from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.live.hidden import Question
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.storage.opening import StoreOpener
 
@@ -47,36 +49,63 @@ class Cleared(Generic[R]):
 def clear_hidden(step: Step[R], candidates: R, heads: Mapping[str, str], columns: pa.Schema) -> Iterator[Cleared[R]]:
     """Leaves out candidates that a branch has staged with the content of a committed object.
 
-    What is left may be made from what was read here, so it is of use until the exit only.
+    So it is with branches of other repositories that count, whose heads are asked for here. What is left may be made
+    from what was read here, so it is of use until the exit only.
 
     Args:
         candidates: address, size and etag at least, and `key` where an object lies elsewhere than at its address; used
             several times, so worth being cached.
-        heads: metarange of each branch's head.
+        heads: metarange of each of this repository's branches' head.
         columns: of the candidates.
     """
-    engine, repository = step.engine, step.repository
+    repository = step.repository
+    with ExitStack() as stack:
+        cleared = stack.enter_context(_cleared(step, repository, candidates, heads, columns))
+        for other in repository.others:
+            found = stack.enter_context(_cleared(step, other, cleared.candidates, _heads(other), columns))
+            kept = Counter(cleared.kept) + Counter(found.kept)
+            cleared = Cleared(found.candidates, kept, cleared.asked + found.asked, cleared.live | found.live)
+        yield cleared
+
+
+def _heads(repository: OpenRepository) -> dict[str, str]:
+    """The metarange of each branch's head now; branches whose head is empty are left out."""
+    commits = {branch.id: repository.api.commit(branch.commit_id) for branch in repository.api.branches()}
+    return {branch: commit.metarange_id for branch, commit in commits.items() if commit.metarange_id}
+
+
+@contextmanager
+def _cleared(
+    step: Step[R], repository: OpenRepository, candidates: R, heads: Mapping[str, str], columns: pa.Schema
+) -> Iterator[Cleared[R]]:
+    """Leaves out what branches of one repository have staged so."""
+    engine = step.engine
     sizes = engine.collect(engine.distinct(engine.select(candidates, "size"))).column("size").combine_chunks()
     branches = hidden.branches_by_range(repository.store, heads)
-    read = step.references().head_entries(sorted(branches), sizes)
+    read = step.references(repository).head_entries(sorted(branches), sizes)
     with (
         engine.cached(read, at_most=sys.maxsize) as entries,
         engine.cached(know_contents(step, candidates, entries, columns), at_most=sys.maxsize) as contents,
     ):
-        yield _clear(step, candidates, entries, contents, branches)
+        yield _clear(step, repository, candidates, entries, contents, branches)
 
 
 def _clear(
-    step: Step[R], candidates: R, entries: R, contents: R, branches: Mapping[str, tuple[str, ...]]
+    step: Step[R],
+    repository: OpenRepository,
+    candidates: R,
+    entries: R,
+    contents: R,
+    branches: Mapping[str, tuple[str, ...]],
 ) -> Cleared[R]:
-    engine, repository = step.engine, step.repository
-    limit = repository.settings.hidden_suspect_limit
+    engine = step.engine
+    limit = step.repository.settings.hidden_suspect_limit
     alike = engine.distinct(engine.select(engine.same_content(entries, contents), "range_id", "path"))
     rows = engine.collect(alike, limit=limit + 1).to_pylist()
     if not rows:
         return Cleared(candidates)
     questions = [Question(row["range_id"], bytes(row["path"])) for row in rows]
-    answers = hidden.ask(repository.api, repository.namespace, questions[:limit], branches, limit)
+    answers = hidden.ask(repository.api, step.repository.namespace, questions[:limit], branches, limit)
     step.log(f"asked for {answers.asked:,} paths that have the content of a candidate")
     live = engine.table(pa.table({"address": pa.array(sorted(answers.live), pa.string())}))
     kept = {Kept.HIDDEN_STAGED.value: engine.count(engine.among_exactly(candidates, live, len(answers.live)))}
