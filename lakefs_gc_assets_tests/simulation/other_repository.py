@@ -84,8 +84,14 @@ class OtherRepository:
         for key, since in self.soft.items():
             soft[key] = min(since, soft.get(key, since))
         if self.is_there:
-            staged = (key_of(entry) for entry in self.branch.staged().values() if entry is not None)
-            firm.update(key for key in staged if key is not None)
+            for entry in self.branch.staged().values():
+                key = None if entry is None else key_of(entry)
+                if entry is None or key is None:
+                    continue
+                if entry.soft_at is None:
+                    firm.add(key)
+                else:
+                    soft[key] = min(entry.soft_at, soft.get(key, entry.soft_at))
 
     def leave(self) -> None:
         """It is given up; nobody takes its files away."""
