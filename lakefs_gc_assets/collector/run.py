@@ -47,7 +47,14 @@ from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.collector.reporting import count_amounts, describe_losses, make_report, mark_of, stored_mark
+from lakefs_gc_assets.collector.reporting import (
+    count_amounts,
+    describe_losses,
+    describe_unasked,
+    make_report,
+    mark_of,
+    stored_mark,
+)
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
@@ -211,6 +218,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             figures = CandidateFigures(
                 kept={**reasons.kept, **cleared.kept},
                 paths_asked=cleared.asked,
+                paths_unasked=cleared.unasked,
                 missing=gap.missing,
                 expected=gap.expected,
                 missing_examples=gap.examples,
@@ -225,6 +233,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
         step.log(f"a sweep would be refused: {warning}")
     if lost := describe_losses(stored):
         step.warn(lost)
+    if unasked := describe_unasked(stored, step.repository.settings):
+        step.warn(unasked)
     return stored
 
 

@@ -3,7 +3,7 @@
 import hashlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -180,8 +180,9 @@ class BucketView:
 
     def head(self, key: str) -> ObjectFacts:
         self._point(f"head {key}")
-        self._stored(key)
-        return self._facts(key)
+        stored = self._stored(key)
+        digest = md5(stored.data)
+        return replace(self._facts(key), md5=digest if digest == stored.etag else None)
 
     def put(self, key: str, data: bytes) -> str | None:
         lost = self._point(f"put {key}")

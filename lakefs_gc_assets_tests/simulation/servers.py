@@ -17,6 +17,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     Commit,
     DiffEntry,
+    ObjectsPage,
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
@@ -39,6 +40,7 @@ LINK_SECONDS = DAY
 """An issued address may be linked this long."""
 _YEAR_4000 = 64_060_588_800
 _MISSED_SECONDS = 10 * MINUTE
+_OBJECTS_ON_PAGE = 2
 
 
 @dataclass
@@ -351,6 +353,19 @@ class CollectorsApi:
             return None
         uri = "" if entry.address_type == 2 else repository.uri
         return ObjectStats(path, uri + entry.address, entry.size)
+
+    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+        self._ask(f"list_objects {reference} {after}")
+        repository = self._servers.repository
+        if reference not in repository.branches:
+            return ObjectsPage((), more=False)
+        entries = repository.visible(repository.branches[reference])
+        paths = sorted(path for path in entries if path > after)
+        objects = [
+            ObjectStats(path, ("" if entries[path].address_type == 2 else repository.uri) + entries[path].address, None)
+            for path in paths[:_OBJECTS_ON_PAGE]
+        ]
+        return ObjectsPage(tuple(objects), more=len(paths) > len(objects))
 
     def start_refs_dump(self) -> str:
         self._ask("start_refs_dump")
