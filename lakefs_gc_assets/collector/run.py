@@ -208,7 +208,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
         reasons = count_reasons(engine, unreferenced)
         eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
-        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
+        etags = partial(listed.rows, engine, "address", "size", "etag")
+        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags)
         with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
             sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))

@@ -1,7 +1,7 @@
 """Candidates that may be staged where the server does not list them: found by content, asked for by path."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +13,12 @@ from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden
-from lakefs_gc_assets.collector.live.contents import Known, known_contents
+from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.hidden import PLACES, HeadRange
 from lakefs_gc_assets.collector.step import Step
 
 _FEW_PLACES = 10_000
+_OF_SIZE = pa.schema([HEAD_ENTRIES.field("size"), pa.field("number", pa.int64())])
 _ALIKE = ("range_id", "path", "size", "etag")
 _COUNTED = pa.schema([HEAD_ENTRIES.field("size"), HEAD_ENTRIES.field("etag"), pa.field("questions", pa.int64())])
 """By content, how many questions there are: each place on each branch is one."""
@@ -52,7 +53,9 @@ class _Chosen:
 
 
 @contextmanager
-def clear_hidden(step: Step[R], candidates: R, heads: Mapping[str, str], columns: pa.Schema) -> Iterator[Cleared[R]]:
+def clear_hidden(
+    step: Step[R], candidates: R, heads: Mapping[str, str], columns: pa.Schema, listed: Callable[[], R] | None = None
+) -> Iterator[Cleared[R]]:
     """Leaves out candidates that a branch has staged with the content of a committed object.
 
     What is left may be made from what was read here, so it is of use until the exit only.
@@ -62,21 +65,50 @@ def clear_hidden(step: Step[R], candidates: R, heads: Mapping[str, str], columns
             several times, so worth being cached.
         heads: metarange of each branch's head.
         columns: of the candidates.
+        listed: gives address, size and ETag of all objects of the store, where it was listed.
     """
     engine, repository = step.engine, step.repository
-    sizes = engine.collect(engine.distinct(engine.select(candidates, "size"))).column("size").combine_chunks()
+    amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
     of_heads = hidden.heads_by_range(repository.store, heads)
-    read = step.references().head_entries(sorted(of_heads), sizes)
-    with (
-        engine.cached(read, at_most=sys.maxsize) as entries,
-        known_contents(step, candidates, entries, columns) as known,
-    ):
-        yield _clear(step, candidates, known, of_heads)
+    weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
+    read = step.references().head_entries(sorted(of_heads), pa.array(amounts, pa.int64()))
+    with engine.cached(read, at_most=sys.maxsize) as entries:
+        counted = engine.collect(engine.map_batches(entries, partial(_count_sizes, weights), _OF_SIZE))
+        if not (questions := _by_size(counted)):
+            yield Cleared(candidates)
+            return
+        looking = choose_sizes(amounts, questions, repository.settings.hidden_suspect_limit, step.plan.run_id)
+        with known_contents(step, candidates, entries, columns, looking, listed) as known:
+            yield _clear(step, candidates, known, of_heads, weights)
 
 
-def _clear(step: Step[R], candidates: R, known: Known[R], heads: Mapping[str, HeadRange]) -> Cleared[R]:
+def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """How many rows of a task there are of each size (_OF_SIZE); where ranges have a weight, each counts as much."""
+    amounts: dict[int, int] = {}
+    for batch in batches:
+        ones = [1] * batch.num_rows
+        counts = ones if weights is None else [weights[range_id] for range_id in batch.column("range_id").to_pylist()]
+        for size, count in zip(batch.column("size").to_pylist(), counts, strict=True):
+            amounts[size] = amounts.get(size, 0) + count
+    if amounts:
+        yield pa.record_batch(
+            [pa.array(amounts.keys(), pa.int64()), pa.array(amounts.values(), pa.int64())], schema=_OF_SIZE
+        )
+
+
+def _by_size(counted: pa.Table) -> dict[int, int]:
+    """The same of all tasks."""
+    amounts: dict[int, int] = {}
+    for size, count in zip(counted.column("size").to_pylist(), counted.column("number").to_pylist(), strict=True):
+        amounts[size] = amounts.get(size, 0) + count
+    return amounts
+
+
+def _clear(
+    step: Step[R], candidates: R, known: Known[R], heads: Mapping[str, HeadRange], weights: Mapping[str, int]
+) -> Cleared[R]:
     engine, repository = step.engine, step.repository
-    chosen = _choose(step, engine.same_content(known.entries, known.candidates), heads)
+    chosen = _choose(step, engine.same_content(known.entries, known.candidates), weights)
     if not chosen.places.num_rows and not chosen.left_out:
         return Cleared(candidates)
     answers = hidden.ask(repository.api, repository.namespace, chosen.places, heads)
@@ -100,14 +132,14 @@ def _clear(step: Step[R], candidates: R, known: Known[R], heads: Mapping[str, He
     )
 
 
-def _choose(step: Step[R], alike: R, heads: Mapping[str, HeadRange]) -> _Chosen:
+def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
     """The places that may be asked for, as many contents as possible: one at many paths must not keep all others.
 
     Args:
         alike: entries (HEAD_ENTRIES) whose content may be that of a candidate.
+        weights: on how many branches each range is.
     """
     engine, limit = step.engine, step.repository.settings.hidden_suspect_limit
-    weights = {range_id: len(head.branches) for range_id, head in heads.items()}
     count = partial(_count_questions, weights)
     with engine.cached(engine.distinct(engine.select(alike, *_ALIKE)), at_most=sys.maxsize) as rows:
         found = engine.collect(rows, limit=_FEW_PLACES + 1)

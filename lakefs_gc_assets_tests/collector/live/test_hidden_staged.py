@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import commits, hidden_staged
-from lakefs_gc_assets.collector.live.contents import known_contents
+from lakefs_gc_assets.collector.live.contents import Looking, known_contents
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.lakefs import xids
@@ -202,7 +202,8 @@ def test_large_objects_are_no_reason_to_believe_etags(
     entry = {"range_id": "r", "path": b"p", "size": size, "etag": None, "key": None}
     entries = engine.table(pa.Table.from_pylist([entry], schema=HEAD_ENTRIES))
 
-    with known_contents(step, candidates, entries, SCHEMA) as known:
+    looking = Looking(None, 1.0, "seed")
+    with known_contents(step, candidates, entries, SCHEMA, looking, None) as known:
         assert engine.collect(known.candidates).to_pylist() == [
             {"address": head.copy, "size": size, "etag": digest if expected else None}
         ]
