@@ -155,6 +155,12 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "recheck: commits under way not looked at": _guarding(
         guards, "require_commits_ended", find_live_again, _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark
     ),
+    "recheck: other repositories not asked for": _guarding(
+        guards,
+        "require_own_namespace",
+        find_live_again,
+        _RECHECK.test_a_repository_that_was_made_on_this_namespace_since_the_mark,
+    ),
     "recheck: branches not counted": _guarding(
         guards, "require_branches", find_live_again, _RECHECK.test_branches_that_are_gone_since_the_mark
     ),
