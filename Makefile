@@ -13,7 +13,7 @@ SEED ?= 0
 LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
-# Processes of `make test`: one with all tests of Spark's session, the others with the rest, file by file.
+# Processes of `make test`; each takes files, dearest first.
 WORKERS ?= 2
 
 BIN := .venv/bin
