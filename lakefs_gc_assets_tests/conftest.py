@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the dearest files first: what is dealt out last is cheap, so that all processes end at about the same time."""
+    """Puts the dearest files first: what is dealt out last is cheap, so that all processes end at about one time."""
     dear = costs.known()
     items.sort(key=lambda item: -dear.get(item.nodeid.partition("::")[0], 0.0))
 

@@ -1,7 +1,7 @@
-"""What each test costs: seconds of wall and of processor, those of all processes counted that the test's one started.
+"""What each test costs: seconds of wall and of processor, those of all processes counted that its own one started.
 
-`make costs` writes `costs.json`: files are dealt out by it, dearest first. A test over its budget is named at the end of
-a run. Times of the processor hardly depend on what else the machine does; those of the wall do.
+`make costs` writes `costs.json`: files are dealt out by it, dearest first. A test over its budget is named at the end
+of a run. Times of the processor hardly depend on what else the machine does; those of the wall do.
 """
 
 import json
@@ -24,6 +24,7 @@ BUDGET = 6.0
 _PROPERTY = "cost"
 _NAMED = 0.5
 """Tests that cost less than these seconds are not named, only their files."""
+Making = Generator[None, pytest.TestReport, pytest.TestReport]
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -75,7 +76,7 @@ class Costs:
         self._before = spent()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Making:
         """Hands the cost over with the last report of a test."""
         report = yield
         if call.when == "teardown":
