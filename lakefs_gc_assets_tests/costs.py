@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
