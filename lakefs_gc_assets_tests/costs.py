@@ -57,7 +57,7 @@ def known() -> Mapping[str, float]:
     return {name: max(cost["wall"], cost["processor"]) for name, cost in json.loads(FILE.read_text())["files"].items()}
 
 
-@dataclass
+@dataclass(eq=False)
 class Costs:
     """The plugin: measures in the processes that run tests, gathers where all reports arrive.
 
