@@ -12,6 +12,7 @@ from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets_tests import costs
 from lakefs_gc_assets_tests.costs import Costs
+from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 
@@ -28,8 +29,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measures what tests cost."""
+    """Draws the seed of simulated histories before other processes start, and measures what tests cost."""
+    draw_seed()
     config.pluginmanager.register(Costs(config.getoption("--costs") if not hasattr(config, "workerinput") else None))
+
+
+def pytest_report_header() -> str:
+    """Says which histories are played."""
+    return f"histories: {SEED_VARIABLE}={draw_seed()}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
