@@ -1,6 +1,6 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation` and
+A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation`, `launch` and
 `emr_serverless`; with a list `repositories` it is about several (`defs/repositories.py`). Where a value differs between
 machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are
 read when they are needed.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from lakefs_gc_assets.errors import ConfigurationError
@@ -31,6 +31,9 @@ FlowName = Literal["clean", "optimized", "committed", "unified"]
 
 SweepMode = Literal["delete", "quarantine"]
 """What a sweep does to candidates."""
+
+LaunchedSweep = Literal["never", "approved", "any"]
+"""How far whoever launches a run through Dagster may let it delete."""
 
 
 class Settings(BaseModel):
@@ -276,8 +279,8 @@ class CollectionSettings(Settings):
     )
     approve_run: str = Field(
         default="",
-        description="Id of a dry run whose candidates are to be deleted after all: materialize its deleted_report with "
-        "this set. What is live is checked again first.",
+        description="Id of a dry run whose candidates are to be deleted after all, for `lakefs-gc approve`; in the UI "
+        "launch the job approve. What is live is checked again first.",
     )
     lock_expiry_minutes: float = Field(
         default=60,
@@ -302,6 +305,40 @@ class SparkSettings(Settings):
         "objects that takes more time than it gives; with twenty million a run is long enough for it.",
     )
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
+
+
+RELAXABLE = tuple(
+    name
+    for name, field in CollectionSettings.model_fields.items()
+    if field.annotation in (bool, int, float) and name != "sweep"
+)
+"""Settings of `collection` that a file may let launches change: its numbers and switches; `sweep` has its own rule."""
+
+
+class LaunchSettings(Settings):
+    """What a launch through Dagster may decide. The command line, schedules and the sensor go by the file instead."""
+
+    sweep: LaunchedSweep = Field(
+        default="approved",
+        description="never: a launch deletes nothing. approved: it deletes what an earlier dry run found, by the job "
+        "approve. any: it may delete at once, by `sweep` of the job open_run; without that it does what "
+        "collection.sweep says.",
+    )
+    may_relax: list[str] = Field(
+        default_factory=list,
+        description="Settings of `collection` that a launch may change for its run by `relax`, such as "
+        "max_candidate_share. Each use is in the run's tags, plan and report.",
+    )
+
+    @field_validator("may_relax")
+    @classmethod
+    def _require_relaxable(cls, names: list[str]) -> list[str]:
+        if unknown := [name for name in names if name not in RELAXABLE]:
+            raise ValueError(
+                f"{', '.join(unknown)}: no number or switch of `collection`. A launch may be allowed "
+                f"{', '.join(RELAXABLE)}"
+            )
+        return names
 
 
 class EMRServerlessSettings(Settings):
@@ -362,6 +399,7 @@ class Configuration(Settings):
     collection: CollectionSettings = CollectionSettings()
     spark: SparkSettings = SparkSettings()
     automation: AutomationSettings = AutomationSettings()
+    launch: LaunchSettings = LaunchSettings()
     emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
 
     @property

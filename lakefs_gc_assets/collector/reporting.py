@@ -148,6 +148,7 @@ def make_report(
         predecessor=plan.predecessor,
         carry=left if isinstance(left, Carry) else None,
         no_carry=left if isinstance(left, str) else None,
+        loosened={**plan.loosened, **step.repository.loosened},
         warnings=(
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),
