@@ -6,6 +6,7 @@ machines, write `{env: NAME}` to take it from that environment variable; secrets
 read when they are needed.
 """
 
+import dataclasses
 import difflib
 import os
 from collections.abc import Iterator, Mapping
@@ -305,6 +306,11 @@ class SparkSettings(Settings):
         "objects that takes more time than it gives; with twenty million a run is long enough for it.",
     )
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
+    config_from_environment: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further Spark properties whose values are in environment variables: the variable's name by that "
+        "of the property. `config: {name: {env: NAME}}` means the same.",
+    )
 
 
 RELAXABLE = tuple(
@@ -416,11 +422,14 @@ class Loaded:
         configuration: with secrets left empty.
         secret_variables: the environment variable of each secret, by section and name.
         apart: whether what Dagster calls its assets and jobs must differ from those of other repositories.
+        text_variables: the environment variable of each other text that comes from one, by section and name: these are
+            in the configuration, and whoever shows it names the variable instead.
     """
 
     configuration: Configuration
     secret_variables: dict[tuple[str, str], str]
     apart: bool = False
+    text_variables: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
 
     def with_secrets(self) -> Configuration:
         """The configuration with secrets read from the environment. Raises ConfigurationError where one is not set."""
@@ -460,8 +469,45 @@ def loaded_from(content: dict[str, Any], source: str) -> Loaded:
                 f"`{name}: {{env: NAME}}` here"
             )
         secrets[section, name] = variable
+    _keep_spark_properties_in_environment(content, source)
+    texts = {
+        (section, name): variable
+        for section, values in content.items()
+        if isinstance(values, dict)
+        for name, value in values.items()
+        if (variable := _reference(value)) is not None and _is_text(section, name)
+    }
     configuration = _validated(_resolved(content, ()), source)
-    return Loaded(configuration, secrets, apart=bool(configuration.name))
+    return Loaded(configuration, secrets, apart=bool(configuration.name), text_variables=texts)
+
+
+def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) -> None:
+    """Replaces Spark properties that come from the environment by the names of their variables.
+
+    Raises ConfigurationError for one that Spark would put on a command line.
+    """
+    spark = content.get("spark")
+    config = spark.get("config") if isinstance(spark, dict) else None
+    if not isinstance(spark, dict) or not isinstance(config, dict):
+        return
+    found = {name: variable for name, value in config.items() if (variable := _reference(value)) is not None}
+    if shown := [name for name in found if name.endswith("JavaOptions")]:
+        raise ConfigurationError(
+            f"{source}: spark.config.{shown[0]} cannot come from the environment: Spark puts it on the command line of "
+            "a Java, where everybody on the machine can read it"
+        )
+    if found:
+        spark["config"] = {name: value for name, value in config.items() if name not in found}
+        spark["config_from_environment"] = {**(spark.get("config_from_environment") or {}), **found}
+
+
+def _is_text(section: str, name: str) -> bool:
+    described = Configuration.model_fields.get(section)
+    kind = described.annotation if described else None
+    if not isinstance(kind, type) or not issubclass(kind, Settings):
+        return False
+    setting = kind.model_fields.get(name)
+    return setting is not None and setting.annotation is str
 
 
 def _secret_fields() -> Iterator[tuple[str, str]]:

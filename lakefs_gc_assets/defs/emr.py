@@ -24,7 +24,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName, Loaded
 
 _OP = "run_on_emr_serverless"
@@ -90,7 +90,15 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
 
 
 def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[str, Any]:
-    """The request that starts a job run; it names secrets of AWS Secrets Manager and holds none."""
+    """The request that starts a job run; it names secrets of AWS Secrets Manager and holds none.
+
+    Raises ConfigurationError for a Spark property that comes from the environment: requests are kept and shown.
+    """
+    if hidden := loaded.configuration.spark.config_from_environment:
+        raise ConfigurationError(
+            f"spark.config.{next(iter(hidden))} comes from the environment, and AWS shows what starts a job run: "
+            "set it in the application of EMR Serverless"
+        )
     properties = {_ENVIRONMENT + variable: f"EMR.secret@{name}" for variable, name in settings.environment.items()}
     return {
         "applicationId": settings.application_id,
@@ -111,13 +119,16 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
 
 
 def extras(loaded: Loaded, flow: FlowName, sweep: bool) -> dict[str, Any]:
-    """What the job on EMR is told through Pipes: the configuration without secrets, and what to do."""
-    # The session's properties are the job run's own, given when it is started.
-    spark = {"master": "", "remote": "", "config": {}}
+    """What the job on EMR is told through Pipes: the configuration without what the environment has, and what to do."""
     content = loaded.configuration.model_dump(mode="json")
+    for section, name in loaded.text_variables:
+        content[section][name] = ""
+    # The session's properties are the job run's own, given when it is started.
+    spark = {"master": "", "remote": "", "config": {}, "config_from_environment": {}}
+    variables = {**loaded.text_variables, **loaded.secret_variables}
     return {
         "configuration": content | {"spark": content["spark"] | spark},
-        "secret_variables": [[*secret, variable] for secret, variable in loaded.secret_variables.items()],
+        "secret_variables": [[*setting, variable] for setting, variable in variables.items() if setting[0] != "spark"],
         "flow": flow,
         "sweep": sweep,
     }

@@ -85,7 +85,8 @@ class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[typ
     def session(self) -> SparkSession:
         """The session; a JRE is found or brought along where the master is local."""
         spark_session.wait_for_start()
-        session: SparkSession = LazyPySparkResource(spark_config=self.properties()).spark_session
+        with spark_session.handed_over(self.settings()) as remaining:
+            session: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
         return session
 
     def properties(self) -> dict[str, str]:
@@ -210,7 +211,6 @@ def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:
     values: dict[str, Any] = getattr(loaded.configuration, name).model_dump()
-    secrets = {
-        field: dg.EnvVar(variable) for (section, field), variable in loaded.secret_variables.items() if section == name
-    }
-    return {**values, **secrets}
+    variables = {**loaded.text_variables, **loaded.secret_variables}
+    named = {field: dg.EnvVar(variable) for (section, field), variable in variables.items() if section == name}
+    return {**values, **named}
