@@ -72,7 +72,7 @@ def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "lakefs") as server:
         sample = make_sample_repository(server, objects=60)
         # The file lets what starts by itself delete; it says nothing of launches.
-        file = written(server, sample.repository, tmp_path)
+        file = written(server, sample.repository, tmp_path, launch={})
         environment = {CONFIGURATION_VARIABLE: str(file), SECRET_VARIABLE: server.secret_access_key}
         with dagster_dev(home, ["-w", "workspace.yaml"], PROJECT, environment) as dev:
             loose, spark, endpoint = (dev.launch("open_run", config) for config in (_LOOSE, _OWN_SPARK, _OWN_SERVER))
