@@ -45,7 +45,7 @@ MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2106, 1, 1), timezones=st.
 
 
 def changed(**changes: Any) -> bytes:
-    return records.sealed(json.loads(REPORT.to_json()) | changes)
+    return records.with_digest(json.loads(REPORT.to_json()) | changes)
 
 
 @given(
