@@ -25,7 +25,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow costs soak fuzz demo bench ui clean
+.PHONY: help setup lock lint test test-slow costs soak fuzz demo bench ui sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +81,13 @@ ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0
 	@mkdir -p .dagster
 	@cp dagster.yaml .dagster/dagster.yaml
 	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)
+
+sbom: $(INSTALLED) ## Writes sbom.json, a CycloneDX bill of materials, from requirements.lock
+	@$(BIN)/python -m uv tool run --from "cyclonedx-bom==7.5.0" cyclonedx-py requirements requirements.lock \
+	  --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file sbom.json
+
+audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements.lock pins; needs a database over the network
+	@$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes --disable-pip
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
 	rm -rf .dagster .playground .hypothesis .mypy_cache .pytest_cache .ruff_cache

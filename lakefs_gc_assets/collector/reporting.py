@@ -148,6 +148,7 @@ def make_report(
         base_run=plan.base_run,
         checkpoint=left if isinstance(left, Checkpoint) else None,
         no_checkpoint=left if isinstance(left, str) else None,
+        loosened={**plan.loosened, **step.repository.loosened},
         warnings=(
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),

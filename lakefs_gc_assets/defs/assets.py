@@ -18,8 +18,10 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step, Turn, step
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.columns import column_lineage, column_schema
 from lakefs_gc_assets.defs.failures import explained, summary
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
@@ -132,7 +134,8 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
             continues=any(chosen(context.run, STEPS[:at])),
             goes_on=any(chosen(context.run, STEPS[at + 1 :])),
         )
-        with step(turn, SparkProcess(collector, context.log.info, context.log.warning)) as this:
+        permit = launching.read(context.instance, collector.name, run_id)
+        with step(turn, SparkProcess(collector, permit, context.log.info, context.log.warning)) as this:
             yield this
     except BaseException as error:
         failure = explained(error)
@@ -143,15 +146,20 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
 
 @dataclass(frozen=True)
 class SparkProcess:
-    """What a step needs of this process (collector.step.Process): the repository's resource, and Spark."""
+    """What a step needs of this process (collector.step.Process): the repository's resource, and Spark.
+
+    Attributes:
+        permit: what the run was opened to do; None where somebody materializes assets without opening a run.
+    """
 
     collector: Collector
+    permit: Permit | None
     log: Callable[[str], None]
     warn: Callable[[str], None]
 
     def open(self) -> OpenRepository:
         """See Process.open."""
-        return self.collector.open()
+        return self.collector.open_for(self.permit)
 
     def last_opened(self) -> ObjectStore | None:
         """See Process.last_opened."""
