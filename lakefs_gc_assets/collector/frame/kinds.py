@@ -143,7 +143,8 @@ class CandidateFigures:
 
     Attributes:
         kept: unreferenced objects that stay, by reason (values of Kept).
-        paths_asked: how many paths were asked for on branches.
+        paths_asked: how many paths were asked for, each branch counted.
+        paths_unasked: how many more would have been, were it not for `hidden_suspect_limit`.
         missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
         missing_examples: a few of them.
         lost: addresses that earlier runs deleted and a branch head or staging holds all the same.
@@ -157,6 +158,7 @@ class CandidateFigures:
     missing_examples: tuple[str, ...]
     lost: int = 0
     lost_examples: tuple[str, ...] = ()
+    paths_unasked: int = 0
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,14 @@ HEAD_ENTRIES = pa.schema(
         pa.field("path", pa.binary(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),
         pa.field("etag", pa.string()),
+        pa.field("key", pa.string()),
     ]
 )
-"""Entries of branch heads that may hide a staged entry of the same content."""
+"""Entries of branch heads that may hide a staged entry of the same content.
+
+`etag` is the entry's checksum; `key` is where the committed object lies, null where that is not below the storage
+namespace or not certain.
+"""
 
 RECEIPTS = arrow_schema(RECEIPT_COLUMNS)
 """What became of each candidate. `version_id` is that of the delete marker that a bucket with versions made."""
