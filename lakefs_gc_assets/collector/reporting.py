@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report, ending
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
@@ -149,6 +149,7 @@ def make_report(
         base_run=plan.base_run,
         checkpoint=left if isinstance(left, Checkpoint) else None,
         no_checkpoint=left if isinstance(left, str) else None,
+        loosened={**plan.loosened, **step.repository.loosened},
         warnings=(
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),

@@ -18,6 +18,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector import gap_check, guards, order, report, sightings
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
+from lakefs_gc_assets.collector.described_report import describe_loosened
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -74,6 +75,7 @@ Outcomes = StoredFrame[DeletedFigures]
 def list_stored(step: Step[R]) -> Stored:
     """The first step: find the objects that may be garbage, and keep the list."""
     plan, store = step.plan, step.repository.store
+    warn_of_loosening(step)
     if plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = open_base_checkpoint(step)
@@ -105,6 +107,12 @@ def list_stored(step: Step[R]) -> Stored:
     )
     checkpoint.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
     return step.complete(STORE_DF, figures, written)
+
+
+def warn_of_loosening(step: Step[R]) -> None:
+    """Tells in what a launch changed the settings of this run."""
+    if step.repository.loosened:
+        step.warn(f"loosened by its launch: {describe_loosened(step.repository.loosened)}")
 
 
 def look_around(step: Step[R]) -> Neighbours:
@@ -243,6 +251,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     """The last step: delete the candidates if the plan says so, after a recheck, and report what became of each."""
     step.require_attempt(candidates)
     require_inputs(step, candidates)
+    warn_of_loosening(step)
     swept = step.plan.sweep or passes.approve(step, candidates)
     written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))

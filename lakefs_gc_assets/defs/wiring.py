@@ -44,8 +44,9 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 
 
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
-    settings = loaded.configuration.automation
-    collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
+    settings, launch = loaded.configuration.automation, loaded.configuration.launch
+    collecting, opening = jobs.collect_job(names), jobs.open_run_job(names, launch)
+    approving = jobs.approve_job(names, launch)
     expire, purge = expiring.expire_runs_job(names, settings), quarantine.purge_job(names)
     given = resources(loaded, clock)
     elsewhere = []
@@ -54,10 +55,10 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     return dg.Definitions(
         assets=assets.define(names),
         asset_checks=checks.define(names),
-        jobs=[collecting, opening, expire, quarantine.restore_job(names), purge, *elsewhere],
+        jobs=[collecting, opening, approving, expire, quarantine.restore_job(names), purge, *elsewhere],
         schedules=schedules.define(names, settings, opening, expire, purge),
         sensors=[
-            jobs.launch_opened_runs(names, opening, collecting),
+            jobs.launch_opened_runs(names, opening, approving, collecting),
             sensors.follow_deleted_report(names, settings, collecting),
         ],
         resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),

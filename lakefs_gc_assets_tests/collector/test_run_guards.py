@@ -18,6 +18,7 @@ import pytest
 
 from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
 from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
     PENDING_DF,
     STEPS,
@@ -26,7 +27,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CommittedFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.schemas import TIME
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.current import ask_committed

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES, TIME
+from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.errors import CorruptFile

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, StorageError
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import Layout
