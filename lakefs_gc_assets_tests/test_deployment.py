@@ -25,6 +25,7 @@ def manifest() -> dict[tuple[str, str], dict[str, Any]]:
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
 
+@pytest.mark.slow
 @needs_postgres
 @needs_recordings
 def test_runs_on_postgresql_as_the_manifest_sets_it_up(

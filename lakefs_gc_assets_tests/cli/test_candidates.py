@@ -19,6 +19,7 @@ from lakefs_gc_assets_tests.recordings import needs_recordings
 __all__ = ["invoke", "replaying", "runs"]
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_each_format_has_every_candidate(runs: GraphRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
@@ -51,6 +52,7 @@ def test_each_format_has_every_candidate(runs: GraphRuns, invoke: Invoke) -> Non
         assert Path("found").read_text() == invoke("candidates", "--format", form).stdout
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_what_became_of_each_object(runs: GraphRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]

@@ -174,6 +174,7 @@ def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, expla
         store.delete([address, f"_lakefs/{record.id}", f"_lakefs/{metarange_id}"])
 
 
+@pytest.mark.slow
 def test_references_of_another_repository_count(made: RetainedRepository, explain: Invoke, tmp_path: Path) -> None:
     clients.repository(made.server, "other")
     staging = {"physical_address": f"local://repo/{made.addresses['lost']}", "checksum": "0" * 32, "size_bytes": 4}

@@ -140,6 +140,7 @@ def test_a_dry_run_a_sweep_and_the_status(runs: GraphRuns, invoke: Invoke) -> No
     assert f"clean, dry run: marked, nothing deleted; {len(garbage)} candidates, 0 deleted" in kinds
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_sweep_that_could_not_delete_everything(runs: GraphRuns, invoke: Invoke) -> None:
     runs.server.undeletable = {min(truth_classes("chain/1")["unreferenced"])}
@@ -167,6 +168,7 @@ def test_a_step_that_fails(runs: GraphRuns, invoke: Invoke) -> None:
     assert "clean, dry run: failed: AccessDenied" in invoke("status").stdout
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
@@ -182,6 +184,7 @@ def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest
     assert runs.server.deleted == set()
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_guard_that_refuses(runs: GraphRuns, invoke: Invoke) -> None:
     write(content_of(runs.server, {"max_candidates": 0, "max_candidate_share": 1}))
@@ -192,6 +195,7 @@ def test_a_guard_that_refuses(runs: GraphRuns, invoke: Invoke) -> None:
     assert runs.server.deleted == set()
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_quiet_and_verbose(runs: GraphRuns, invoke: Invoke) -> None:
     quiet = invoke("run", "--quiet")

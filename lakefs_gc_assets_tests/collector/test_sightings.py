@@ -14,6 +14,7 @@ pytestmark = needs_recordings
 PARTS = "0123456789abcdef0123456789abcdef-3"
 
 
+@pytest.mark.slow
 def test_an_object_uploaded_in_parts_goes_an_hour_after_an_earlier_run_listed_it(replaying: Replaying) -> None:
     runs = replaying("empty", max_candidate_share=1)
     (parts,) = place_old(runs, days=3, etag=PARTS)
@@ -43,6 +44,7 @@ def marked(runs: GraphRuns) -> str:
     return opened.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["a file", "the manifest", "a file that is gone"])
 def test_damaged_sightings_keep_objects_for_longer_and_end_no_run(
     replaying: Replaying, caplog: pytest.LogCaptureFixture, damaged: str

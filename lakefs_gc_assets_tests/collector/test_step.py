@@ -44,6 +44,7 @@ def change_manifest(runs: GraphRuns, run_id: str, frame: str, **span: object) ->
     manifests.write(store, replace(found, span=replace(found.span, **cast(Any, span))))
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_run_keeps_its_lock_until_its_end_and_gives_it_back(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[str | None] = []
@@ -73,6 +74,7 @@ def test_a_run_of_the_first_steps_gives_the_lock_back_after_them(runs: GraphRuns
     assert plans.read(runs.repository.store, opened.run_id).windows == opened.windows
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_candidates_of_replaced_frames_are_not_deleted(runs: GraphRuns) -> None:
     """Ranges that the new committed_df has read would not be looked at by the recheck."""
@@ -116,6 +118,7 @@ def test_frames_in_an_unsafe_order_are_refused(runs: GraphRuns) -> None:
     assert "something live may have been missed" in failures(result)["candidates"]
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_an_ended_run_is_not_begun_again(runs: GraphRuns) -> None:
     opened = runs.open()
@@ -130,6 +133,7 @@ def test_an_ended_run_is_not_begun_again(runs: GraphRuns) -> None:
     assert runs.lock_holder() is None
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
     opened = runs.open()
@@ -264,6 +268,7 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     assert runs.server.deleted == set()
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_each_step_tells_how_many_rows_it_stored_and_how_long_it_took(runs: GraphRuns) -> None:
     opened = runs.open()

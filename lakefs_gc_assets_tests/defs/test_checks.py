@@ -219,6 +219,7 @@ def test_a_frame_that_cannot_be_read_goes_no_further(runs: GraphRuns, monkeypatc
     assert_ended(runs, opened.run_id, "columns")
 
 
+@pytest.mark.slow
 @needs_recordings
 @pytest.mark.parametrize("live_frame", ["committed_df", "uncommitted_df"])
 def test_a_live_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, live_frame: str) -> None:
@@ -236,6 +237,7 @@ def test_a_live_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.M
     assert_ended(runs, opened.run_id, f"disjoint from {live_frame}")
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_young_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(runs, monkeypatch, "candidates", "candidates", first_row(last_modified=runs.clock.now()))
@@ -248,6 +250,7 @@ def test_a_young_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.
     assert_ended(runs, opened.run_id, "older than the cutoff")
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_an_empty_live_set_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(runs, monkeypatch, "candidates", "committed_df", lambda table: table.slice(0, 0))
@@ -260,6 +263,7 @@ def test_an_empty_live_set_goes_no_further(runs: GraphRuns, monkeypatch: pytest.
     assert_ended(runs, opened.run_id, "empty live set")
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_nothing_committed_ends_the_run_before_there_are_candidates(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
@@ -286,6 +290,7 @@ def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
     }
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_what_was_deleted_and_is_held_all_the_same_is_told_and_ends_no_run(runs: GraphRuns) -> None:
     first = runs.open()

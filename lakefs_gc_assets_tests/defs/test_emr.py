@@ -122,6 +122,7 @@ def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
     return Loaded(changed, {("lakefs", "secret_access_key"): VARIABLE})
 
 
+@pytest.mark.slow
 def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with buckets.server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
         sample = make_sample_repository(server, objects=60)

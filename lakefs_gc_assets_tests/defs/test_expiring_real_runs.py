@@ -32,6 +32,7 @@ def collected(runs: GraphRuns, *, sweep: bool, flow: Flow = Flow.CLEAN) -> str:
     return opened.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_next_optimized_run_builds_on_what_was_kept(runs: GraphRuns) -> None:
     unreferenced = truth_classes("chain/1")["unreferenced"]

@@ -11,6 +11,7 @@ pytestmark = needs_recordings
 FOLDERS = ("chain/1", "chain/2", "chain/3", "chain/4")
 
 
+@pytest.mark.slow
 def test_each_run_deletes_what_became_garbage_and_looks_at_new_slices_only() -> None:
     """The command as its readers use it."""
     command = [sys.executable, "-m", "lakefs_gc_assets_tests.replay", *(str(FIXTURES / name) for name in FOLDERS)]

@@ -84,6 +84,7 @@ def test_while_everything_is_young_nothing_goes(servers: list[ReplayServer], fol
     assert [(server.deleted, server.refused_deletes) for server in servers] == [(set(), set())]
 
 
+@pytest.mark.slow
 def test_what_is_listed_but_too_young_is_kept(servers: list[ReplayServer]) -> None:
     """The slice is older than the cutoff, what lies in it is not."""
     objects = {address for address in truth_classes("small")["unreferenced"] if address not in FOREIGN}
@@ -116,6 +117,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_object_last() -> None:
     now = recorded_at("chain/1") + AGED
 

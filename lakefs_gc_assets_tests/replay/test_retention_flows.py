@@ -64,6 +64,7 @@ def replayed(folder: str, flow: Flow, now: datetime, variant: int | None, *, kee
     return collecting.replay(FIXTURES / folder, flow, now, variant, lambda line: None, keep_tags=keep_tags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folder", "variant"), SETS)
 def test_what_only_expired_commits_hold_goes(folder: str, variant: int | None) -> None:
     now = (ReplayServer(FIXTURES / folder).recorded_at + AGED).replace(microsecond=0)
@@ -76,16 +77,19 @@ def test_what_only_expired_commits_hold_goes(folder: str, variant: int | None) -
     assert (found["flow"], found["slices_listed"]) == ("committed", 0)
 
 
+@pytest.mark.slow
 def test_at_the_recording_everything_is_young() -> None:
     moment = ReplayServer(FIXTURES / "merge-dangling").recorded_at
     assert replayed("merge-dangling", Flow.COMMITTED, moment, None)["candidates"] == []
 
 
+@pytest.mark.slow
 def test_tags_keep_their_commits_unless_told_otherwise() -> None:
     now = ReplayServer(FIXTURES / "merge-dangling").recorded_at + AGED
     assert len(replayed("merge-dangling", Flow.COMMITTED, now, None, keep_tags=True)["candidates"]) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["small", "merge-dangling"])
 def test_a_unified_run_takes_what_expired_and_what_nothing_references(folder: str) -> None:
     now = (ReplayServer(FIXTURES / folder).recorded_at + AGED).replace(microsecond=0)

@@ -42,6 +42,7 @@ class Killer:
             os.kill(worker, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_same_phase(
     spark: SparkSession, replaying: Replaying, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def collected(runs: GraphRuns, flow: Flow = Flow.CLEAN) -> Report:
     return runs.report(opened.run_id)
 
 
+@pytest.mark.slow
 def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: GraphRuns) -> None:
     runs.settings["inventory"] = reported(runs, runs.clock.moment - HOUR)
     first = collected(runs)
@@ -68,6 +69,7 @@ def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: GraphR
     assert plans.read(runs.repository.store, optimized.run_id).inventory is None
 
 
+@pytest.mark.slow
 def test_what_an_inventory_may_lack_or_misstate_is_kept(runs: GraphRuns) -> None:
     created = runs.server.recorded_at + HOUR
     runs.settings |= {"inventory": reported(runs, created), "inventory_margin_hours": 30}
