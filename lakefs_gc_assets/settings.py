@@ -230,10 +230,12 @@ class CollectionSettings(Settings):
         default=1000, ge=0, description="How many commits that a refs dump lacks are fetched one by one."
     )
     hidden_suspect_limit: int = Field(
-        default=10_000,
+        default=10_000_000,
         ge=0,
-        description="How many candidates are asked for by path because their content equals a committed object's; "
-        "more are kept and counted.",
+        description="How many questions there may be, each a path on a branch, because a candidate may have the "
+        "content of the committed object there: 10,000 paths on 1,000 branches by default, up to a thousand in one "
+        "request. Candidates that more would have to be asked for are kept and counted; contents at the fewest places "
+        "are asked for first.",
     )
     max_candidate_share: float = Field(
         default=0.5,

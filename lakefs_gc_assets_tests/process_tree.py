@@ -16,8 +16,13 @@ def children(parent: int) -> list[int]:
 
 def descendants(ancestor: int) -> list[int]:
     """Its children, and theirs."""
-    found = children(ancestor)
-    return found + [each for child in found for each in descendants(child)]
+    started: dict[int, list[int]] = {}
+    for pid, started_by in sorted(_parents()):
+        started.setdefault(started_by, []).append(pid)
+    found = started.get(ancestor, [])[:]
+    for pid in found:
+        found += started.get(pid, ())
+    return found
 
 
 def command(pid: int) -> str:
@@ -28,6 +33,12 @@ def command(pid: int) -> str:
 def environment(pid: int) -> str:
     """Names and values that a process was started with; empty where it is gone."""
     return _read(pid, "environ")
+
+
+def ticks(pid: int) -> int:
+    """What a process and its ended children have taken of the processor, in ticks of the system; 0 once it is gone."""
+    fields = _read(pid, "stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15]))
 
 
 def parent(pid: int) -> int:

@@ -48,7 +48,14 @@ from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.collector.reporting import count_amounts, describe_losses, make_report, mark_of, stored_mark
+from lakefs_gc_assets.collector.reporting import (
+    count_amounts,
+    describe_losses,
+    describe_unasked,
+    make_report,
+    mark_of,
+    stored_mark,
+)
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
@@ -209,7 +216,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
         reasons = count_reasons(engine, unreferenced)
         eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
-        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
+        etags = partial(listed.rows, engine, "address", "size", "etag")
+        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags)
         with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
             sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
@@ -219,6 +227,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             figures = CandidateFigures(
                 kept={**reasons.kept, **cleared.kept},
                 paths_asked=cleared.asked,
+                paths_unasked=cleared.unasked,
                 missing=gap.missing,
                 expected=gap.expected,
                 missing_examples=gap.examples,
@@ -233,6 +242,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
         step.log(f"a sweep would be refused: {warning}")
     if lost := describe_losses(stored):
         step.warn(lost)
+    if unasked := describe_unasked(stored, step.repository.settings):
+        step.warn(unasked)
     return stored
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
@@ -22,7 +22,6 @@ from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.columns import column_lineage, column_schema
 from lakefs_gc_assets.defs.failures import explained, summary
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
@@ -89,14 +88,14 @@ def define(names: Names) -> list[dg.AssetsDefinition]:
 def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.AssetsDefinition:
     """The asset that is named as a function is, which takes the context, the collector, and frames by their names."""
     name = compute.__name__
-    metadata: dict[str, object] = {"dagster/column_schema": column_schema(MODELS[name])}
+    metadata: dict[str, object] = {"dagster/column_schema": column_schema(FRAMES[name])}
     if lineage := column_lineage(name, names.asset(name).path[:-1]):
         metadata["dagster/column_lineage"] = lineage
 
     @dg.asset(
         key=names.asset(name),
         ins={frame: dg.AssetIn(names.asset(frame)) for frame in signature(compute).parameters if frame in STEPS},
-        description=(MODELS[name].__doc__ or "").strip(),
+        description=FRAMES[name].description,
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
         group_name=names.of("garbage_collection"),

@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.checking import (
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.defs.failures import between_steps, end_run
-from lakefs_gc_assets.defs.models import MODELS, Frame
+from lakefs_gc_assets.defs.models import MODELS, FrameModel
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark import tasks
@@ -48,7 +48,7 @@ def define(names: Names) -> list[dg.AssetChecksDefinition]:
     return [*(_shape(name, names) for name in STEPS), *_rules(names)]
 
 
-def shape_violations(rows: Rows, model: type[Frame]) -> list[Violation]:
+def shape_violations(rows: Rows, model: type[FrameModel]) -> list[Violation]:
     """What is wrong with a frame's columns and values, in pandera's words; a sound frame is read once.
 
     pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then the tasks
