@@ -33,6 +33,9 @@ FlowName = Literal["clean", "optimized", "committed", "unified"]
 SweepMode = Literal["delete", "quarantine"]
 """What a sweep does to candidates."""
 
+Encryption = Literal["", "AES256", "aws:kms", "aws:kms:dsse"]
+"""How S3 encrypts what is written; empty for what the bucket does by itself."""
+
 LaunchedSweep = Literal["never", "approved", "any"]
 """How far whoever launches a run through Dagster may let it delete."""
 
@@ -129,6 +132,14 @@ class StoreSettings(Settings):
         description="Secret of that application; write {env: NAME} in a file.",
         repr=False,
         json_schema_extra={"dagster__is_secret": True},
+    )
+    server_side_encryption: Encryption = Field(
+        default="",
+        description="Encryption that S3 is asked for with everything that is written or copied, for buckets that "
+        "demand the header: AES256, aws:kms or aws:kms:dsse. Empty: what the bucket does by itself.",
+    )
+    kms_key_id: str = Field(
+        default="", description="Key of AWS KMS for that encryption; empty for the one that S3 keeps for the account."
     )
     local_root: str = Field(
         default="",

@@ -65,7 +65,7 @@ def viewers(dev: DagsterDev, home: Path, environment: Mapping[str, str]) -> Iter
             process.wait(60)
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3000)
 def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -95,7 +95,7 @@ def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
                 assert not [run for run in runs if run.status == "FAILURE"], dev.log.read_text()[-5000:]
                 return True if len(runs) > number and runs[number].status == "SUCCESS" else None
 
-            dev.wait_for("dry run", lambda: collected(0), 400)
+            dev.wait_for("dry run", lambda: collected(0), 900)
             (dry,) = dev.runs("collect")
             assert len(still_stored(server, sample)) == len(sample.garbage)
 
@@ -105,7 +105,7 @@ def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
                 assert answer["data"]["launchRun"]["__typename"] == "UnauthorizedError"
 
             dev.launch("approve", {"ops": {"approve_dry_run": {"config": {"run_id": run_id_of(dry)}}}})
-            dev.wait_for("sweep", lambda: collected(1), 400)
+            dev.wait_for("sweep", lambda: collected(1), 900)
             assert sorted(run.status for run in dev.runs("open_run")) == ["FAILURE"] * 4 + ["SUCCESS"]
         assert still_stored(server, sample) == []
         assert unreadable(server, sample) == []
