@@ -15,10 +15,8 @@ from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-pytestmark = needs_recordings
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 GARBAGE = "unreferenced"
 

@@ -6,11 +6,9 @@ from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.collector.test_subtraction import place_old
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
 
-pytestmark = needs_recordings
 PARTS = "0123456789abcdef0123456789abcdef-3"
 
 

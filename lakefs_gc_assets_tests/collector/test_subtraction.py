@@ -6,11 +6,8 @@ from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-
-pytestmark = needs_recordings
 
 
 def place_old(runs: GraphRuns, days: int, count: int = 1, etag: str | None = None) -> list[str]:

@@ -14,7 +14,6 @@ from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, LISTED_FIGURES
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
-from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.s3_server import S3Server
 from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, span
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -110,7 +109,6 @@ def test_candidates_come_from_everything_that_is_subtracted() -> None:
     assert lineage.deps_by_column.keys() == set(CANDIDATES_DF.schema.names)
 
 
-@needs_recordings
 def test_each_materialization_tells_of_its_frame(replaying: Replaying) -> None:
     runs: GraphRuns = replaying("chain/1")
     opened = runs.open()

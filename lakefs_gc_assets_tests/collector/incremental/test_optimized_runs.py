@@ -21,10 +21,8 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, replays, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-pytestmark = needs_recordings
 DAY = timedelta(days=1)
 
 

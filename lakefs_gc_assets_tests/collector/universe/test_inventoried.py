@@ -11,12 +11,10 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.storage.s3 import inventories
 from lakefs_gc_assets_tests.storage.s3.inventories import Version
 
 __all__ = ["replaying"]
-pytestmark = needs_recordings
 HOUR = timedelta(hours=1)
 
 
