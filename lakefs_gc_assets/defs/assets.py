@@ -20,6 +20,8 @@ from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, 
 from lakefs_gc_assets.collector.step import Step, Turn, step
 from lakefs_gc_assets.defs.columns import column_lineage, column_schema
 from lakefs_gc_assets.defs.failures import explained, summary
+from lakefs_gc_assets.defs.history import Historian
+from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
 from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
@@ -69,7 +71,8 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
     with making(context, collector) as this:
         outcomes, report = run.sweep(this, candidates)
         context.add_output_metadata(report_figures(report))
-        return outcomes
+    Historian.of(context, collector_names(context, collector)).ended(this.repository.store, report)
+    return outcomes
 
 
 def define(names: Names) -> list[dg.AssetsDefinition]:
@@ -122,6 +125,7 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
     Raises:
         dagster.Failure: with the one line that says what happened; the failed run's report is stored before.
     """
+    historian, run_id = Historian.of(context, collector_names(context, collector)), None
     try:
         run_id, windows = selected(context.partition_keys)
         at = STEPS.index(context.asset_key.path[-1])
@@ -134,12 +138,20 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
             goes_on=any(chosen(context.run, STEPS[at + 1 :])),
         )
         with step(turn, SparkProcess(collector, context.log.info, context.log.warning)) as this:
+            if not turn.continues:
+                historian.begins(this.plan, this.repository.settings)
             yield this
     except BaseException as error:
+        historian.failed(collector.last_opened(), run_id, collector.clock.now(), summary(error))
         failure = explained(error)
         if failure is None:
             raise
         raise failure from error
+
+
+def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> Names:
+    """The names of the repository that an asset belongs to."""
+    return Names(collector.name, apart=len(context.asset_key.path) > 1)
 
 
 @dataclass(frozen=True)
@@ -172,19 +184,16 @@ class SparkProcess:
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
-    """Tells the UI how many rows each cell has; everything else that it shows is about the whole frame."""
-    rows = manifest.rows_by_window()
+    """Tells the UI what each cell has; its numbers alone are plotted."""
     for cell in context.partition_keys:
         assert isinstance(cell, dg.MultiPartitionKey)
-        count = rows.get(cell.keys_by_dimension["slice"], 0)
-        context.add_asset_metadata({"dagster/partition_row_count": count}, context.asset_key, cell)
+        shown = cell_metadata(manifest, cell.keys_by_dimension["slice"])
+        context.add_asset_metadata(shown, context.asset_key, cell)
 
 
-def report_figures(report: Report) -> dict[str, int | str]:
+def report_figures(report: Report) -> dict[str, object]:
     """What the UI shows of a report beside the frame; bytes that moved to quarantine are not freed."""
-    shown: dict[str, int | str] = {"ending": report.ending.value}
+    rows: dict[str, object] = {"ending": report.ending.value}
     for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
-        shown[name] = report.counts[name]
-        if name in report.object_bytes:
-            shown[f"{name}_bytes"] = report.object_bytes[name]
-    return shown
+        rows[name] = described(report.counts[name], report.object_bytes.get(name))
+    return {"ending": report.ending.value, "outcome": table_of(rows)}

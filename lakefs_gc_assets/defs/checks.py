@@ -42,7 +42,8 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.kinds import F as Figures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.defs.failures import between_steps, end_run
+from lakefs_gc_assets.defs.failures import between_steps, end_run, summary
+from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.defs.models import Frame as Model
 from lakefs_gc_assets.defs.naming import Names
@@ -145,6 +146,12 @@ class Checked:
         """The repository, opened when it is first asked for. Raises CollectionError."""
         return self.collector.open()
 
+    def note_end(self, historian: Historian, why: str) -> None:
+        """Tells the history that the check ended the run."""
+        if self.ends_run:
+            now = self.collector.clock.now()
+            historian.failed(self.collector.last_opened(), self.run_id, now, why)
+
     def stored(self, frame: Frame[Figures]) -> StoredFrame[Figures]:
         """A frame of the run. Raises OrderViolation where it was not made, or CorruptFile."""
         return StoredFrame.of(self.repository.store, self.repository.opener, self.run_id, frame)
@@ -192,10 +199,15 @@ def _check(
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         checked = _checked(context, names, asset)
-        with between_steps(checked.collector, checked.run_id, holds_lock=checked.ends_run):
-            frame, violations = checked.frame, find(checked)
+        try:
+            with between_steps(checked.collector, checked.run_id, holds_lock=checked.ends_run):
+                frame, violations = checked.frame, find(checked)
+        except BaseException as error:
+            checked.note_end(Historian.of(context, names), summary(error.__cause__ or error))
+            raise
         if violations and blocking and checked.ends_run:
             end_run(checked.collector, checked.run_id, _in_words(frame, violations))
+            checked.note_end(Historian.of(context, names), _in_words(frame, violations))
         return _told(frame, violations)
 
     return check

@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field
 
 from lakefs_gc_assets.collector.frame.kinds import STEPS
@@ -18,7 +19,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import FlowName
 
 _OPENING_OP = "open_new_run"
-_OPENED_TAG_PREFIX = "lakefs/opened-"
+_OPENED_TAG_PREFIX = f"{HIDDEN_TAG_PREFIX}lakefs-opened/"
 _RESOURCES = "resources"
 _SENSOR_SECONDS = 5
 

@@ -7,7 +7,7 @@ import dagster as dg
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import assets, checks, expiring, jobs, quarantine, schedules, sensors
+from lakefs_gc_assets.defs import assets, checks, expiring, history, jobs, quarantine, schedules, sensors
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.resources import resources
@@ -52,7 +52,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     if loaded.configuration.emr_serverless.application_id:
         elsewhere.append(emr.collect_job(names, loaded))
     return dg.Definitions(
-        assets=assets.define(names),
+        assets=[*assets.define(names), history.define(names)],
         asset_checks=checks.define(names),
         jobs=[collecting, opening, expire, quarantine.restore_job(names), purge, *elsewhere],
         schedules=schedules.define(names, settings, opening, expire, purge),

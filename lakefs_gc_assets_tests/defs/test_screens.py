@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG
 from lakefs_gc_assets_tests.defs.screens import Screens, open_screens
@@ -94,3 +95,97 @@ def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
     assert (execution["status"], execution["runId"]) == ("FAILED", alone)
     held.check()
     assert report.read(store, opened.run_id) == before
+
+
+def test_the_sensor_and_the_asset_name_each_other(screens: Screens) -> None:
+    found = screens.ask(
+        """query($selector: SensorSelector!) {
+          sensorOrError(sensorSelector: $selector) { ... on Sensor { sensorType metadata { assetKeys { path } } } }
+          assetNodes { assetKey { path } targetingInstigators { ... on Sensor { name } } } }""",
+        selector={**screens.location, "sensorName": "follow_deleted_report"},
+    )
+
+    sensor = found["sensorOrError"]
+    assert sensor["sensorType"] == "ASSET"
+    assert sensor["metadata"]["assetKeys"] == [{"path": ["deleted_report"]}]
+    (asset,) = [node for node in found["assetNodes"] if node["assetKey"]["path"] == ["deleted_report"]]
+    assert "follow_deleted_report" in {each.get("name") for each in asset["targetingInstigators"]}
+
+
+_CELLS = """query { assetNodes { assetKey { path } partitionStats {
+  numPartitions numMaterialized numFailed } } }"""
+_HISTORY = """query { assetOrError(assetKey: {path: ["collection_history"]}) { ... on Asset {
+  definition { isPartitioned isMaterializable } assetMaterializations(limit: 20) { metadataEntries { label
+    ... on IntMetadataEntry { intRepr } ... on FloatMetadataEntry { floatValue } ... on TextMetadataEntry { text }
+    ... on BoolMetadataEntry { boolValue } ... on PipelineRunMetadataEntry { runId } } } } } }"""
+
+
+def cells(screens: Screens) -> dict[str, dict[str, int]]:
+    """How many cells of each asset there are, and how many are made or failed."""
+    return {
+        node["assetKey"]["path"][-1]: node["partitionStats"]
+        for node in screens.ask(_CELLS)["assetNodes"]
+        if node["partitionStats"]
+    }
+
+
+def history(screens: Screens) -> list[dict[str, Any]]:
+    """What the plots of the history are drawn from, oldest first."""
+    asset = screens.ask(_HISTORY)["assetOrError"]
+    assert asset["definition"] == {"isPartitioned": False, "isMaterializable": False}
+    return [
+        {
+            entry["label"]: next(
+                (value for name, value in entry.items() if name != "label" and value is not None), None
+            )
+            for entry in event["metadataEntries"]
+        }
+        for event in reversed(asset["assetMaterializations"])
+    ]
+
+
+def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_the_history(screens: Screens) -> None:
+    """A run that fails, a dry run, a refused sweep, a sweep, and an optimized one."""
+    now = SystemClock().now()
+    store = running.opened(screens.loaded, SystemClock()).open().store
+    held = Lock.acquire(store, run_id="another", owner="somebody", now=now, expiry=timedelta(hours=1))
+    failed = screens.open()
+    refused = screens.collect(failed)
+    assert screens.status(refused) == "FAILURE"
+    held.release()
+    dry = screens.open()
+    first = screens.collect(dry)
+    assert cells(screens)["store_df"]["numFailed"] == len(failed.windows), "it can still be made again"
+
+    swept = screens.open()
+    second = screens.collect(swept, sweep=True)
+    assert screens.status(second) == "SUCCESS"
+
+    found = cells(screens)
+    assert set(found) == set(CHECKS)
+    assert {name: shown["numFailed"] for name, shown in found.items()} == dict.fromkeys(CHECKS, 0)
+    assert all(shown["numMaterialized"] == shown["numPartitions"] for shown in found.values())
+    run_ids = screens.instance.get_dynamic_partitions("gc_runs_sample")
+    assert run_ids == [dry.run_id, swept.run_id]
+
+    one, two, three = history(screens)
+    assert [each["dagster_run"] for each in (one, two, three)] == [refused, first, second]
+    assert (one["ending"], one["run_id"], "LockHeld" in one["error"]) == ("failed", failed.run_id, True)
+    garbage = int(two["found_objects"])
+    assert (two["ending"], two["mode"], two["flow"]) == ("marked, nothing deleted", "dry run", "clean")
+    assert garbage > 10 and int(two["freed_bytes"]) == 0
+    assert int(two["stored_objects"]) == int(two["listed_objects"]) > garbage
+    assert (three["ending"], three["mode"], int(three["deleted_objects"])) == ("deleted", "sweep", garbage)
+    assert int(three["freed_bytes_in_all"]) == int(three["freed_bytes"]) == int(two["found_bytes"]) > 0
+    assert {f"seconds_{step}" for step in CHECKS} <= three.keys()
+
+    assert [screens.tags(run).get("lakefs/mode") for run in (refused, first, second)] == [None, "dry run", "sweep"]
+    assert [screens.tags(run)["lakefs/ending"] for run in (refused, first, second)] == [
+        "failed",
+        "marked, nothing deleted",
+        "deleted",
+    ]
+    assert [screens.tags(run).get("lakefs/freed") for run in (first, second)] == [
+        None,
+        size(int(three["freed_bytes"])),
+    ]
