@@ -157,7 +157,7 @@ def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> N
     dropped = cloud.drop()
     optimized = cloud.swept("--flow", "optimized")
 
-    assert (optimized.flow, optimized.why_clean, optimized.predecessor) == ("optimized", None, clean.run_id)
+    assert (optimized.flow, optimized.why_clean, optimized.base_run) == ("optimized", None, clean.run_id)
     assert (optimized.counts["deleted"], optimized.counts["ranges_read"]) == (1, 0)
     assert cloud.keys("data/") == before - garbage - {dropped.address}
 

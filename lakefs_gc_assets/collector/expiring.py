@@ -13,14 +13,14 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.incremental.checkpoint import COMMITTED, OPEN
+from lakefs_gc_assets.collector.incremental.checkpoint import COMMITTED, PENDING
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 
-FRAMES = ("store_df", "uncommitted_df", "committed_df", "candidates", "unrecognised", "sightings", OPEN, COMMITTED)
+FRAMES = ("store_df", "uncommitted_df", "committed_df", "candidates", "unrecognised", "sightings", PENDING, COMMITTED)
 """What an expired run loses: folders of these names and nothing else."""
 
 

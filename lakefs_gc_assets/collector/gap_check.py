@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.frame.kinds import CommittedFigures, StoredFigur
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint
-from lakefs_gc_assets.collector.incremental.inherited import open_inherited
+from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_checkpoint
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
@@ -104,7 +104,7 @@ def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: d
 
 def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures]) -> R:
     """Addresses that branch heads hold, in an optimized run only through the ranges that it read."""
-    before = open_inherited(step)
+    before = open_base_checkpoint(step)
     known = before.read_ids if before else frozenset()
     references = step.references()
     records = references.range_records(sorted(set(committed.figures.heads.values())))

@@ -12,7 +12,7 @@ from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile,
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Flow(StrEnum):
@@ -59,8 +59,8 @@ class Plan:
         sweep: whether candidates are deleted; otherwise it is a dry run.
         previous_run: the newest run before this one, however it ended; None for the first.
         live_definition: what counts as live, in words or as a digest; runs that differ in it cannot build on others.
-        predecessor: the run that an optimized run builds on; None for other flows.
-        predecessor_attempt: the attempt of that run whose carry is meant; one made again left another.
+        base_run: the run that an optimized run builds on; None for other flows.
+        base_run_attempt: the attempt of that run whose checkpoint is meant; one made again left another.
         why_clean: why a run that was asked to be optimized is a clean one; None where it is what was asked for.
         inventory: manifest of the S3 Inventory that is read in place of a listing; None where the store is listed.
     """
@@ -82,8 +82,8 @@ class Plan:
     sweep: bool
     previous_run: str | None = None
     live_definition: str = ALL_COMMITS
-    predecessor: str | None = None
-    predecessor_attempt: str | None = None
+    base_run: str | None = None
+    base_run_attempt: str | None = None
     why_clean: str | None = None
     inventory: str | None = None
     format_version: int = FORMAT_VERSION

@@ -5,7 +5,7 @@ from dataclasses import replace
 from lakefs_gc_assets.collector import cutoff, plan, report
 from lakefs_gc_assets.collector.cutoff import Clocks
 from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor, Predecessor
+from lakefs_gc_assets.collector.incremental.base_run import BaseRun, NoBaseRun
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.quarantine import move
@@ -72,11 +72,11 @@ def begin(
 
 def _optimized(repository: OpenRepository, made: Plan) -> Plan:
     try:
-        found = find_predecessor(repository, made.run_id)
+        found = find_base_run(repository, made.run_id)
         base_run.require_earlier_cutoff(found, made)
-    except NoPredecessor as reason:
+    except NoBaseRun as reason:
         return replace(made, why_clean=str(reason))
-    return replace(made, flow=Flow.OPTIMIZED, predecessor=found.run_id, predecessor_attempt=found.carry.attempt)
+    return replace(made, flow=Flow.OPTIMIZED, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)
 
 
 def live_definition(repository: OpenRepository) -> str:
@@ -86,12 +86,12 @@ def live_definition(repository: OpenRepository) -> str:
     return words if repository.settings.keep_unnamed_ranges else f"{words}, without ranges that no commit names"
 
 
-def find_predecessor(repository: OpenRepository, before: str | None = None) -> Predecessor:
-    """The run that an optimized run builds on. Raises NoPredecessor."""
+def find_base_run(repository: OpenRepository, before: str | None = None) -> BaseRun:
+    """The run that an optimized run builds on. Raises NoBaseRun."""
     found = base_run.find(repository, live_definition(repository), before)
     folders = parts.folders(repository.store)
-    if new := sorted(set(folders.others).difference(found.carry.other_folders)):
-        raise NoPredecessor(
+    if new := sorted(set(folders.others).difference(found.checkpoint.other_folders)):
+        raise NoBaseRun(
             f"`data/` has folders that are no slices and were not there in run {found.run_id}: {', '.join(new[:5])}"
         )
     return found
@@ -105,13 +105,13 @@ def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[st
     size, slices = repository.settings.slice_window, parts.folders(repository.store).slices
     if flow is Flow.OPTIMIZED:
         try:
-            found = find_predecessor(repository)
-        except NoPredecessor as reason:
+            found = find_base_run(repository)
+        except NoBaseRun as reason:
             return parts.windows_of(slices, size), str(reason)
-        needed = set(found.carry.open_windows)
-        unsettled = tuple(name for name in slices if name not in found.settled)
+        needed = set(found.checkpoint.pending_windows)
+        unsealed = tuple(name for name in slices if name not in found.sealed)
         # With `legacy`, where names belong that lakeFS never makes, also inside of a new slice.
-        needed.update(parts.windows_of(unsettled, size))
+        needed.update(parts.windows_of(unsealed, size))
         ordered = dict.fromkeys([*parts.windows_of(slices, size), *sorted(needed)])
         return tuple(name for name in ordered if name in needed), None
     return parts.windows_of(slices, size), None

@@ -64,7 +64,7 @@ def of_run(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozens
 def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
     try:
         content = json.loads(store.get(key))
-        records.require_sealed(content)
+        records.require_digest(content)
         named = content["figures"]["server_run_ids"]
     except (ObjectNotFound, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Ending(StrEnum):
@@ -47,9 +47,9 @@ class Report:
         success: every step ended, and every deletion was accepted or none was asked for; failures that earlier runs had
             noted as undeletable do not count.
         why_clean: why a run that was asked to be optimized was a clean one.
-        predecessor: the run that an optimized run built on.
-        carry: what a later run can build on; None where it cannot.
-        no_carry: why it cannot, for a run that came to its end.
+        base_run: the run that an optimized run built on.
+        checkpoint: what a later run can build on; None where it cannot.
+        no_checkpoint: why it cannot, for a run that came to its end.
         counts: objects and addresses by what they were found to be.
         object_bytes: sizes by the same names.
         kept: unreferenced objects that stay, by reason.
@@ -77,9 +77,9 @@ class Report:
     warnings: tuple[str, ...] = ()
     error: str | None = None
     why_clean: str | None = None
-    predecessor: str | None = None
-    carry: Carry | None = None
-    no_carry: str | None = None
+    base_run: str | None = None
+    checkpoint: Checkpoint | None = None
+    no_checkpoint: str | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -156,7 +156,7 @@ def failed(plan: Plan, now: datetime, error: str) -> Report:
         windows=plan.windows,
         error=error,
         why_clean=plan.why_clean,
-        predecessor=plan.predecessor,
+        base_run=plan.base_run,
     )
 
 

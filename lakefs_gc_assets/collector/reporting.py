@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.guards import Mark
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report, ending
@@ -44,7 +44,7 @@ def mark_of(
     candidates: StoredFrame[CandidateFigures],
 ) -> Mark:
     """The figures of a mark."""
-    unlisted = committed.count if listed.figures.flow == Flow.COMMITTED else listed.figures.settled_objects
+    unlisted = committed.count if listed.figures.flow == Flow.COMMITTED else listed.figures.sealed_objects
     return Mark(
         listed=listed.count,
         stored=listed.count + unlisted,
@@ -84,7 +84,7 @@ def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Amoun
 def make_report(
     step: Step[R],
     outcomes: StoredFrame[DeletedFigures],
-    left: Carry | str,
+    left: Checkpoint | str,
     amounts: Amounts,
     failures: Verdict | None,
 ) -> Report:
@@ -145,9 +145,9 @@ def make_report(
         commit_source=committed.figures.commit_source,
         server_run_ids=uncommitted.figures.server_run_ids,
         why_clean=plan.why_clean,
-        predecessor=plan.predecessor,
-        carry=left if isinstance(left, Carry) else None,
-        no_carry=left if isinstance(left, str) else None,
+        base_run=plan.base_run,
+        checkpoint=left if isinstance(left, Checkpoint) else None,
+        no_checkpoint=left if isinstance(left, str) else None,
         warnings=(
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),

@@ -38,7 +38,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
-from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
+from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import leave
 from lakefs_gc_assets.collector.live import other_repositories, ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
@@ -69,18 +69,18 @@ def list_stored(step: Step[R]) -> Stored:
     plan, store = step.plan, step.repository.store
     if plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
-    before = open_inherited(step)
+    before = open_base_checkpoint(step)
     around = look_around(step)
     parts = universe_parts.nothing(store)
     written: list[FrameFile] = []
     if plan.flow is Flow.COMMITTED:
         written += step.write(STORE_DF, find_expired(step))
     else:
-        parts = universe_parts.listing(store, plan.cutoff, before.settled if before else None)
+        parts = universe_parts.listing(store, plan.cutoff, before.sealed if before else None)
         step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(parts.slices)} slices")
         written += listing.list_objects(step, parts)
     if before:
-        written += step.write(STORE_DF, before.open_objects(step))
+        written += step.write(STORE_DF, before.pending_objects(step))
     figures = StoredFigures(
         flow=plan.flow.value,
         slices_listed=len(parts.slices),
@@ -90,11 +90,11 @@ def list_stored(step: Step[R]) -> Stored:
         nested_namespaces=around.nested,
         repositories_not_checked=around.unchecked,
         repositories_unknown=around.refusal,
-        settled_objects=before.carry.settled_objects if before else 0,
+        sealed_objects=before.checkpoint.sealed_objects if before else 0,
         inventory=plan.inventory,
         why_clean=plan.why_clean,
-        predecessor=before.run_id if before else None,
-        open_before=before.carry.open if before else None,
+        base_run=before.run_id if before else None,
+        pending_before=before.checkpoint.pending if before else None,
     )
     checkpoint.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
     return step.complete(STORE_DF, figures, written)
@@ -132,17 +132,17 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     An optimized run reads only ranges that no run before it has read, and takes over what those held.
     """
     step.require_attempt(uncommitted)
-    before = open_inherited(step)
+    before = open_base_checkpoint(step)
     known = before.read_ids if before else frozenset()
     found = ask_committed(step, uncommitted.manifest.span.ended_at, known)
-    require_source_of_predecessor(found, before)
+    require_source_of_base_run(found, before)
     step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
     if found.unnamed and found.unnamed.ranges:
         step.log(f"{found.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
     addresses, count = found.addresses(step), found.count
     if before:
         addresses.append(before.committed(step))
-        count += before.carry.committed
+        count += before.checkpoint.committed
     # Ids and addresses belong together: a recheck skips what these ids name.
     ids = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, known | found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
@@ -150,7 +150,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
 
 
-def require_source_of_predecessor(found: Committed, before: Inherited | None) -> None:
+def require_source_of_base_run(found: Committed, before: BaseCheckpoint | None) -> None:
     """Raises OrderViolation where commits are learnt of in another way than in the run that this one builds on."""
     if before and before.report.commit_source != found.source:
         raise OrderViolation(

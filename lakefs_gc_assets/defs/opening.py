@@ -37,7 +37,7 @@ def open_run(instance: dg.DagsterInstance, collector: Collector, flow: Flow = Fl
     """
     repository = collector.open()
     needed, why_clean = planning.windows_to_collect(repository, flow)
-    run_id = xids.Generator().descending(repository.clock.now())
+    run_id = xids.issue_run_id(repository.clock.now())
     partitions = Names(collector.name).partitions
     windows = partitions.add(instance, run_id, needed)
     tags = partitions.tags(run_id, windows, flow.value)

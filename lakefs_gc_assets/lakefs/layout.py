@@ -1,6 +1,6 @@
 """What a name in a storage namespace says: which layout wrote it, in which slice, when it was issued.
 
-Layouts (lakeFS server, `pkg/upload/path_provider.go` and its predecessors):
+Layouts (lakeFS server, `pkg/upload/path_provider.go` and the runs that it builds on):
 
 | layout | name |
 |---|---|

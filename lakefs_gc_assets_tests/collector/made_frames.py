@@ -33,7 +33,7 @@ LISTED_FIGURES = StoredFigures(
     other_folders=(),
     nested_namespaces=(),
     repositories_not_checked=(),
-    settled_objects=0,
+    sealed_objects=0,
 )
 UNCOMMITTED_FIGURES = UncommittedFigures(("server-run",), pages=1, files=())
 COMMITTED_FIGURES = CommittedFigures(

@@ -11,7 +11,7 @@ import pytest
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -26,7 +26,7 @@ from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 IDS = xids.Generator()
-SETTLED = IDS.descending(NOW - 9 * DAY)
+SEALED = IDS.descending(NOW - 9 * DAY)
 
 
 @pytest.fixture
@@ -70,23 +70,23 @@ def began(opened: OpenRepository, ago: timedelta, **changes: Any) -> Plan:
 
 
 def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
-    """The stored report of a run that left a carry with one settled slice."""
-    left = Carry(
+    """The stored report of a run that left a checkpoint with one sealed slice."""
+    left = Checkpoint(
         attempt=plan.attempt,
-        settled=1,
-        settled_objects=0,
-        settled_sha256=checkpoints.write_settled(opened.store, plan.run_id, plan.attempt, frozenset([SETTLED])),
+        sealed=1,
+        sealed_objects=0,
+        sealed_sha256=checkpoints.write_sealed(opened.store, plan.run_id, plan.attempt, frozenset([SEALED])),
         read=1,
         read_sha256=ranges_read.write(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
-        open=0,
-        open_digest=_left(opened, plan.run_id, checkpoints.OPEN),
+        pending=0,
+        pending_digest=_left(opened, plan.run_id, checkpoints.PENDING),
         committed=0,
         committed_digest=_left(opened, plan.run_id, checkpoints.COMMITTED),
-        open_windows=(),
+        pending_windows=(),
         other_folders=("old",),
     )
     made = reports.failed(plan, NOW, "")
-    made = replace(made, success=True, ending=Ending.DELETED, error=None, carry=left)
+    made = replace(made, success=True, ending=Ending.DELETED, error=None, checkpoint=left)
     made = replace(made, **changes)
     reports.write(opened.store, made)
     return made

@@ -24,12 +24,12 @@ def swept(opened: OpenRepository, ago: timedelta, branches: int, flow: Flow = Fl
 
 def marked(opened: OpenRepository, ago: timedelta, branches: int) -> None:
     plan = began(opened, ago, sweep=False)
-    ended(opened, plan, dry_run=True, ending=Ending.MARKED, carry=None, counts={"branches": branches})
+    ended(opened, plan, dry_run=True, ending=Ending.MARKED, checkpoint=None, counts={"branches": branches})
 
 
 def refused(opened: OpenRepository, ago: timedelta) -> None:
     """A run that a guard stopped: its report has no counts."""
-    ended(opened, began(opened, ago), success=False, ending=Ending.FAILED, error="guard", carry=None)
+    ended(opened, began(opened, ago), success=False, ending=Ending.FAILED, error="guard", checkpoint=None)
 
 
 def test_without_an_earlier_run_there_is_none(opened: OpenRepository) -> None:
@@ -105,5 +105,5 @@ def test_a_report_of_another_version_of_the_program_tells_nothing(opened: OpenRe
     swept(opened, 3 * HOUR, 96)
     other = began(opened, 2 * HOUR)
     content = json.loads(ended(opened, other, counts={"branches": 7}).to_json())
-    opened.store.put(run_folder.report(other.run_id), records.sealed(content | {"format_version": 9}))
+    opened.store.put(run_folder.report(other.run_id), records.with_digest(content | {"format_version": 9}))
     assert branch_baseline(opened.store, RUN) == 96

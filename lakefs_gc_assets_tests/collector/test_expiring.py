@@ -115,7 +115,7 @@ def test_folders_without_our_plan_are_not_looked_at(opened: OpenRepository) -> N
 
 def test_the_run_that_the_next_one_builds_on_stays(opened: OpenRepository) -> None:
     for days in (1, 2):
-        ended(opened, past(opened, days, sweep=False), dry_run=True, carry=None)
+        ended(opened, past(opened, days, sweep=False), dry_run=True, checkpoint=None)
     built_on, older = swept(opened, 3), swept(opened, 4)
 
     assert why_kept(opened, built_on) == "the next optimized run builds on it"
@@ -134,7 +134,7 @@ def test_a_sweep_that_has_not_ended_stays(opened: OpenRepository) -> None:
     swept(opened, 1)
     running = past(opened, 2)
     failed = past(opened, 3)
-    ended(opened, failed, success=False, ending=Ending.FAILED, error="killed", carry=None)
+    ended(opened, failed, success=False, ending=Ending.FAILED, error="killed", checkpoint=None)
     partly = past(opened, 4)
     ended(opened, partly, success=False, ending=Ending.PARTLY_DELETED)
 
@@ -147,7 +147,7 @@ def test_a_run_that_failed_before_it_deleted_anything_does_not(opened: OpenRepos
     swept(opened, 1)
     failed = began(opened, 2 * DAY)
     opened.store.put(run_folder.manifest(failed.run_id, "store_df"), b"frame")
-    ended(opened, failed, success=False, ending=Ending.FAILED, error="no disk", carry=None)
+    ended(opened, failed, success=False, ending=Ending.FAILED, error="no disk", checkpoint=None)
 
     assert failed.run_id in expired(opened)
 
@@ -155,7 +155,7 @@ def test_a_run_that_failed_before_it_deleted_anything_does_not(opened: OpenRepos
 def test_an_approved_mark_stays_until_it_has_deleted(opened: OpenRepository) -> None:
     swept(opened, 1)
     plan = past(opened, 2, sweep=False)
-    ended(opened, plan, dry_run=True, carry=None)
+    ended(opened, plan, dry_run=True, checkpoint=None)
     assert expired(opened) == [plan.run_id]
 
     approval.write(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW - timedelta(days=1)))

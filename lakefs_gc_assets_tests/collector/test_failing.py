@@ -44,13 +44,13 @@ def test_a_run_that_ended_well_stays_so(opened: OpenRepository) -> None:
 
 def test_a_dry_run_that_ended_well_stays_so(opened: OpenRepository) -> None:
     plan = began(opened, DAY, sweep=False)
-    report = ended(opened, plan, dry_run=True, carry=None, ending=Ending.MARKED)
+    report = ended(opened, plan, dry_run=True, checkpoint=None, ending=Ending.MARKED)
     assert fail(opened, plan) == report
 
 
 def test_an_approved_run_whose_sweep_failed_does_not_claim_that_nothing_was_deleted(opened: OpenRepository) -> None:
     plan = began(opened, DAY, sweep=False)
-    ended(opened, plan, dry_run=True, carry=None, ending=Ending.MARKED)
+    ended(opened, plan, dry_run=True, checkpoint=None, ending=Ending.MARKED)
     leave_receipt(opened, plan)
     found = fail(opened, plan)
     assert (found.success, found.ending, found.dry_run) == (False, Ending.FAILED, False)

@@ -44,14 +44,14 @@ def test_a_run_that_had_nothing_to_delete_is_followed_too(opened: OpenRepository
 
 def test_there_must_be_a_run_that_was_to_delete(opened: OpenRepository) -> None:
     assert str(due(opened)).startswith("no run was to delete yet")
-    ended(opened, began(opened, DAY, sweep=False), dry_run=True, carry=None)
+    ended(opened, began(opened, DAY, sweep=False), dry_run=True, checkpoint=None)
     ended(opened, began(opened, DAY, flow=Flow.COMMITTED))
     assert str(due(opened)).startswith("no run was to delete yet")
 
 
 def test_dry_runs_and_runs_without_a_listing_do_not_hide_it(opened: OpenRepository) -> None:
     report = ended(opened, began(opened, DAY))
-    ended(opened, began(opened, 3 * HOUR, sweep=False), dry_run=True, carry=None)
+    ended(opened, began(opened, 3 * HOUR, sweep=False), dry_run=True, checkpoint=None)
     ended(opened, began(opened, 2 * HOUR, flow=Flow.COMMITTED))
     began(opened, HOUR, sweep=False)
 
@@ -92,7 +92,7 @@ def test_an_old_run_that_was_made_again_is_not_the_latest(opened: OpenRepository
 
 def test_a_dry_run_that_was_approved_is_followed_when_it_has_deleted(opened: OpenRepository) -> None:
     plan = began(opened, DAY, sweep=False)
-    ended(opened, plan, dry_run=True, carry=None)
+    ended(opened, plan, dry_run=True, checkpoint=None)
     approval.write(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW))
     assert due(opened) == f"run {plan.run_id} was approved and has not deleted yet"
 

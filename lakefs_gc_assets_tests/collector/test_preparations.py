@@ -19,7 +19,7 @@ def swept(opened: OpenRepository, days: int, *server_run_ids: str, named: bool =
     """A run that deleted and ended well, after the server had prepared."""
     plan = began(opened, days * DAY)
     figures = {"server_run_ids": list(server_run_ids), "pages": 1, "files": 1}
-    manifest = records.sealed({"format_version": 1, "files": [], "inputs": {}, "span": {}, "figures": figures})
+    manifest = records.with_digest({"format_version": 2, "files": [], "inputs": {}, "span": {}, "figures": figures})
     opened.store.put(run_folder.manifest(plan.run_id, "uncommitted_df"), manifest)
     ended(opened, plan, dry_run=False, server_run_ids=server_run_ids if named else ())
     for server_run_id in server_run_ids:
@@ -119,7 +119,7 @@ def test_what_is_no_id_of_a_server_names_nothing(opened: OpenRepository, wrong: 
     swept(opened, 1, FOREIGN)
     old = began(opened, 2 * DAY)
     figures = {"server_run_ids": [wrong, 7]}
-    opened.store.put(run_folder.manifest(old.run_id, "uncommitted_df"), records.sealed({"figures": figures}))
+    opened.store.put(run_folder.manifest(old.run_id, "uncommitted_df"), records.with_digest({"figures": figures}))
     ended(opened, old, dry_run=False, server_run_ids=(wrong,))
     prepared(opened, MARKED)
     opened.store.put("_lakefs/retention/gc/rules/config.json", b"rules")
@@ -137,7 +137,7 @@ def test_a_manifest_that_cannot_be_read_names_nothing(opened: OpenRepository, ch
     contents = {
         "not JSON": b"{",
         "changed": json.dumps(content | {"figures": {"server_run_ids": [MARKED, RECHECKED]}}).encode(),
-        "no figures": records.sealed({"files": []}),
+        "no figures": records.with_digest({"files": []}),
     }
     opened.store.put(key, contents[change])
     expire(opened)

@@ -18,9 +18,9 @@ import pytest
 
 from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
 from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.frame.kinds import OPEN_DF, STEPS, STORE_DF, UNCOMMITTED_DF, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import PENDING_DF, STEPS, STORE_DF, UNCOMMITTED_DF, UncommittedFigures
 from lakefs_gc_assets.collector.frame.schemas import TIME
-from lakefs_gc_assets.collector.incremental.inherited import Inherited
+from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.current import ask_committed
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -506,7 +506,7 @@ class TestRetention:
     def test_nothing_is_left_to_build_on(self) -> None:
         with world_of("unified") as scene:
             assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
-            assert "its flow was unified" in str(scene.told.no_carry)
+            assert "its flow was unified" in str(scene.told.no_checkpoint)
 
 
 class TestOptimized:
@@ -522,17 +522,17 @@ class TestOptimized:
         with world_of("optimized") as scene:
             died(scene, SWEEP, "prepare_uncommitted", OPTIMIZED)
             with pytest.raises(OrderViolation, match="was made again since"):
-                vars(run)["open_inherited"](step_of(scene, predecessor_attempt="another"))
+                vars(run)["open_base_checkpoint"](step_of(scene, base_run_attempt="another"))
 
     def test_its_frames_are_those_that_its_report_names(self) -> None:
         with world_of("optimized") as scene:
             died(scene, SWEEP, "prepare_uncommitted", OPTIMIZED)
             step = step_of(scene)
-            assert step.plan.predecessor is not None
-            key = run_folder.manifest(step.plan.predecessor, OPEN_DF.name)
+            assert step.plan.base_run is not None
+            key = run_folder.manifest(step.plan.base_run, PENDING_DF.name)
             scene.world.bucket.put(key, scene.store.get(key) + b"\n")
             with pytest.raises(CorruptFile, match="is not the frame that the report"):
-                Inherited(scene.store, step.plan.predecessor).open_objects(step)
+                BaseCheckpoint(scene.store, step.plan.base_run).pending_objects(step)
 
     def test_it_had_the_same_minimum_age(self) -> None:
         with world_of("optimized") as scene:

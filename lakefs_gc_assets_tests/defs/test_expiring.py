@@ -63,7 +63,7 @@ def test_it_shows_and_removes_nothing_unless_it_is_told_to(automated: Automated,
     assert shown(result)["dry"] is True
     assert told(result) == {
         **dict.fromkeys(run_ids[:2], "kept: it is among the newest 2"),
-        **dict.fromkeys(run_ids[2:], "expired: store_df, committed_df, candidates, open, carried_committed"),
+        **dict.fromkeys(run_ids[2:], "expired: store_df, committed_df, candidates, pending, checkpoint_committed"),
     }
     assert with_frames(automated) == run_ids
     assert list(automated.run_ids) == run_ids

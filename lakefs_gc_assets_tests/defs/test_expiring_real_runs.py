@@ -50,5 +50,5 @@ def test_the_next_optimized_run_builds_on_what_was_kept(runs: GraphRuns) -> None
     assert runs.report(old_dry).counts["candidates"] == len(runs.addresses(old_dry, "deleted_report"))
     assert set(receipts.read(store, swept).column("address").to_pylist()) == unreferenced
     following = runs.report(collected(runs, sweep=True, flow=Flow.OPTIMIZED))
-    assert (following.flow, following.predecessor, following.why_clean) == ("optimized", swept, None)
+    assert (following.flow, following.base_run, following.why_clean) == ("optimized", swept, None)
     assert (following.counts["deleted"], following.counts["ranges_read"]) == (0, 0)

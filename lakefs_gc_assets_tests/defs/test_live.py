@@ -82,7 +82,7 @@ def test_a_clean_run_is_followed_by_an_optimized_one_by_itself_and_once(tmp_path
             False,
             len(sample.garbage),
         )
-        assert (second.flow, second.success, second.dry_run, second.predecessor, second.why_clean) == (
+        assert (second.flow, second.success, second.dry_run, second.base_run, second.why_clean) == (
             "optimized",
             True,
             False,

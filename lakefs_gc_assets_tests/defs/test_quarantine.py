@@ -48,7 +48,7 @@ def moved(automated: Automated) -> Moved:
     held = Lock.acquire(repository.store, run_id=run.run_id, owner="run", now=NOW, expiry=HOUR)
     sizes = pa.array([len(content) for content in ALL.values()], pa.int64())
     rows = candidates(*KEYS).drop_columns(["size"]).append_column("size", sizes)
-    assert [*Quarantine(repository.store, run.run_id, held.token, HandClock(), None, run.attempt).delete(rows)]
+    assert [*Quarantine(repository.store, run.run_id, held.token, HandClock(), run.attempt).delete(rows)]
     held.release()
     return Moved(automated, run.run_id)
 

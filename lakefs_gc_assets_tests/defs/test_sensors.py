@@ -96,7 +96,7 @@ def test_runs_that_ended_or_are_of_others_are_not_waited_for(automated: Automate
 
 def test_dry_runs_are_not_followed(automated: Automated) -> None:
     plan = began(automated.repository, DAY, sweep=False)
-    ended(automated.repository, plan, dry_run=True, carry=None)
+    ended(automated.repository, plan, dry_run=True, checkpoint=None)
 
     assert_nothing_asked(
         tick(automated), "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"

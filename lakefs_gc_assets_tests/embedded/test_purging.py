@@ -109,9 +109,7 @@ class Quarantined:
         keys = [self.addresses[name] for name in names]
         sizes = pa.array([repository.store.head(key).size for key in keys], pa.int64())
         rows = candidates(*keys).drop_columns(["size"]).append_column("size", sizes)
-        for moved in Quarantine(repository.store, run.run_id, held.token, repository.clock, None, run.attempt).delete(
-            rows
-        ):
+        for moved in Quarantine(repository.store, run.run_id, held.token, repository.clock, run.attempt).delete(rows):
             assert set(moved["outcome"].to_pylist()) == {"quarantined"}
         held.release()
         # The clocks of a server and a store tell seconds.

@@ -147,7 +147,7 @@ def test_an_optimized_run_knows_what_was_read_and_sees_what_is_new(twins: Twins)
 
     assert (again.flow, again.counts["unnamed_ranges"], again.counts["ranges_read"]) == ("optimized", 0, 0)
     assert twins.stored(committed) == committed
-    # Of three days ago: in a slice that no run has settled, or listed, before.
+    # Of three days ago: in a slice that no run has sealed, or listed, before.
     more = twins.upload(twins.other, "four", "five", days=3)
     clients.commit(twins.other, "more of its own")
 

@@ -100,3 +100,12 @@ def test_no_two_ids_of_a_process_are_the_same() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: issue.ascending(now), range(2000)))
     assert len(set(found)) == 2000
+
+
+@given(st.integers(0, UNTIL_2094 * 1_000_000 - 2), st.integers(1, 3_000_000))
+def test_a_later_run_sorts_first_also_within_a_second(first: int, later: int) -> None:
+    one, other = (moment(0) + timedelta(microseconds=each) for each in (first, first + later))
+    if other < moment(UNTIL_2094):
+        assert xids.issue_run_id(other) < xids.issue_run_id(one)
+    assert xids.created_at(xids.issue_run_id(one)) == first // 1_000_000
+    assert xids.issue_run_id(one) != xids.issue_run_id(one)

@@ -1,8 +1,8 @@
-"""Seeded bugs of optimized runs: what a hurried collector carries from one run to the next.
+"""Seeded bugs of optimized runs: what a hurried collector leaves from one run to the next.
 
-None is impossible by construction, but three take more than one line: a carry is part of the report, so to leave one
-without success takes another report; a run limited to some windows leaves none at all; and what is listed next, what is
-open and what is carried as committed all come from one set of settled slices, taken from no frame.
+None is impossible by construction, but three take more than one line: a checkpoint is part of the report, so to leave
+one without success takes another report; a run limited to some windows leaves none at all; and what is listed next,
+what is pending and what is committed elsewhere all come from one set of sealed slices, taken from no frame.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from lakefs_gc_assets.collector.frame.schemas import LIVE, TIME
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
-from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
-from lakefs_gc_assets.collector.incremental.leaving import CarriedCounts, leave, reason_for_none, select_open
+from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
+from lakefs_gc_assets.collector.incremental.leaving import CheckpointCounts, leave, reason_for_none, select_pending
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, find_unread
@@ -40,7 +40,7 @@ from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
 Frame = StoredFrame[Any]
-_UNCHECKED: Replacement = (CarriedCounts, "contradiction", None)
+_UNCHECKED: Replacement = (CheckpointCounts, "contradiction", None)
 """Nobody looks whether what is left contradicts itself."""
 
 
@@ -51,7 +51,7 @@ def reading_only(step: ArrowStep, found: Committed, metarange_ids: Collection[st
     return replace(found, unread=(unread, *found.unread[1:]))
 
 
-def _new_by_date(limit: Callable[[Inherited, Mapping[str, float]], float]) -> Bug:
+def _new_by_date(limit: Callable[[BaseCheckpoint, Mapping[str, float]], float]) -> Bug:
     """Reads what commits hold that are dated after some moment of the run before."""
 
     def replacements() -> Sequence[Replacement]:
@@ -64,7 +64,7 @@ def _new_by_date(limit: Callable[[Inherited, Mapping[str, float]], float]) -> Bu
 
         def ask(step: ArrowStep, until: datetime, known: frozenset[str]) -> Committed:
             found = ask_committed(step, until, known)
-            before = open_inherited(step)
+            before = open_base_checkpoint(step)
             if found.own.source is not CommitSource.REFS_DUMP:
                 return found
             dated = dumps[-1].commits
@@ -81,51 +81,51 @@ def _new_by_date(limit: Callable[[Inherited, Mapping[str, float]], float]) -> Bu
     return Bug(replacements)
 
 
-def _newest_commit(before: Inherited, newest: Mapping[str, float]) -> float:
+def _newest_commit(before: BaseCheckpoint, newest: Mapping[str, float]) -> float:
     """The date of the newest commit known to the run before."""
     return newest[before.run_id]
 
 
-def _start(before: Inherited, newest: Mapping[str, float]) -> float:
+def _start(before: BaseCheckpoint, newest: Mapping[str, float]) -> float:
     """When the run before began."""
     return before.report.started_at.timestamp()
 
 
-class _UpToLastSlice(Inherited):
-    """Takes all slices for settled but those that are newer than the newest one that the run before listed."""
+class _UpToLastSlice(BaseCheckpoint):
+    """Takes all slices for sealed but those that are newer than the newest one that the run before listed."""
 
     @property
-    def settled(self) -> frozenset[str]:
+    def sealed(self) -> frozenset[str]:
         slices = parts.folders(self._store).slices
         return frozenset(name for name in slices if name >= self.report.last_read_slice)
 
 
-def _open_at_last_slice(step: ArrowStep) -> Inherited | None:
-    before = open_inherited(step)
+def _open_at_last_slice(step: ArrowStep) -> BaseCheckpoint | None:
+    before = open_base_checkpoint(step)
     return None if before is None else _UpToLastSlice(step.repository.store, before.run_id)
 
 
-def _nothing_committed(engine: ArrowEngine, rows: ArrowRows, settled: Any, held: Any, *more: Any, **named: Any) -> Any:
-    """Carries as open what commits hold."""
-    return select_open(engine, rows, settled, engine.table(LIVE.empty_table()), *more, **named)
+def _nothing_committed(engine: ArrowEngine, rows: ArrowRows, sealed: Any, held: Any, *more: Any, **named: Any) -> Any:
+    """Leaves as pending what commits hold."""
+    return select_pending(engine, rows, sealed, engine.table(LIVE.empty_table()), *more, **named)
 
 
-def _young_carried() -> Sequence[Replacement]:
-    """Carries all objects that are too young, also those that commits hold."""
+def _young_pending() -> Sequence[Replacement]:
+    """Leaves all objects that are too young, also those that commits hold."""
     cutoffs: dict[int, datetime] = {}
 
-    def leave_by_age(step: ArrowStep, outcomes: Frame) -> Carry | str:
+    def leave_by_age(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
         cutoffs[id(step.engine)] = step.plan.cutoff
         return leave(step, outcomes)
 
-    def select(engine: ArrowEngine, rows: ArrowRows, settled: Any, held: ArrowRows, *more: Any, **named: Any) -> Any:
+    def select(engine: ArrowEngine, rows: ArrowRows, sealed: Any, held: ArrowRows, *more: Any, **named: Any) -> Any:
         moment = pa.scalar(cutoffs[id(engine)], TIME)
         young = engine.where(rows, lambda batch: pc.greater_equal(batch.column("last_modified"), moment))
         old = engine.without_exactly(held, engine.select(young, "address"))
-        left: ArrowRows = select_open(engine, rows, settled, old, *more, **named)
+        left: ArrowRows = select_pending(engine, rows, sealed, old, *more, **named)
         return left
 
-    return (run, "leave", leave_by_age), (leaving, "select_open", select), _UNCHECKED
+    return (run, "leave", leave_by_age), (leaving, "select_pending", select), _UNCHECKED
 
 
 def _rechecked_as_read() -> Sequence[Replacement]:
@@ -137,10 +137,10 @@ def _rechecked_as_read() -> Sequence[Replacement]:
         rechecked[step.plan.run_id] = known | found.ids
         return found
 
-    def leave_more(step: ArrowStep, outcomes: Frame) -> Carry | str:
+    def leave_more(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
         left = leave(step, outcomes)
         ids = rechecked.get(step.plan.run_id)
-        if not isinstance(left, Carry) or ids is None:
+        if not isinstance(left, Checkpoint) or ids is None:
             return left
         sha256 = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, ids)
         return replace(left, read=len(ids), read_sha256=sha256)
@@ -148,11 +148,11 @@ def _rechecked_as_read() -> Sequence[Replacement]:
     return (recheck, "ask_committed", ask), (run, "leave", leave_more)
 
 
-def _settled_anew(step: ArrowStep) -> frozenset[str]:
+def _sealed_anew(step: ArrowStep) -> frozenset[str]:
     """Settles only slices that it lists itself."""
     plan = step.plan
     listed = checkpoints.read_listed_slices(step.repository.store, plan.run_id, plan.attempt)
-    return checkpoints.settled(frozenset(), listed, plan.cutoff, plan.skew)
+    return checkpoints.sealed(frozenset(), listed, plan.cutoff, plan.skew)
 
 
 def _dealt_with(*outcomes: Outcome) -> Replacement:
@@ -183,22 +183,23 @@ def _carry_before_sweep(step: ArrowStep, candidates: Frame) -> Iterator[Any]:
     left = vars(run)["leave"](step, all_accepted(step, candidates))
     early = report.failed(step.plan, step.repository.clock.now(), "it has not ended")
     source = step.stored(COMMITTED_DF).figures.commit_source
-    carry = left if isinstance(left, Carry) else None
-    report.write(step.repository.store, replace(early, commit_source=source, carry=carry))
+    checkpoint = left if isinstance(left, Checkpoint) else None
+    report.write(step.repository.store, replace(early, commit_source=source, checkpoint=checkpoint))
     yield from sweep_candidates(step, candidates)
 
 
-def _first_row(step: ArrowStep, outcomes: Frame) -> Carry | str:
+def _first_row(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
     """Lets the next run list what is newer than some row's slice, which it takes for the newest one."""
     left = leave(step, outcomes)
-    if not isinstance(left, Carry):
+    if not isinstance(left, Checkpoint):
         return left
-    store, run_id, attempt, before = step.repository.store, step.plan.run_id, step.plan.attempt, open_inherited(step)
+    store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
+    before = open_base_checkpoint(step)
     listed = checkpoints.read_listed_slices(store, run_id, attempt)
     rows = sorted(step.stored(STORE_DF).table().to_pylist(), key=_hash)
     first = next((row["slice"] for row in rows if row["slice"] in listed), "")
-    older = frozenset(name for name in listed if name >= first) | (before.settled if before else frozenset())
-    return replace(left, settled_sha256=checkpoints.write_settled(store, run_id, attempt, older))
+    older = frozenset(name for name in listed if name >= first) | (before.sealed if before else frozenset())
+    return replace(left, sealed_sha256=checkpoints.write_sealed(store, run_id, attempt, older))
 
 
 def _hash(row: Mapping[str, Any]) -> str:
@@ -206,35 +207,35 @@ def _hash(row: Mapping[str, Any]) -> str:
 
 
 def _inside_alone(engine: ArrowEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
-    """Carries what lies in the windows of the run."""
+    """Leaves what lies in the windows of the run."""
     inside = engine.where(rows, lambda batch: pc.not_equal(batch.column("slice_window"), OTHER_WINDOW))
-    return select_open(engine, inside, *more, **named)
+    return select_pending(engine, inside, *more, **named)
 
 
 CHAIN_BUGS: dict[str, Bug] = {
     "new commits chosen by date": _new_by_date(_newest_commit),
     "new commits chosen by the last run's timestamp": _new_by_date(_start),
-    "stop at the last read slice": replaced((run, "open_inherited", _open_at_last_slice)),
-    "open without subtracting committed": replaced((leaving, "select_open", _nothing_committed), _UNCHECKED),
-    "too young without subtracting committed": Bug(_young_carried),
+    "stop at the last read slice": replaced((run, "open_base_checkpoint", _open_at_last_slice)),
+    "pending without subtracting committed": replaced((leaving, "select_pending", _nothing_committed), _UNCHECKED),
+    "too young without subtracting committed": Bug(_young_pending),
     "ranges of the recheck marked as read": without_unnamed(Bug(_rechecked_as_read)),
-    "settled recomputed and shrinking": replaced((leaving, "settle", _settled_anew)),
-    "carried committed left out": replaced(
-        (Inherited, "committed", lambda self, step: step.engine.table(LIVE.empty_table()))
+    "sealed recomputed and shrinking": replaced((leaving, "seal", _sealed_anew)),
+    "committed left out of the checkpoint": replaced(
+        (BaseCheckpoint, "committed", lambda self, step: step.engine.table(LIVE.empty_table()))
     ),
     "failed deletions dropped": replaced(_dealt_with(Outcome.FAILED), _UNCHECKED),
-    "a dry run as predecessor": replaced(
+    "a dry run as base run": replaced(
         (base_run, "newest_sweep", _newest_of_all),
         (leaving, "reason_for_none", _as_if_swept),
         _dealt_with(Outcome.DRY_RUN),
         _UNCHECKED,
     ),
-    "carry without success": replaced(
+    "checkpoint without success": replaced(
         (run, "sweep_candidates", _carry_before_sweep), (failing, "store_report", ignored)
     ),
     "first slice from an unsorted frame": replaced((run, "leave", _first_row)),
-    "rows outside the run's windows dropped from the carry": replaced(
-        (leaving, "OTHER_WINDOW", "none of them"), (leaving, "select_open", _inside_alone), _UNCHECKED
+    "rows outside the run's windows dropped from the checkpoint": replaced(
+        (leaving, "OTHER_WINDOW", "none of them"), (leaving, "select_pending", _inside_alone), _UNCHECKED
     ),
 }
 """By name; a sentence of the list for optimized runs each."""

@@ -10,7 +10,7 @@ candidates alone, and so alike.
 Documented differences, and no others:
 
 - A *late arrival* is found by clean runs only: it came into a slice, more than 26 hours after the slice was begun, or
-  to where no slice is, after the run that settled that place had begun to list it.
+  to where no slice is, after the run that sealed that place had begun to list it.
 - What a store called deleted and did not delete waits for a clean run, too.
 - What somebody else deleted since it was carried is deleted once more, which does nothing.
 - A run limited to some windows keeps what lies in others, and no run builds on it.
@@ -36,7 +36,7 @@ from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
 from lakefs_gc_assets_tests.simulation.stored import Row
 
 LATE_SECONDS = 26 * HOUR
-"""A slice is not settled before it is older than minimum age, an hour of use and the skews together."""
+"""A slice is not sealed before it is older than minimum age, an hour of use and the skews together."""
 _NO_SLICE = ""
 _SLICE_FOLDER = re.compile(r"^data/([0-9a-v]{19}[0g])/")
 Marked = dict[str, Kept | None]
@@ -45,10 +45,10 @@ Marked = dict[str, Kept | None]
 
 @dataclass
 class Exactness:
-    """Compares runs, and notes since when each slice is settled by the run that a later one builds on.
+    """Compares runs, and notes since when each slice is sealed by the run that a later one builds on.
 
     Attributes:
-        settled_since: by run id and slice, true time; slices are settled for all runs that build on the run.
+        sealed_since: by run id and slice, true time; slices are sealed for all runs that build on the run.
         listed_now: by run id, the addresses that the run listed itself.
         compared: how many optimized marks were compared with objects that nothing references.
         late: how many objects only a clean run marks.
@@ -56,7 +56,7 @@ class Exactness:
 
     bucket: Bucket
     oracle: Oracle
-    settled_since: dict[str, dict[str, float]] = field(default_factory=dict)
+    sealed_since: dict[str, dict[str, float]] = field(default_factory=dict)
     elsewhere: dict[str, list[Row]] = field(default_factory=dict)
     committed: dict[str, set[str]] = field(default_factory=dict)
     listed_now: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -122,19 +122,19 @@ class Exactness:
         return {row["address"]: None if row["kept"] is None else Kept(row["kept"]) for row in found}
 
     def _require_late(self, plan: Plan, address: str) -> None:
-        assert plan.predecessor is not None
-        if not self._late(plan.predecessor, address):
+        assert plan.base_run is not None
+        if not self._late(plan.base_run, address):
             raise Violation(f"run {plan.run_id} does not find {address}, which a clean run would find")
 
-    def found_late(self, run_id: str, predecessor: str, addresses: Iterable[str]) -> None:
+    def found_late(self, run_id: str, base_run: str, addresses: Iterable[str]) -> None:
         """A clean run reports candidates that no run building on an earlier one would have found."""
         for address in addresses:
             self.late += 1
-            if not self._late(predecessor, address):
+            if not self._late(base_run, address):
                 raise Violation(f"run {run_id} calls {address} a late arrival, and it was there before")
 
-    def _late(self, predecessor: str, address: str) -> bool:
-        since, appeared = self.settled_since[predecessor], self.bucket.appeared[address]
+    def _late(self, base_run: str, address: str) -> bool:
+        since, appeared = self.sealed_since[base_run], self.bucket.appeared[address]
         folder = _slice_folder(address)
         if any(address in watched.accepted for watched in self.oracle.runs.values()):
             return True
@@ -143,11 +143,11 @@ class Exactness:
         place = folder or _NO_SLICE
         return place in since and appeared >= since[place]
 
-    def left(self, plan: Plan, settled: Iterable[str]) -> None:
+    def left(self, plan: Plan, sealed: Iterable[str]) -> None:
         """A run leaves something to build on."""
-        before: Mapping[str, float] = self.settled_since.get(plan.predecessor or "", {})
+        before: Mapping[str, float] = self.sealed_since.get(plan.base_run or "", {})
         began = self.oracle.runs[plan.run_id].listing_began
-        self.settled_since[plan.run_id] = {place: before.get(place, began) for place in (_NO_SLICE, *settled)}
+        self.sealed_since[plan.run_id] = {place: before.get(place, began) for place in (_NO_SLICE, *sealed)}
 
 
 def _slice_folder(address: str) -> str | None:

@@ -83,7 +83,7 @@ def _claims_success(store: ObjectStore, plan: Plan, now: Any, error: str) -> Non
 
 
 def _report_first(step: ArrowStep, candidates: StoredFrame[Any]) -> Iterator[Any]:
-    """Stores the report, with its carry, before it deletes."""
+    """Stores the report, with its checkpoint, before it deletes."""
     claimed = all_accepted(step, candidates)
     outcomes = step.complete(DELETED_REPORT, claimed.figures, claimed.manifest.files, (candidates,))
     ended = make_report(step, outcomes, vars(run)["leave"](step, outcomes), count_amounts(step, outcomes), None)
@@ -155,8 +155,8 @@ FAULT_BUGS = {
     "a listing that breaks off is taken for whole": FaultBug(
         "clean", "list .*/uncommitted/$", Fault.FAILS, replaced(*_AS_FAR_AS_IT_WENT)
     ),
-    "report and carry before the deletes": FaultBug("clean", "delete ", Fault.DIES, _REPORTED_FIRST),
-    "carry of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, _REPORTED_FIRST),
+    "report and checkpoint before the deletes": FaultBug("clean", "delete ", Fault.DIES, _REPORTED_FIRST),
+    "checkpoint of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, _REPORTED_FIRST),
     "lock kept on failure": FaultBug("dry", "grace_period", Fault.FAILS, replaced((Lock, "release", _kept_on_failure))),
     "lock kept on failure between steps": FaultBug(
         "dry", "get .*plan.json", Fault.FAILS, replaced((failing, "end_between_steps", ignored))

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CommittedFigu
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import base_run, leaving
-from lakefs_gc_assets.collector.incremental.inherited import Inherited
+from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits, ownership, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.quarantine import check, move, restore_record
@@ -108,13 +108,13 @@ def _any_flow(step: ArrowStep, outcomes: StoredFrame[DeletedFigures]) -> str | N
     return None if found and found.startswith("its flow was") else found
 
 
-def _any_content(self: Inherited, step: ArrowStep, kind: Any, digest: str) -> Any:
+def _any_content(self: BaseCheckpoint, step: ArrowStep, kind: Any, digest: str) -> Any:
     return step.stored_of(self.run_id, kind).rows(step.engine)
 
 
-def _any_attempt(step: ArrowStep) -> Inherited | None:
+def _any_attempt(step: ArrowStep) -> BaseCheckpoint | None:
     """Builds on whatever attempt an earlier run is at."""
-    return None if step.plan.predecessor is None else Inherited(step.repository.store, step.plan.predecessor)
+    return None if step.plan.base_run is None else BaseCheckpoint(step.repository.store, step.plan.base_run)
 
 
 def _approve_any(step: ArrowStep, candidates: Any) -> bool:
@@ -290,13 +290,13 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     # What an optimized run builds on.
     "source of commits of the run before not compared": _guarding(
-        run, "require_source_of_predecessor", run.read_committed, _OPTIMIZED.test_commits_come_from_the_same_source
+        run, "require_source_of_base_run", run.read_committed, _OPTIMIZED.test_commits_come_from_the_same_source
     ),
     "run before at any attempt": TestedBug(
-        replaced((run, "open_inherited", _any_attempt)), _OPTIMIZED.test_the_run_before_was_not_made_again
+        replaced((run, "open_base_checkpoint", _any_attempt)), _OPTIMIZED.test_the_run_before_was_not_made_again
     ),
     "frames of the run before with any content": TestedBug(
-        replaced((Inherited, "_rows", _any_content)), _OPTIMIZED.test_its_frames_are_those_that_its_report_names
+        replaced((BaseCheckpoint, "_rows", _any_content)), _OPTIMIZED.test_its_frames_are_those_that_its_report_names
     ),
     "run before with another minimum age": _guarding(
         base_run, "_require_alike", base_run.find, _OPTIMIZED.test_it_had_the_same_minimum_age

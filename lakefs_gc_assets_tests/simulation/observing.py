@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.plan import Flow
@@ -97,7 +97,7 @@ def _knows_commits(ask_committed: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, prepared_until: Any, known: frozenset[str], *more: Any) -> Any:
         found = ask_committed(step, prepared_until, known, *more)
         watch = _run_of(step).watch
-        if step.plan.predecessor is not None:
+        if step.plan.base_run is not None:
             files = LiveFiles(watch.exactness.store, step.repository.namespace, step.plan.slice_window)
             # Files that were read once lie there for ever, named by a commit or not: a clean run would find them, too.
             held = _all_committed(files, found.own, known | found.ids if found.unnamed else frozenset())
@@ -208,15 +208,15 @@ def _looks(look: Callable[..., Any]) -> Callable[..., Any]:
 def _leaves(leave: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, outcomes: Any) -> Any:
         left, exactness = leave(step, outcomes), _run_of(step).watch.exactness
-        if isinstance(left, Carry):
-            exactness.left(step.plan, checkpoints.read_settled(exactness.store, step.plan.run_id, left))
+        if isinstance(left, Checkpoint):
+            exactness.left(step.plan, checkpoints.read_sealed(exactness.store, step.plan.run_id, left))
         return left
 
     return watched
 
 
 def _finds_late(select_late: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(step: Any, candidates: Any, settled: Any, before: Any) -> Any:
+    def watched(step: Any, candidates: Any, sealed: Any, before: Any) -> Any:
         exactness = _run_of(step).watch.exactness
 
         def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -225,6 +225,6 @@ def _finds_late(select_late: Callable[..., Any]) -> Callable[..., Any]:
             exactness.found_late(step.plan.run_id, before.run_id, late)
             yield from found
 
-        return step.engine.map_batches(select_late(step, candidates, settled, before), note, LISTED)
+        return step.engine.map_batches(select_late(step, candidates, sealed, before), note, LISTED)
 
     return watched

@@ -324,7 +324,7 @@ class Process:
             self._count(json.loads(data))
 
     def _count(self, report: dict[str, str | None]) -> None:
-        figures, before = self.figures, report["predecessor"]
+        figures, before = self.figures, report["base_run"]
         if report["ending"] != Ending.FAILED:
             figures.optimized += report["flow"] == Flow.OPTIMIZED
             figures.instead += report["why_clean"] is not None

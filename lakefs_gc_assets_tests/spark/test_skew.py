@@ -77,14 +77,14 @@ def test_what_is_left_after_a_subtraction_is_spread(four_workers: SparkSession) 
     assert engine.count(left) == len(ADDRESSES) / 2
 
 
-def test_distinct_addresses_and_what_is_carried_are_spread(four_workers: SparkSession) -> None:
+def test_distinct_addresses_and_the_checkpoint_are_spread(four_workers: SparkSession) -> None:
     universe = made_by_tasks(four_workers, "listed", ADDRESSES)
     held = made_by_tasks(four_workers, "live", ADDRESSES)
     committed = made_by_tasks(four_workers, "live", ADDRESSES[2000:])
     deleted = made_by_tasks(four_workers, "live", ADDRESSES[:10])
 
     engine = SparkEngine(four_workers, TASKS)
-    waiting = leaving.select_open(engine, universe, [LARGE], committed, deleted, count=10**7)
+    waiting = leaving.select_pending(engine, universe, [LARGE], committed, deleted, count=10**7)
 
     assert largest_share(engine.distinct(held)) <= 1 / 5
     assert largest_share(waiting) <= 1 / 5

@@ -47,10 +47,10 @@ class StoredFigures:
         nested_namespaces: repositories whose namespace lies inside of this one, or around it.
         repositories_not_checked: repositories on the same bucket whose references were not looked at.
         repositories_unknown: what the server said where it does not list repositories.
-        settled_objects: objects that an optimized run knows to be committed without having listed them.
+        sealed_objects: objects that an optimized run knows to be committed without having listed them.
         inventory: manifest of the S3 Inventory that was read in place of a listing.
         why_clean: why a run that was asked to be optimized is a clean one.
-        predecessor, open_before: the run that was built on, and how many objects waited there.
+        base_run, pending_before: the run that was built on, and how many objects waited there.
     """
 
     flow: str
@@ -60,11 +60,11 @@ class StoredFigures:
     other_folders: tuple[str, ...]
     nested_namespaces: tuple[str, ...]
     repositories_not_checked: tuple[str, ...]
-    settled_objects: int
+    sealed_objects: int
     inventory: str | None = None
     why_clean: str | None = None
-    predecessor: str | None = None
-    open_before: int | None = None
+    base_run: str | None = None
+    pending_before: int | None = None
     repositories_unknown: str | None = None
 
 
@@ -95,8 +95,8 @@ class CommittedFigures:
         heads: metarange of each branch's head, by the branch's name.
         sealed: the branch of each staging token that a commit under way has sealed.
         branches_before: how many branches there were by the run that this one is compared with; None for unknown.
-        read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and its predecessors
-            read.
+        read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and those it builds
+            on have read.
         retention: commits by the reason why they stay, in flows by retention.
         retention_rules: digest of the rules.
         retention_warnings: what a person must know.
@@ -163,8 +163,8 @@ CANDIDATES_DF = Frame("candidates", LISTED, CandidateFigures)
 DELETED_REPORT = Frame("deleted_report", RECEIPTS, DeletedFigures)
 UNRECOGNISED_DF = Frame("unrecognised", UNRECOGNISED, NoFigures)
 SIGHTINGS_DF = Frame("sightings", SIGHTINGS, NoFigures)
-OPEN_DF = Frame("open", LISTED, NoFigures)
-CARRIED_COMMITTED_DF = Frame("carried_committed", LIVE, NoFigures)
+PENDING_DF = Frame("pending", LISTED, NoFigures)
+CHECKPOINT_COMMITTED_DF = Frame("checkpoint_committed", LIVE, NoFigures)
 
 STEPS: tuple[str, ...] = tuple(
     frame.name for frame in (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF, CANDIDATES_DF, DELETED_REPORT)
@@ -181,8 +181,8 @@ FRAMES: Mapping[str, Frame[Any]] = {
         DELETED_REPORT,
         UNRECOGNISED_DF,
         SIGHTINGS_DF,
-        OPEN_DF,
-        CARRIED_COMMITTED_DF,
+        PENDING_DF,
+        CHECKPOINT_COMMITTED_DF,
     )
 }
 """All kinds of frames by name: the five assets, and what a run keeps beside them."""

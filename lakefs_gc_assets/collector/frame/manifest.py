@@ -16,11 +16,11 @@ from pydantic import TypeAdapter
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, F, Frame
 from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.records import read_time, require_sealed, sealed
+from lakefs_gc_assets.collector.stored.records import read_time, require_digest, with_digest
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Manifest(Generic[F]):
             "inputs": dict(self.inputs),
             "figures": self.figures,
         }
-        return sealed(content)
+        return with_digest(content)
 
     @classmethod
     def from_json(cls, data: bytes, key: str, frame: Frame[F]) -> "Manifest[F]":
@@ -104,7 +104,7 @@ class Manifest(Generic[F]):
             span: dict[str, Any] = content["span"]
             times: dict[str, datetime] = {name: read_time(span[name]) for name in ("started_at", "ended_at")}
             files = tuple(FrameFile(**file) for file in content["files"])
-            require_sealed(content)
+            require_digest(content)
             if span["frame"] != frame.name:
                 raise ValueError(f"it is the manifest of {span['frame']}")
             figures = _reader(frame.name).validate_json(json.dumps(content["figures"]), strict=True)

@@ -11,7 +11,7 @@ from itertools import islice
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Report
@@ -22,18 +22,18 @@ from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
-class NoPredecessor(CollectionError):
+class NoBaseRun(CollectionError):
     """No earlier run can be built on; the text says why, and that the run is a clean one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Predecessor:
+class BaseRun:
     """A run that can be built on, with what it left."""
 
     plan: Plan
     report: Report
-    carry: Carry
-    settled: frozenset[str]
+    checkpoint: Checkpoint
+    sealed: frozenset[str]
 
     @property
     def run_id(self) -> str:
@@ -41,35 +41,35 @@ class Predecessor:
         return self.report.run_id
 
 
-def find(repository: OpenRepository, live_definition: str, before: str | None = None) -> Predecessor:
+def find(repository: OpenRepository, live_definition: str, before: str | None = None) -> BaseRun:
     """The newest run that was to delete, if it can be built on; dry runs neither help nor hide one.
 
     Args:
         live_definition: what counts as live in the run to come.
         before: id of the run to come, where it has one.
     Raises:
-        NoPredecessor: with the reason.
+        NoBaseRun: with the reason.
     """
     try:
         found = _newest(repository.store, before)
-        carry = found.report.carry
-        if carry is None:
-            raise NoPredecessor(f"run {found.report.run_id} left nothing to build on: {_why_nothing(found.report)}")
+        checkpoint = found.report.checkpoint
+        if checkpoint is None:
+            raise NoBaseRun(f"run {found.report.run_id} left nothing to build on: {_why_nothing(found.report)}")
         _require_not_undone(repository.store, found.report.run_id)
         _require_alike(repository, found.plan, live_definition)
         run_id = found.report.run_id
-        checkpoints.require_frames(repository.store, run_id, carry)
-        checkpoints.read_ids(repository.store, run_id, carry)
-        settled = checkpoints.read_settled(repository.store, run_id, carry)
+        checkpoints.require_frames(repository.store, run_id, checkpoint)
+        checkpoints.read_ids(repository.store, run_id, checkpoint)
+        sealed = checkpoints.read_sealed(repository.store, run_id, checkpoint)
     except CorruptFile as corrupt:
-        raise NoPredecessor(f"what an earlier run left cannot be read: {corrupt}") from corrupt
-    return Predecessor(found.plan, found.report, carry, settled)
+        raise NoBaseRun(f"what an earlier run left cannot be read: {corrupt}") from corrupt
+    return BaseRun(found.plan, found.report, checkpoint, sealed)
 
 
-def require_earlier_cutoff(found: Predecessor, planned: Plan) -> None:
-    """Raises NoPredecessor where the cutoff went back since, as it does when a clock was set back."""
+def require_earlier_cutoff(found: BaseRun, planned: Plan) -> None:
+    """Raises NoBaseRun where the cutoff went back since, as it does when a clock was set back."""
     if found.plan.cutoff > planned.cutoff:
-        raise NoPredecessor(
+        raise NoBaseRun(
             f"run {found.run_id} had a later cutoff, {found.plan.cutoff:%F %T}Z, than this one, {planned.cutoff:%F %T}Z"
         )
 
@@ -89,7 +89,7 @@ def newest_sweep(store: ObjectStore, before: str | None = None, among: int | Non
     """
     for run_id in _earlier(store, before, among):
         plan = plans.read(store, run_id)
-        # What a run without a listing deletes was held by commits, so nothing of it waits among open objects.
+        # What a run without a listing deletes was held by commits, so nothing of it waits among pending objects.
         if plan.flow is not Flow.COMMITTED and (plan.sweep or approval.read(store, run_id) is not None):
             return plan
     return None
@@ -103,35 +103,35 @@ def _earlier(store: ObjectStore, before: str | None, among: int | None = None) -
 def _newest(store: ObjectStore, before: str | None) -> _Ended:
     plan = newest_sweep(store, before)
     if plan is None and any(_earlier(store, before)):
-        raise NoPredecessor("no earlier run listed and deleted: all were dry runs, or of the flow committed")
+        raise NoBaseRun("no earlier run listed and deleted: all were dry runs, or of the flow committed")
     if plan is None:
-        raise NoPredecessor("there is no earlier run")
+        raise NoBaseRun("there is no earlier run")
     report = reports.read(store, plan.run_id)
     if report is None:
-        raise NoPredecessor(f"run {plan.run_id}, which was to delete, has not ended")
+        raise NoBaseRun(f"run {plan.run_id}, which was to delete, has not ended")
     if report.attempt != plan.attempt:
-        raise NoPredecessor(f"run {plan.run_id}, which was to delete, was begun again and has not ended")
+        raise NoBaseRun(f"run {plan.run_id}, which was to delete, was begun again and has not ended")
     return _Ended(plan, report)
 
 
 def _why_nothing(report: Report) -> str:
     if report.error is not None:
         return f"it failed ({report.error})"
-    return report.no_carry or "its report does not say why"
+    return report.no_checkpoint or "its report does not say why"
 
 
 def _require_not_undone(store: ObjectStore, run_id: str) -> None:
-    """Raises NoPredecessor where objects came back since: what the run left does not know of them."""
+    """Raises NoBaseRun where objects came back since: what the run left does not know of them."""
     restored = restore_record.read(store)
     if restored is not None and restored.concerns(run_id):
-        raise NoPredecessor(
+        raise NoBaseRun(
             f"objects that run {restored.run_id} had deleted were brought back at {restored.began_at:%F %T}Z, after "
             f"run {run_id} was opened"
         )
 
 
 def _require_alike(repository: OpenRepository, earlier: Plan, live_definition: str) -> None:
-    """Raises NoPredecessor where the run to come differs in what the earlier run's conclusions rest on."""
+    """Raises NoBaseRun where the run to come differs in what the earlier run's conclusions rest on."""
     now = {
         "repository": (earlier.repository, repository.facts.id),
         "storage namespace": (earlier.storage_namespace, repository.namespace.uri),
@@ -142,4 +142,4 @@ def _require_alike(repository: OpenRepository, earlier: Plan, live_definition: s
     }
     for what, (before, after) in now.items():
         if before != after:
-            raise NoPredecessor(f"run {earlier.run_id} had another {what}: {before}, now {after}")
+            raise NoBaseRun(f"run {earlier.run_id} had another {what}: {before}, now {after}")

@@ -1,16 +1,16 @@
 """What a run leaves to the next one, so that the next need only look at what is new.
 
-- *settled* slices: nothing is written to them any more. The set is stored and only grows; it is never computed anew
+- *sealed* slices: nothing is written to them any more. The set is stored and only grows; it is never computed anew
   from a time, since a slice may appear late.
 - *read*: ids of the ranges and metaranges whose addresses are known. Identity says what is new, never a date, because
   clients choose the dates of commits.
-- *open* objects: everything in settled slices, or in no slice, that neither a commit holds nor this run deleted. It is
-  staged, too young, failed to go, or was kept at the recheck; whatever the reason, the next run asks again.
-- *carried committed*: addresses of commits outside of settled slices, where the next run lists.
+- *pending* objects: everything in sealed slices, or in no slice, that neither a commit holds nor this run deleted. They
+  are staged, too young, failed to go, or were kept at the recheck; whatever the reason, the next run asks again.
+- *committed*: addresses of commits outside of sealed slices, where the next run lists.
 
-The next run's universe is the listing of the slices that are not settled, and the open objects; what is committed is
-what is carried and the ranges not yet read. Nothing outside of this universe can have become garbage unless it came
-into a settled slice late (a very long upload), and that waits for the next clean run.
+The next run's universe is the listing of the slices that are not sealed, and the pending objects; what is committed is
+what the checkpoint holds, and the ranges not yet read. Nothing outside of this universe can have become garbage unless
+it came into a sealed slice late (a very long upload), and that waits for the next clean run.
 """
 
 import hashlib
@@ -25,39 +25,39 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-OPEN = "open"
-COMMITTED = "carried_committed"
+PENDING = "pending"
+COMMITTED = "checkpoint_committed"
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
+class Checkpoint:
     """What a successful run leaves; it exists when the report that holds it does.
 
     Attributes:
         attempt: of the run whose files these are.
-        settled_objects: objects outside of unsettled slices that are not open: commits hold them.
-        settled_sha256, read_sha256: of the files with the settled slices and the ids read.
-        open_digest, committed_digest: of the manifests of the two frames.
-        open_windows: windows of open objects.
+        sealed_objects: objects outside of unsealed slices that are not pending: commits hold them.
+        sealed_sha256, read_sha256: of the files with the sealed slices and the ids read.
+        pending_digest, committed_digest: of the manifests of the two frames.
+        pending_windows: windows of pending objects.
         other_folders: names directly below `data/` that are no slices; their objects are listed by clean runs only.
     """
 
     attempt: str
-    settled: int
-    settled_objects: int
-    settled_sha256: str
+    sealed: int
+    sealed_objects: int
+    sealed_sha256: str
     read: int
     read_sha256: str
-    open: int
-    open_digest: str
+    pending: int
+    pending_digest: str
     committed: int
     committed_digest: str
-    open_windows: tuple[str, ...]
+    pending_windows: tuple[str, ...]
     other_folders: tuple[str, ...]
 
 
-def settled(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew: timedelta) -> frozenset[str]:
-    """The slices settled after a run: those settled before, and of those listed now the ones that are no longer used.
+def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew: timedelta) -> frozenset[str]:
+    """The slices sealed after a run: those sealed before, and of those listed now the ones that are no longer used.
 
     A slice is used for an hour; a server whose clock is wrong by less than the skew is allowed for.
     """
@@ -65,24 +65,24 @@ def settled(before: frozenset[str], listed: Iterable[str], cutoff: datetime, ske
     return before | {name for name in listed if xids.created_at(name) < limit}
 
 
-def write_settled(store: ObjectStore, run_id: str, attempt: str, slices: frozenset[str]) -> str:
-    """Stores the settled slices; returns the file's SHA-256."""
-    return ids.write(store, _settled_key(run_id, attempt), slices)
+def write_sealed(store: ObjectStore, run_id: str, attempt: str, slices: frozenset[str]) -> str:
+    """Stores the sealed slices; returns the file's SHA-256."""
+    return ids.write(store, _sealed_key(run_id, attempt), slices)
 
 
-def read_settled(store: ObjectStore, run_id: str, carry: Carry) -> frozenset[str]:
-    """The settled slices that a run left. Raises CorruptFile."""
-    return ids.read(store, _settled_key(run_id, carry.attempt), carry.settled_sha256)
+def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> frozenset[str]:
+    """The sealed slices that a run left. Raises CorruptFile."""
+    return ids.read(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
 
 
-def read_ids(store: ObjectStore, run_id: str, carry: Carry) -> frozenset[str]:
+def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> frozenset[str]:
     """The ids of ranges and metaranges read by a run and the ones before it. Raises CorruptFile."""
-    return ranges_read.read(store, run_id, carry.attempt, carry.read_sha256)
+    return ranges_read.read(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
-def require_frames(store: ObjectStore, run_id: str, carry: Carry) -> None:
+def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> None:
     """Raises CorruptFile where the manifest of a frame that a run left is gone, or is another one."""
-    for frame, digest in ((OPEN, carry.open_digest), (COMMITTED, carry.committed_digest)):
+    for frame, digest in ((PENDING, checkpoint.pending_digest), (COMMITTED, checkpoint.committed_digest)):
         key = run_folder.manifest(run_id, frame)
         try:
             manifest = store.get(key)
@@ -102,8 +102,8 @@ def read_listed_slices(store: ObjectStore, run_id: str, attempt: str) -> frozens
     return ids.read(store, _listed_key(run_id, attempt))
 
 
-def _settled_key(run_id: str, attempt: str) -> str:
-    return f"{run_folder.folder(run_id)}settled-{attempt}.parquet"
+def _sealed_key(run_id: str, attempt: str) -> str:
+    return f"{run_folder.folder(run_id)}sealed-{attempt}.parquet"
 
 
 def _listed_key(run_id: str, attempt: str) -> str:

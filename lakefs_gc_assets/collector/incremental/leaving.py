@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.kinds import (
-    CARRIED_COMMITTED_DF,
+    CHECKPOINT_COMMITTED_DF,
     COMMITTED_DF,
-    OPEN_DF,
+    PENDING_DF,
     STORE_DF,
     CandidateFigures,
     DeletedFigures,
@@ -22,9 +22,9 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
-from lakefs_gc_assets.collector.incremental.inherited import Inherited, open_inherited
+from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import receipts
@@ -35,34 +35,34 @@ _NO_SLICE = ""
 _SLICE_FOLDER = r"^data/(?P<folder>[0-9a-v]{19}[0g])/"
 
 
-def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Carry | str:
+def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | str:
     """Stores what the next run can build on, or says why it must be a clean one.
 
-    The carry is complete, and exists once a report names it.
+    The checkpoint is complete, and exists once a report names it.
     """
     if reason := reason_for_none(step, outcomes):
         return reason
     engine, listed, committed = step.engine, step.stored(STORE_DF), step.stored(COMMITTED_DF)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
-    settled = settle(step)
+    sealed = seal(step)
     held = committed.rows(engine, "address")
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.GONE)
     deleted = engine.select(ended, "address")
-    waiting_rows = select_open(
+    waiting_rows = select_pending(
         engine,
         listed.rows(engine),
-        settled,
+        sealed,
         held,
         deleted,
         count=listed.count + committed.count,
         deleted_count=outcomes.count,
     )
-    kept = select_unsettled(engine, committed.rows(engine), settled)
-    with engine.in_background(partial(_store, step, CARRIED_COMMITTED_DF, kept)) as stored_committed:
-        waiting = _store(step, OPEN_DF, waiting_rows)
-        checked = count_carried(
+    kept = select_unsealed(engine, committed.rows(engine), sealed)
+    with engine.in_background(partial(_store, step, CHECKPOINT_COMMITTED_DF, kept)) as stored_committed:
+        waiting = _store(step, PENDING_DF, waiting_rows)
+        checked = count_checkpoint(
             engine,
-            select_settled(engine, listed.rows(engine, "address"), settled),
+            select_sealed(engine, listed.rows(engine, "address"), sealed),
             waiting.rows(engine, "address"),
             held,
             deleted,
@@ -72,18 +72,18 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Carry | str:
     if problem := checked.contradiction:
         return problem
     read_sha256 = committed.figures.read_sha256
-    return Carry(
+    return Checkpoint(
         attempt=attempt,
-        settled=len(settled),
-        settled_objects=listed.figures.settled_objects + checked.committed,
-        settled_sha256=checkpoints.write_settled(store, run_id, attempt, settled),
+        sealed=len(sealed),
+        sealed_objects=listed.figures.sealed_objects + checked.committed,
+        sealed_sha256=checkpoints.write_sealed(store, run_id, attempt, sealed),
         read=len(ranges_read.read(store, run_id, attempt, read_sha256)),
         read_sha256=read_sha256,
-        open=waiting.count,
-        open_digest=waiting.manifest.digest,
+        pending=waiting.count,
+        pending_digest=waiting.manifest.digest,
         committed=carried.count,
         committed_digest=carried.manifest.digest,
-        open_windows=tuple(sorted(waiting.manifest.rows_by_window())),
+        pending_windows=tuple(sorted(waiting.manifest.rows_by_window())),
         other_folders=listed.figures.other_folders,
     )
 
@@ -107,21 +107,21 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
     return None
 
 
-def settle(step: Step[R]) -> frozenset[str]:
-    """The slices that are settled after this run."""
-    before = open_inherited(step)
-    return checkpoints.settled(
-        before.settled if before else frozenset(),
+def seal(step: Step[R]) -> frozenset[str]:
+    """The slices that are sealed after this run."""
+    before = open_base_checkpoint(step)
+    return checkpoints.sealed(
+        before.sealed if before else frozenset(),
         checkpoints.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt),
         step.plan.cutoff,
         step.plan.skew,
     )
 
 
-def select_open(
+def select_pending(
     engine: Engine[R],
     universe: R,
-    settled: Iterable[str],
+    sealed: Iterable[str],
     committed: R,
     deleted: R,
     count: int,
@@ -134,21 +134,21 @@ def select_open(
         count: how many rows the universe and what is committed have together, about.
         deleted_count: how many are deleted at most, where that is known.
     """
-    not_held = engine.without(select_settled(engine, universe, settled), committed, count=count)
+    not_held = engine.without(select_sealed(engine, universe, sealed), committed, count=count)
     return engine.without_exactly(not_held, deleted, deleted_count)
 
 
-def select_settled(engine: Engine[R], rows: R, settled: Iterable[str]) -> R:
-    """Rows whose address lies in a settled slice or in no slice at all.
+def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
+    """Rows whose address lies in a sealed slice or in no slice at all.
 
     The folder decides and not the column `slice`, which is null for odd names inside of a slice.
     """
-    return engine.where(rows, partial(_in_folders, pa.array([_NO_SLICE, *sorted(settled)], pa.string())))
+    return engine.where(rows, partial(_in_folders, pa.array([_NO_SLICE, *sorted(sealed)], pa.string())))
 
 
-def select_unsettled(engine: Engine[R], rows: R, settled: Iterable[str]) -> R:
-    """Rows whose address lies in a slice that is not settled."""
-    return engine.where(rows, partial(_outside_of_folders, pa.array([_NO_SLICE, *sorted(settled)], pa.string())))
+def select_unsealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
+    """Rows whose address lies in a slice that is not sealed."""
+    return engine.where(rows, partial(_outside_of_folders, pa.array([_NO_SLICE, *sorted(sealed)], pa.string())))
 
 
 def _in_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
@@ -161,13 +161,13 @@ def _outside_of_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.Boo
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedCounts:
-    """Objects of settled slices, or of no slice, by what became of them.
+class CheckpointCounts:
+    """Objects of sealed slices, or of no slice, by what became of them.
 
     Attributes:
         committed: those that commits hold.
-        both: those that would be carried as open although commits hold them.
-        lost: those that would be neither carried nor committed nor deleted.
+        both: those that would be pending although commits hold them.
+        lost: those that would be neither pending nor committed nor deleted.
     """
 
     committed: int
@@ -178,17 +178,17 @@ class CarriedCounts:
     def contradiction(self) -> str | None:
         """What would make the next run inexact."""
         if self.both:
-            return f"{self.both:,} objects would be carried as open although commits hold them"
+            return f"{self.both:,} objects would be pending although commits hold them"
         if self.lost:
-            return f"{self.lost:,} listed objects would be neither carried nor committed nor deleted"
+            return f"{self.lost:,} listed objects would be neither pending nor committed nor deleted"
         return None
 
 
-def count_carried(engine: Engine[R], there: R, waiting: R, committed: R, deleted: R, count: int) -> CarriedCounts:
-    """Checks the open frame as stored, with one action."""
+def count_checkpoint(engine: Engine[R], there: R, waiting: R, committed: R, deleted: R, count: int) -> CheckpointCounts:
+    """Checks the pending frame as stored, with one action."""
     counts = engine.count_by_sets(there, waiting, committed, deleted, count=count)
     is_there, is_open, is_committed, is_deleted = 1, 2, 4, 8
-    return CarriedCounts(
+    return CheckpointCounts(
         committed=sum(n for sets, n in counts.items() if sets & is_there and not sets & (is_open | is_deleted)),
         both=sum(n for sets, n in counts.items() if sets & is_open and sets & is_committed),
         lost=counts.get(is_there, 0),
@@ -196,24 +196,24 @@ def count_carried(engine: Engine[R], there: R, waiting: R, committed: R, deleted
 
 
 def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> int:
-    """How many candidates of a clean run came into a slice after an earlier run had settled it.
+    """How many candidates of a clean run came into a slice after an earlier run had sealed it.
 
     An optimized run would not have found them. Where no earlier run can be compared with there are none.
     """
     if step.plan.flow is not Flow.CLEAN or not candidates.count:
         return 0
     try:
-        found = planning.find_predecessor(step.repository, step.plan.run_id)
-    except NoPredecessor:
+        found = planning.find_base_run(step.repository, step.plan.run_id)
+    except NoBaseRun:
         return 0
     return step.engine.count(
-        select_late(step, candidates, found.settled, Inherited(step.repository.store, found.run_id))
+        select_late(step, candidates, found.sealed, BaseCheckpoint(step.repository.store, found.run_id))
     )
 
 
 def select_late(
-    step: Step[R], candidates: StoredFrame[CandidateFigures], settled: Iterable[str], before: Inherited
+    step: Step[R], candidates: StoredFrame[CandidateFigures], sealed: Iterable[str], before: BaseCheckpoint
 ) -> R:
-    """The candidates that lie in settled slices, or in no slice, and did not wait in the run before."""
-    rows = select_settled(step.engine, candidates.rows(step.engine), settled)
-    return step.engine.without_exactly(rows, step.engine.select(before.open_objects(step), "address"))
+    """The candidates that lie in sealed slices, or in no slice, and did not wait in the run before."""
+    rows = select_sealed(step.engine, candidates.rows(step.engine), sealed)
+    return step.engine.without_exactly(rows, step.engine.select(before.pending_objects(step), "address"))

@@ -30,7 +30,7 @@ def encode(record: "DataclassInstance") -> bytes:
 
     Raises ValueError for times without a zone and for numbers that are not finite.
     """
-    return sealed(entries(record))
+    return with_digest(entries(record))
 
 
 def entries(record: "DataclassInstance") -> dict[str, Any]:
@@ -43,13 +43,13 @@ def _names(kind: "type[DataclassInstance]") -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def sealed(content: dict[str, Any]) -> bytes:
+def with_digest(content: dict[str, Any]) -> bytes:
     """JSON of plain values, times and dataclasses of them, with the digest of its other entries among them."""
     plain = json.loads(json.dumps(content, default=_plain))
     return json.dumps(plain | {_DIGEST: _digest(plain)}, indent=2, sort_keys=True).encode()
 
 
-def require_sealed(content: dict[str, Any]) -> None:
+def require_digest(content: dict[str, Any]) -> None:
     """Raises ValueError where the digest in a JSON object is not that of its other entries."""
     if content.get(_DIGEST) != _digest(content):
         raise ValueError(f"it was changed after it was written: {_DIGEST} is not the digest of its other entries")
@@ -73,7 +73,7 @@ def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kin
         if differing := content.keys() ^ {_DIGEST, *_names(kind)}:
             raise ValueError(f"entries are missing or unknown: {', '.join(sorted(differing))}")
         record = _reader(kind).validate_json(data, strict=True)
-        require_sealed(content)
+        require_digest(content)
         times = {name: value for name in content if isinstance(value := getattr(record, name, None), datetime)}
         in_utc: Kind = replace(record, **{name: _in_utc(moment) for name, moment in times.items()})
         return in_utc

@@ -7,7 +7,6 @@ that is under way when the lock is lost is not fenced.
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
 import pyarrow as pa
 
@@ -29,8 +28,6 @@ class Sweep:
     """Deletes candidates of one run, whose lock is held.
 
     Attributes:
-        valid_until: no batch begins at or after this moment by `clock`; None for no limit. It holds only where `clock`
-            is also the one that the moment was told by: elsewhere, give a countdown.
         attempt: the attempt of the run, for its receipts.
         countdown: no batch begins when it is over; None for no limit. Begun in the process that deletes.
     """
@@ -39,7 +36,6 @@ class Sweep:
     run_id: str
     lock: LockToken
     clock: Clock
-    valid_until: datetime | None = None
     attempt: str | None = None
     countdown: Countdown | None = None
 
@@ -65,9 +61,7 @@ class Sweep:
 
     def is_over(self) -> bool:
         """Whether the time of the recheck is over."""
-        if self.countdown is not None and self.countdown.is_over():
-            return True
-        return self.valid_until is not None and self.clock.now() >= self.valid_until
+        return self.countdown is not None and self.countdown.is_over()
 
     def _batch(self, batch: pa.Table) -> pa.Table:
         for address in batch.column("address").to_pylist():

@@ -92,23 +92,23 @@ def nothing(store: ObjectStore) -> Listing:
     return Listing((), (), folders(store))
 
 
-def listing(store: ObjectStore, cutoff: datetime, settled: frozenset[str] | None = None) -> Listing:
+def listing(store: ObjectStore, cutoff: datetime, sealed: frozenset[str] | None = None) -> Listing:
     """Finds the parts of a namespace that a run lists.
 
     A slice created at or after the cutoff is skipped: all its names were issued later. Everything else directly below
     `data/` (shards, old layouts, foreign folders) is listed whole, the root and `data/` themselves without descending.
 
     Args:
-        settled: slices that an earlier run settled: only other slices are listed, and nothing outside of slices.
+        sealed: slices that an earlier run sealed: only other slices are listed, and nothing outside of slices.
     """
     found = folders(store)
     parts = []
-    if settled is None:
+    if sealed is None:
         parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
         parts += [Part(f"{DATA_PREFIX}{name}/") for name in found.others]
-    unsettled = [name for name in found.slices if name not in (settled or ())]
-    skipped = {name for name in unsettled if xids.as_datetime(xids.created_at(name)) >= cutoff}
-    parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in unsettled if name not in skipped]
+    unsealed = [name for name in found.slices if name not in (sealed or ())]
+    skipped = {name for name in unsealed if xids.as_datetime(xids.created_at(name)) >= cutoff}
+    parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in unsealed if name not in skipped]
     return Listing(tuple(parts), tuple(sorted(skipped)), found)
 
 

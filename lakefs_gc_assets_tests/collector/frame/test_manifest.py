@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.records import sealed
+from lakefs_gc_assets.collector.stored.records import with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
@@ -105,7 +105,7 @@ def test_a_frame_exists_once_its_manifest_does(store: ObjectStore) -> None:
 
 
 def broken(**changed: object) -> bytes:
-    return sealed({**json.loads(made().to_json()), **changed})
+    return with_digest({**json.loads(made().to_json()), **changed})
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def broken(**changed: object) -> bytes:
         (b"null", "manifest"),
         (b"[]", "manifest"),
         (made().to_json()[:-2], "manifest"),
-        (broken(format_version=2), "format version: 2, this program reads 1"),
+        (broken(format_version=1), "format version: 1, this program reads 2"),
         (broken(span={"frame": "store_df"}), "manifest"),
         (broken(files=[{"key": "a"}]), "manifest"),
         (broken(files=[{"key": "a", "slice_window": "w", "rows": 1, "bytes": 1, "sha256": "", "new": 1}]), "manifest"),
@@ -135,7 +135,7 @@ def test_a_time_without_a_zone_is_no_time() -> None:
     content["span"]["ended_at"] = "2026-11-23T12:30:00"
 
     with pytest.raises(CorruptFile, match="time without a zone"):
-        Manifest.from_json(sealed(content), "key", STORE_DF)
+        Manifest.from_json(with_digest(content), "key", STORE_DF)
 
 
 def test_a_manifest_that_was_changed_ends_the_run() -> None:
@@ -162,7 +162,7 @@ def test_a_digest_is_that_of_the_very_bytes(store: ObjectStore) -> None:
     """Also where a later version of this program wrote figures that this one does not know."""
     content = json.loads(made().to_json())
     content["figures"]["of a later version"] = 1
-    data = sealed(content)
+    data = with_digest(content)
     store.put(run_folder.manifest(RUN_ID, "store_df"), data)
 
     found = manifests.read(store, RUN_ID, STORE_DF)
@@ -181,7 +181,7 @@ def test_figures_of_another_type_are_no_figures(name: str, value: object) -> Non
     content["figures"][name] = value
 
     with pytest.raises(CorruptFile, match=name):
-        Manifest.from_json(sealed(content), "key", STORE_DF)
+        Manifest.from_json(with_digest(content), "key", STORE_DF)
 
 
 def test_the_manifest_of_another_frame_is_not_read(store: ObjectStore) -> None:

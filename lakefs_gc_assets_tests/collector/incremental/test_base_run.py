@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import base_run, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.base_run import NoPredecessor
+from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.report import Ending
@@ -17,14 +17,14 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.universe.parts import Part
-from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SETTLED, began, ended, opened
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SEALED, began, ended, opened
 
 __all__ = ["opened"]
 
 
 def why_not(opened: OpenRepository, definition: str = ALL_COMMITS, before: str | None = None) -> str:
-    """Why there is no predecessor."""
-    with pytest.raises(NoPredecessor) as refused:
+    """Why there is no base run."""
+    with pytest.raises(NoBaseRun) as refused:
         base_run.find(opened, definition, before)
     return str(refused.value)
 
@@ -34,16 +34,16 @@ def test_the_newest_sweep_is_built_on(opened: OpenRepository) -> None:
     newest = began(opened, DAY)
     ended(opened, newest)
     found = base_run.find(opened, ALL_COMMITS)
-    assert (found.run_id, found.settled) == (newest.run_id, frozenset([SETTLED]))
+    assert (found.run_id, found.sealed) == (newest.run_id, frozenset([SEALED]))
 
 
 def test_a_dry_run_neither_helps_nor_hides(opened: OpenRepository) -> None:
     dry = began(opened, 3 * DAY, sweep=False)
-    ended(opened, dry, dry_run=True, carry=None)
+    ended(opened, dry, dry_run=True, checkpoint=None)
     assert why_not(opened) == "no earlier run listed and deleted: all were dry runs, or of the flow committed"
     real = began(opened, 2 * DAY)
     ended(opened, real)
-    ended(opened, began(opened, DAY, sweep=False), dry_run=True, carry=None)
+    ended(opened, began(opened, DAY, sweep=False), dry_run=True, checkpoint=None)
     began(opened, HOUR, sweep=False)
     assert base_run.find(opened, ALL_COMMITS).run_id == real.run_id
 
@@ -52,7 +52,7 @@ def test_none_is_needed_for_there_to_be_none(opened: OpenRepository) -> None:
     assert why_not(opened) == "there is no earlier run"
 
 
-def test_a_run_is_no_predecessor_of_itself_nor_of_earlier_ones(opened: OpenRepository) -> None:
+def test_a_run_is_no_base_run_of_itself_nor_of_earlier_ones(opened: OpenRepository) -> None:
     first = began(opened, 3 * DAY)
     ended(opened, first)
     second = began(opened, DAY)
@@ -64,11 +64,11 @@ def test_a_run_is_no_predecessor_of_itself_nor_of_earlier_ones(opened: OpenRepos
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"carry": None, "success": False, "error": "no disk"}, "left nothing to build on: it failed (no disk)"),
-        ({"carry": None, "no_carry": "it was limited"}, "left nothing to build on: it was limited"),
+        ({"checkpoint": None, "success": False, "error": "no disk"}, "left nothing to build on: it failed (no disk)"),
+        ({"checkpoint": None, "no_checkpoint": "it was limited"}, "left nothing to build on: it was limited"),
     ],
 )
-def test_a_newest_sweep_without_a_carry_hides_older_ones(
+def test_a_newest_sweep_without_a_checkpoint_hides_older_ones(
     opened: OpenRepository, changes: dict[str, Any], reason: str
 ) -> None:
     ended(opened, began(opened, 3 * DAY))
@@ -109,14 +109,14 @@ def test_another_premise_is_named(opened: OpenRepository, changes: dict[str, Any
 def test_files_that_are_gone_or_changed_are_named(opened: OpenRepository) -> None:
     newest = began(opened, DAY)
     ended(opened, newest)
-    checkpoints.write_settled(opened.store, newest.run_id, newest.attempt, frozenset())
-    assert "settled-attempt.parquet: checksum" in why_not(opened)
+    checkpoints.write_sealed(opened.store, newest.run_id, newest.attempt, frozenset())
+    assert "sealed-attempt.parquet: checksum" in why_not(opened)
     ended(opened, newest)
     ranges_read.write(opened.store, newest.run_id, newest.attempt, [])
     assert "read-attempt.parquet: checksum" in why_not(opened)
 
 
-@pytest.mark.parametrize("frame", [checkpoints.OPEN, checkpoints.COMMITTED])
+@pytest.mark.parametrize("frame", [checkpoints.PENDING, checkpoints.COMMITTED])
 def test_a_frame_that_is_gone_or_was_made_again_is_named(opened: OpenRepository, frame: str) -> None:
     newest = began(opened, DAY)
     ended(opened, newest)
@@ -153,18 +153,18 @@ class TestPlanning:
         newest = began(opened, DAY)
         ended(opened, newest)
         made = self.plan(opened)
-        assert (made.flow, made.predecessor, made.why_clean) == (Flow.OPTIMIZED, newest.run_id, None)
-        assert made.predecessor_attempt == newest.attempt
+        assert (made.flow, made.base_run, made.why_clean) == (Flow.OPTIMIZED, newest.run_id, None)
+        assert made.base_run_attempt == newest.attempt
         assert plans.read(opened.store, self.RUN) == made
 
     def test_without_one_it_is_a_clean_run_that_says_why(self, opened: OpenRepository) -> None:
         made = self.plan(opened)
-        assert (made.flow, made.predecessor, made.why_clean) == (Flow.CLEAN, None, "there is no earlier run")
+        assert (made.flow, made.base_run, made.why_clean) == (Flow.CLEAN, None, "there is no earlier run")
 
     def test_a_clean_run_that_was_asked_for_gives_no_reason(self, opened: OpenRepository) -> None:
         ended(opened, began(opened, DAY))
         made = self.plan(opened, Flow.CLEAN)
-        assert (made.flow, made.predecessor, made.why_clean) == (Flow.CLEAN, None, None)
+        assert (made.flow, made.base_run, made.why_clean) == (Flow.CLEAN, None, None)
 
     def test_a_cutoff_that_went_back_makes_it_clean(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY, cutoff=NOW)
@@ -184,15 +184,15 @@ class TestPlanning:
         def put(moment: datetime) -> None:
             opened.store.put(f"data/{IDS.descending(moment)}/{IDS.ascending(moment)}", b"")
 
-        opened.store.put(f"data/{SETTLED}/{IDS.ascending(NOW)}", b"")
+        opened.store.put(f"data/{SEALED}/{IDS.ascending(NOW)}", b"")
         put(datetime(2026, 9, 1, tzinfo=UTC))
         put(datetime(2026, 10, 1, tzinfo=UTC))
         windows, why_clean = planning.windows_to_collect(opened, Flow.OPTIMIZED)
         assert windows[:3] == ("legacy", "2026-09", "2026-10") and why_clean == "there is no earlier run"
         report = ended(opened, began(opened, DAY))
         assert planning.windows_to_collect(opened, Flow.OPTIMIZED) == (("legacy", "2026-09", "2026-10"), None)
-        assert report.carry is not None
-        waiting = replace(report, carry=replace(report.carry, open_windows=("legacy", "2025-01")))
+        assert report.checkpoint is not None
+        waiting = replace(report, checkpoint=replace(report.checkpoint, pending_windows=("legacy", "2025-01")))
         reports.write(opened.store, waiting)
         windows, _ = planning.windows_to_collect(opened, Flow.OPTIMIZED)
         assert windows == ("legacy", "2026-09", "2026-10", "2025-01")
@@ -209,5 +209,5 @@ class TestPlanning:
     def test_corrupt_files_do_not_stop_a_clean_run(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)
         ended(opened, newest)
-        checkpoints.write_settled(opened.store, newest.run_id, newest.attempt, frozenset())
+        checkpoints.write_sealed(opened.store, newest.run_id, newest.attempt, frozenset())
         assert "checksum" in (self.plan(opened).why_clean or "")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -18,65 +18,65 @@ IDS = xids.Generator()
 SLICES = st.builds(lambda hours: IDS.descending(CUTOFF + hours * HOUR / 2), st.integers(-20, 20))
 
 
-def carried(store: ObjectStore, settled: frozenset[str], read: frozenset[str]) -> Carry:
+def carried(store: ObjectStore, sealed: frozenset[str], read: frozenset[str]) -> Checkpoint:
     """The record of what was stored as run `run`, attempt `attempt`."""
-    return Carry(
+    return Checkpoint(
         attempt="attempt",
-        settled=len(settled),
-        settled_objects=0,
-        settled_sha256=checkpoint.write_settled(store, "run", "attempt", settled),
+        sealed=len(sealed),
+        sealed_objects=0,
+        sealed_sha256=checkpoint.write_sealed(store, "run", "attempt", sealed),
         read=len(read),
         read_sha256=ranges_read.write(store, "run", "attempt", read),
-        open=0,
-        open_digest="",
+        pending=0,
+        pending_digest="",
         committed=0,
         committed_digest="",
-        open_windows=(),
+        pending_windows=(),
         other_folders=(),
     )
 
 
 class TestSettled:
     @pytest.mark.parametrize(
-        ("before_cutoff", "settled"),
+        ("before_cutoff", "sealed"),
         [(2 * HOUR + SECOND, True), (2 * HOUR, False), (HOUR, False), (-HOUR, False)],
     )
-    def test_a_slice_is_settled_an_interval_and_the_skew_before_the_cutoff(
-        self, before_cutoff: timedelta, settled: bool
+    def test_a_slice_is_sealed_an_interval_and_the_skew_before_the_cutoff(
+        self, before_cutoff: timedelta, sealed: bool
     ) -> None:
         name = IDS.descending(CUTOFF - before_cutoff)
-        assert checkpoint.settled(frozenset(), [name], CUTOFF, HOUR) == (frozenset([name]) if settled else frozenset())
+        assert checkpoint.sealed(frozenset(), [name], CUTOFF, HOUR) == (frozenset([name]) if sealed else frozenset())
 
     @given(st.sets(SLICES), st.sets(SLICES), st.timedeltas(timedelta(), timedelta(hours=5)))
     def test_the_set_only_grows_and_only_by_what_was_listed(
         self, before: set[str], listed: set[str], skew: timedelta
     ) -> None:
-        after = checkpoint.settled(frozenset(before), listed, CUTOFF, skew)
+        after = checkpoint.sealed(frozenset(before), listed, CUTOFF, skew)
         assert before <= after <= before | listed
 
-    def test_a_slice_that_was_not_listed_is_not_settled_however_old_it_is(self) -> None:
-        assert checkpoint.settled(frozenset(), [], CUTOFF, HOUR) == frozenset()
+    def test_a_slice_that_was_not_listed_is_not_sealed_however_old_it_is(self) -> None:
+        assert checkpoint.sealed(frozenset(), [], CUTOFF, HOUR) == frozenset()
 
     def test_a_cutoff_that_goes_back_unsettles_nothing(self) -> None:
         name = IDS.descending(CUTOFF - 3 * HOUR)
-        settled = checkpoint.settled(frozenset(), [name], CUTOFF, HOUR)
-        assert checkpoint.settled(settled, [name], CUTOFF - timedelta(days=9), HOUR) == settled == {name}
+        sealed = checkpoint.sealed(frozenset(), [name], CUTOFF, HOUR)
+        assert checkpoint.sealed(sealed, [name], CUTOFF - timedelta(days=9), HOUR) == sealed == {name}
 
 
 def test_what_a_run_left_is_read_back(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     left = carried(store, frozenset(["one", "two"]), frozenset(["a" * 64]))
-    assert checkpoint.read_settled(store, "run", left) == {"one", "two"}
+    assert checkpoint.read_sealed(store, "run", left) == {"one", "two"}
     assert checkpoint.read_ids(store, "run", left) == {"a" * 64}
 
 
 def test_what_was_changed_since_is_not_read(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     left = carried(store, frozenset(["one", "two"]), frozenset(["a" * 64]))
-    checkpoint.write_settled(store, "run", "attempt", frozenset(["one"]))
+    checkpoint.write_sealed(store, "run", "attempt", frozenset(["one"]))
     ranges_read.write(store, "run", "attempt", [])
     with pytest.raises(CorruptFile, match="checksum"):
-        checkpoint.read_settled(store, "run", left)
+        checkpoint.read_sealed(store, "run", left)
     with pytest.raises(CorruptFile, match="checksum"):
         checkpoint.read_ids(store, "run", left)
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.incremental.leaving import (
-    CarriedCounts,
-    count_carried,
-    select_open,
-    select_settled,
-    select_unsettled,
+    CheckpointCounts,
+    count_checkpoint,
+    select_pending,
+    select_sealed,
+    select_unsealed,
 )
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
@@ -43,44 +43,44 @@ def folder_of(address: str) -> str | None:
 
 
 @given(ADDRESSES, SETTLED)
-def test_rows_are_of_settled_slices_or_of_others(addresses: set[str], settled: set[str]) -> None:
+def test_rows_are_of_sealed_slices_or_of_others(addresses: set[str], sealed: set[str]) -> None:
     rows = frame([live(address) for address in sorted(addresses)], LIVE)
 
-    inside, outside = (of(ENGINE, rows, settled) for of in (select_settled, select_unsettled))
+    inside, outside = (of(ENGINE, rows, sealed) for of in (select_sealed, select_unsealed))
 
-    there = {address for address in addresses if folder_of(address) is None or folder_of(address) in settled}
+    there = {address for address in addresses if folder_of(address) is None or folder_of(address) in sealed}
     assert addresses_of(inside) == Counter(there)
     assert addresses_of(outside) == Counter(addresses - there)
     assert inside.schema.names == outside.schema.names == LIVE.names
 
 
 @given(ADDRESSES, SETTLED, ADDRESSES, ADDRESSES)
-def test_open_is_what_is_settled_neither_committed_nor_deleted(
-    universe: set[str], settled: set[str], committed: set[str], deleted: set[str]
+def test_pending_is_what_is_sealed_neither_committed_nor_deleted(
+    universe: set[str], sealed: set[str], committed: set[str], deleted: set[str]
 ) -> None:
-    found = select_open(
+    found = select_pending(
         ENGINE,
         frame([listed(address) for address in sorted(universe)], LISTED),
-        settled,
+        sealed,
         frame([live(address) for address in sorted(committed)], LIVE),
         frame([live(address) for address in sorted(deleted)], LIVE),
         count=len(universe),
     )
 
-    there = {address for address in universe if folder_of(address) is None or folder_of(address) in settled}
+    there = {address for address in universe if folder_of(address) is None or folder_of(address) in sealed}
     assert addresses_of(found) == Counter(there - committed - deleted)
     assert found.schema.names == LISTED.names
 
 
 @given(ADDRESSES, ADDRESSES, ADDRESSES, ADDRESSES)
-def test_what_is_carried_is_counted_against_what_there_was(
+def test_what_is_pending_is_counted_against_what_there_was(
     there: set[str], waiting: set[str], committed: set[str], deleted: set[str]
 ) -> None:
-    listed_rows, open_rows, held, gone = (
+    listed_rows, pending_rows, held, gone = (
         frame([live(address) for address in sorted(each)], LIVE) for each in (there, waiting, committed, deleted)
     )
 
-    counts = count_carried(ENGINE, listed_rows, open_rows, held, gone, count=9)
+    counts = count_checkpoint(ENGINE, listed_rows, pending_rows, held, gone, count=9)
 
     assert counts.both == len(waiting & committed)
     assert counts.lost == len(there - waiting - committed - deleted)
@@ -90,10 +90,10 @@ def test_what_is_carried_is_counted_against_what_there_was(
 @pytest.mark.parametrize(
     ("counts", "said"),
     [
-        (CarriedCounts(committed=9, both=0, lost=0), None),
-        (CarriedCounts(committed=9, both=1, lost=0), "1 objects would be carried as open although commits hold them"),
-        (CarriedCounts(committed=9, both=0, lost=2), "2 listed objects would be neither carried nor committed"),
+        (CheckpointCounts(committed=9, both=0, lost=0), None),
+        (CheckpointCounts(committed=9, both=1, lost=0), "1 objects would be pending although commits hold them"),
+        (CheckpointCounts(committed=9, both=0, lost=2), "2 listed objects would be neither pending nor committed"),
     ],
 )
-def test_what_would_make_the_next_run_inexact_is_said(counts: CarriedCounts, said: str | None) -> None:
+def test_what_would_make_the_next_run_inexact_is_said(counts: CheckpointCounts, said: str | None) -> None:
     assert (counts.contradiction is None) if said is None else (said in str(counts.contradiction))

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame import stored
-from lakefs_gc_assets.collector.frame.kinds import OPEN_DF
+from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.checkpoint import Carry
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending, Report
@@ -62,15 +62,15 @@ def last_report(runs: GraphRuns) -> Report:
     return runs.report(next(run_folder.newest_runs(runs.repository.store)))
 
 
-def carried(found: Report) -> Carry:
+def checkpoint_of(found: Report) -> Checkpoint:
     """What a run left, which must be something."""
-    assert found.carry is not None, found.no_carry
-    return found.carry
+    assert found.checkpoint is not None, found.no_checkpoint
+    return found.checkpoint
 
 
 def change_open(store: ObjectStore, run_id: str) -> None:
     """Replaces the manifest of the objects that wait by one that says something else."""
-    found = manifests.read(store, run_id, OPEN_DF)
+    found = manifests.read(store, run_id, PENDING_DF)
     later = dataclasses.replace(found.span, ended_at=found.span.ended_at + timedelta(seconds=1))
     manifests.write(store, dataclasses.replace(found, span=later))
 
@@ -78,16 +78,16 @@ def change_open(store: ObjectStore, run_id: str) -> None:
 def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) -> None:
     clean = collected(runs, Flow.CLEAN)
     assert (clean.flow, clean.ending) == ("clean", Ending.DELETED)
-    assert carried(clean).settled == clean.counts["slices_listed"] == 1
-    clean_ids = checkpoints.read_ids(runs.repository.store, clean.run_id, carried(clean))
+    assert checkpoint_of(clean).sealed == clean.counts["slices_listed"] == 1
+    clean_ids = checkpoints.read_ids(runs.repository.store, clean.run_id, checkpoint_of(clean))
     assert len(clean_ids) > clean.counts["ranges_read"] > 0
     before = len(runs.server.requests)
     again = collected(runs)
-    assert (again.flow, again.predecessor, again.why_clean) == ("optimized", clean.run_id, None)
+    assert (again.flow, again.base_run, again.why_clean) == ("optimized", clean.run_id, None)
     assert (again.counts["slices_listed"], again.counts["ranges_read"], again.counts["listed"]) == (
         0,
         0,
-        carried(clean).open,
+        checkpoint_of(clean).pending,
     )
     assert again.ending is Ending.NOTHING_TO_DELETE
     asked = {request.path.rsplit("/", 1)[-1] for request in runs.server.requests[before:]}
@@ -95,8 +95,8 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) ->
     repository = runs.repository
     files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
     assert [name for name in asked & clean_ids if files.unnamed(name).num_rows] == []
-    assert carried(again).settled == carried(clean).settled
-    assert carried(again).settled_objects == carried(clean).settled_objects
+    assert checkpoint_of(again).sealed == checkpoint_of(clean).sealed
+    assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
 
 
 def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeyp
     again = collected(runs)
     assert (again.flow, again.counts["ranges_read"]) == ("optimized", 0)
     assert runs.addresses(again.run_id, "candidates") == [stubborn]
-    assert carried(again).settled_objects == carried(clean).settled_objects
-    assert carried(again).open == carried(clean).open - 1
+    assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
+    assert checkpoint_of(again).pending == checkpoint_of(clean).pending - 1
     assert runs.server.deleted == {stubborn, *others}
 
 
@@ -135,7 +135,7 @@ def test_what_was_young_waits_for_the_next_run(runs: GraphRuns) -> None:
     runs.server.place(young, written_at=runs.clock.moment)
     clean = collected(runs, Flow.CLEAN)
     assert young not in runs.addresses(clean.run_id, "candidates")
-    assert young in runs.addresses(clean.run_id, "open")
+    assert young in runs.addresses(clean.run_id, "pending")
     collected(runs, sweep=False)
     again = collected(runs)
     assert (again.flow, again.counts["slices_listed"]) == ("optimized", 0)
@@ -154,7 +154,7 @@ def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: GraphRuns) -> None:
     again = collected(swept)
     assert again.counts["slices_listed"] == 1
     assert swept.addresses(again.run_id, "candidates") == [new]
-    # What came into a settled slice late waits for a clean run.
+    # What came into a sealed slice late waits for a clean run.
     clean = collected(swept, Flow.CLEAN)
     assert swept.addresses(clean.run_id, "candidates") == [late]
     assert (again.counts["late_arrivals"], clean.counts["late_arrivals"]) == (0, 1)
@@ -172,7 +172,7 @@ def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
     result = runs.make(dataclasses.replace(limited, tags=tags))
     assert result.success, failures(result)
     found = runs.report(opened.run_id)
-    assert found.carry is None and "limited to the windows" in (found.no_carry or "")
+    assert found.checkpoint is None and "limited to the windows" in (found.no_checkpoint or "")
     again = collected(runs)
     assert again.flow == "clean" and "limited to the windows" in (again.why_clean or "")
 
@@ -182,7 +182,7 @@ def test_a_changed_frame_is_not_built_on(swept: GraphRuns) -> None:
     store = swept.repository.store
     change_open(store, clean.run_id)
     again = collected(swept)
-    assert again.flow == "clean" and "open/manifest.json: digest" in (again.why_clean or "")
+    assert again.flow == "clean" and "pending/manifest.json: digest" in (again.why_clean or "")
 
 
 def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
@@ -195,7 +195,7 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
         unchecked.setattr(checkpoints, "require_frames", lambda *given: None)
         swept.clock.moment += DAY
         result = swept.make(swept.open(Flow.OPTIMIZED))
-    assert "open is not the frame that the report" in failures(result)["store_df"]
+    assert "pending is not the frame that the report" in failures(result)["store_df"]
     again = collected(swept)
     assert again.flow == "clean" and "failed" in (again.why_clean or "")
 
@@ -206,7 +206,7 @@ def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: GraphRuns)
     swept.clock.moment += 2 * DAY
     found = collected(swept)
     assert (found.flow, found.counts["slices_listed"]) == ("optimized", 1)
-    assert carried(found).open_windows[-1:] == ("legacy",)
+    assert checkpoint_of(found).pending_windows[-1:] == ("legacy",)
 
 
 def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(swept: GraphRuns) -> None:
@@ -226,7 +226,7 @@ def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(swept: Grap
     assert "minimum age" in str(materialization.metadata["why_clean"].value)
 
 
-def test_the_report_is_written_once_with_carry_and_success_together(
+def test_the_report_is_written_once_with_checkpoint_and_success_together(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Report] = []
@@ -238,4 +238,4 @@ def test_the_report_is_written_once_with_carry_and_success_together(
 
     monkeypatch.setattr(reports, "write", noted)
     clean = collected(runs, Flow.CLEAN)
-    assert [(found.success, found.carry == clean.carry) for found in written] == [(True, True)]
+    assert [(found.success, found.checkpoint == clean.checkpoint) for found in written] == [(True, True)]

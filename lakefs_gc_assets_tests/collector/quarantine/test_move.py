@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
@@ -216,7 +217,9 @@ class TestTheTimeAndTheLock:
                 clock.sleep(600)
 
         token = moving.lock().token
-        sweep = Quarantine(Slow(moving.store), moving.run, token, clock, NOW + timedelta(minutes=15))
+        slow = Slow(moving.store)
+        countdown = Validity.begin(slow, moving.run, timedelta(minutes=15)).countdown(slow, moving.run, clock)
+        sweep = Quarantine(slow, moving.run, token, clock, countdown=countdown)
         (rows,) = sweep.delete(candidates(*KEYS))
         assert rows.num_rows == 0
         assert (moving.there(), moving.moved()) == (ALL, ALL)

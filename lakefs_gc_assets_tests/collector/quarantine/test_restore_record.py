@@ -44,7 +44,7 @@ def test_the_next_run_is_clean_and_says_why_and_the_one_after_builds_on_it(opene
     assert f"run {older.run_id} had deleted were brought back" in made.why_clean
     next_one = began(opened, -HOUR, cutoff=NOW - 2 * DAY)
     ended(opened, next_one)
-    assert plan(opened, NOW + 2 * HOUR).predecessor == next_one.run_id
+    assert plan(opened, NOW + 2 * HOUR).base_run == next_one.run_id
 
 
 def test_every_run_that_there_was_deletes_nothing_more(opened: OpenRepository) -> None:

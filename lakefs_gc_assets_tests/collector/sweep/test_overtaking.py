@@ -32,7 +32,7 @@ def decided(opened: OpenRepository, plan: Plan, outcome: Outcome = Outcome.ACCEP
 
 
 def failed(opened: OpenRepository, plan: Plan) -> None:
-    ended(opened, plan, success=False, ending=Ending.FAILED, error="guard", carry=None)
+    ended(opened, plan, success=False, ending=Ending.FAILED, error="guard", checkpoint=None)
 
 
 def test_alone_it_sweeps_and_goes_on_sweeping(opened: OpenRepository, mine: Plan) -> None:
@@ -96,7 +96,7 @@ def test_newer_ones_that_marked_or_failed_before_they_swept_do_not(opened: OpenR
     began(opened, 5 * HOUR)
     failed(opened, began(opened, 4 * HOUR))
     began(opened, 3 * HOUR, sweep=False)
-    ended(opened, began(opened, 2 * HOUR, sweep=False), dry_run=True, ending=Ending.MARKED, carry=None)
+    ended(opened, began(opened, 2 * HOUR, sweep=False), dry_run=True, ending=Ending.MARKED, checkpoint=None)
     require_not_overtaken(opened.store, mine.run_id)
 
 
@@ -112,6 +112,6 @@ def test_not_only_the_newest_is_looked_at(opened: OpenRepository, mine: Plan) ->
 def test_a_report_that_cannot_be_read_ends_the_sweep(opened: OpenRepository, mine: Plan, damaged: bool) -> None:
     newer = began(opened, HOUR)
     content = json.loads(ended(opened, newer).to_json()) | {"format_version": 9}
-    opened.store.put(run_folder.report(newer.run_id), b"{" if damaged else records.sealed(content))
+    opened.store.put(run_folder.report(newer.run_id), b"{" if damaged else records.with_digest(content))
     with pytest.raises(CorruptFile, match=newer.run_id):
         require_not_overtaken(opened.store, mine.run_id)

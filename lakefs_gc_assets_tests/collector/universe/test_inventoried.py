@@ -64,7 +64,7 @@ def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: GraphR
 
     runs.clock.moment += HOUR
     optimized = collected(runs, Flow.OPTIMIZED)
-    assert (optimized.flow, optimized.predecessor, optimized.why_clean) == ("optimized", again.run_id, None)
+    assert (optimized.flow, optimized.base_run, optimized.why_clean) == ("optimized", again.run_id, None)
     assert plans.read(runs.repository.store, optimized.run_id).inventory is None
 
 

@@ -1,0 +1,68 @@
+"""What an optimized run takes over from its base run: the checkpoint that this one left."""
+
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+
+class BaseCheckpoint:
+    """A base run's report and checkpoint, and the names, ids and frames that belong to it.
+
+    Raises CorruptFile where the report is gone, or a file is not the one that it names.
+    """
+
+    def __init__(self, store: ObjectStore, run_id: str) -> None:
+        self._store = store
+        self.run_id = run_id
+        found = reports.read(store, run_id)
+        if found is None or found.checkpoint is None:
+            raise CorruptFile(run_id, "report", "the run that this one builds on has lost its report")
+        self.report: Report = found
+        self.checkpoint: Checkpoint = found.checkpoint
+
+    @property
+    def sealed(self) -> frozenset[str]:
+        """The sealed slices."""
+        return checkpoints.read_sealed(self._store, self.run_id, self.checkpoint)
+
+    @property
+    def read_ids(self) -> frozenset[str]:
+        """Ids of the ranges and metaranges whose addresses are known."""
+        return checkpoints.read_ids(self._store, self.run_id, self.checkpoint)
+
+    def pending_objects(self, step: Step[R]) -> R:
+        """Objects that wait (LISTED)."""
+        return self._rows(step, PENDING_DF, self.checkpoint.pending_digest)
+
+    def committed(self, step: Step[R]) -> R:
+        """Committed addresses outside of sealed slices (LIVE)."""
+        return self._rows(step, CHECKPOINT_COMMITTED_DF, self.checkpoint.committed_digest)
+
+    def _rows(self, step: Step[R], kind: Frame[NoFigures], digest: str) -> R:
+        frame = step.stored_of(self.run_id, kind)
+        if frame.manifest.digest != digest:
+            raise CorruptFile(
+                frame.uri, "digest", f"{kind.name} is not the frame that the report of run {self.run_id} names"
+            )
+        return frame.rows(step.engine)
+
+
+def open_base_checkpoint(step: Step[R]) -> BaseCheckpoint | None:
+    """What an optimized run builds on; None for other flows.
+
+    Raises OrderViolation where that run was made again since: parts of what its two attempts left do not fit.
+    """
+    if step.plan.base_run is None:
+        return None
+    found = BaseCheckpoint(step.repository.store, step.plan.base_run)
+    if found.checkpoint.attempt != step.plan.base_run_attempt:
+        raise OrderViolation(
+            f"run {found.run_id}, which this one builds on, was made again since this one began: open a new run"
+        )
+    return found
