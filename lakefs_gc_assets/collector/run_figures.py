@@ -48,7 +48,7 @@ def figures_of(store: ObjectStore, report: Report) -> RunFigures:
             continue
         seconds[name] = (manifest.span.ended_at - manifest.span.started_at).total_seconds()
         if isinstance(manifest.figures, StoredFigures) and report.flow != Flow.COMMITTED:
-            stored = manifest.rows + manifest.figures.settled_objects
+            stored = manifest.rows + manifest.figures.sealed_objects
     return RunFigures(report, seconds, stored)
 
 
