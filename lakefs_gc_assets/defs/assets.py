@@ -20,11 +20,14 @@ from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, 
 from lakefs_gc_assets.collector.step import Step, Turn, step
 from lakefs_gc_assets.defs.columns import column_lineage, column_schema
 from lakefs_gc_assets.defs.failures import explained, summary
+from lakefs_gc_assets.defs.garbage import count_garbage
+from lakefs_gc_assets.defs.garbage import pictures as garbage_pictures
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
 from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
+from lakefs_gc_assets.defs.pictures import bars
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
@@ -63,7 +66,13 @@ def candidates(
 ) -> Candidates:
     """Subtracts what is live from what is stored."""
     with making(context, collector) as this:
-        return run.mark(this, store_df, uncommitted_df, committed_df)
+        found = run.mark(this, store_df, uncommitted_df, committed_df)
+        # Pictures that nobody will see are not drawn: this instance is gone with its process.
+        if not context.instance.is_ephemeral:
+            now = collector.clock.now()
+            garbage = count_garbage(found, collector.engine(this.repository.settings), now)
+            context.add_output_metadata(garbage_pictures(found, garbage, now))
+        return found
 
 
 def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: Candidates) -> Outcomes:
@@ -196,4 +205,19 @@ def report_figures(report: Report) -> dict[str, object]:
     rows: dict[str, object] = {"ending": report.ending.value}
     for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
         rows[name] = described(report.counts[name], report.object_bytes.get(name))
-    return {"ending": report.ending.value, "outcome": table_of(rows)}
+    return {"ending": report.ending.value, "outcome": table_of(rows), "from_stored_to_deleted": funnel(report)}
+
+
+def funnel(report: Report) -> dg.MarkdownMetadataValue:
+    """A picture of what was listed, what of it is held, what is garbage and what of that is gone."""
+    counts = report.counts
+    gone = counts.get("deleted", 0) + counts.get("quarantined", 0)
+    steps = {
+        "listed": counts.get("listed", 0),
+        "held by commits": counts.get("committed", 0),
+        "staged": counts.get("uncommitted", 0),
+        "kept all the same": sum(report.kept.values()),
+        "garbage": counts.get("candidates", 0),
+        "deleted or moved": gone,
+    }
+    return bars("from stored to deleted", [(f"{name}: {count:,}", count) for name, count in steps.items()])
