@@ -148,7 +148,7 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
         )
         with step(turn, SparkProcess(collector, context.log.info, context.log.warning)) as this:
             if not turn.continues:
-                historian.begins(this.plan, this.repository.settings)
+                historian.begins(this.repository.store, this.plan, this.repository.settings)
             yield this
     except BaseException as error:
         historian.failed(collector.last_opened(), run_id, collector.clock.now(), summary(error))

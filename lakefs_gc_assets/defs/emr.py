@@ -69,7 +69,8 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
             repository = collector.open()
             report = _shown(context, names, repository, told[-1]["run_id"])
             historian = Historian.of(context, names)
-            historian.begins(plans.read(repository.store, report.run_id), repository.settings)
+            plan = plans.read(repository.store, report.run_id)
+            historian.begins(repository.store, plan, repository.settings)
             historian.ended(repository.store, report)
             context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
             if not report.success:

@@ -7,7 +7,7 @@ whole runs.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of, freed_in_all
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, run_id_of
 from lakefs_gc_assets.errors import CollectionError
@@ -29,6 +30,7 @@ from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 HISTORY = "collection_history"
+SWEEPS = "sweeps"
 MODE_TAG = "lakefs/mode"
 ENDING_TAG = "lakefs/ending"
 FREED_TAG = "lakefs/freed"
@@ -37,9 +39,13 @@ OLDEST_GARBAGE = "oldest_garbage_days"
 _ERROR = 1000
 
 
-def define(names: Names) -> dg.AssetSpec:
-    """The asset without partitions that runs report to when they end; nothing materializes it."""
-    return dg.AssetSpec(
+def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
+    """The assets without partitions that runs report to when they end; nothing materializes them.
+
+    Args:
+        sweep_within: how long there may be no sweep that succeeds; zero for an installation that need not sweep.
+    """
+    history = dg.AssetSpec(
         key=names.asset(HISTORY),
         deps=[names.asset(STEPS[-1])],
         description=f"The runs of {names.repository}, one event each: how it ended, what it found, deleted and kept, "
@@ -48,12 +54,23 @@ def define(names: Names) -> dg.AssetSpec:
         group_name=names.of("garbage_collection"),
         kinds={"lakefs"},
     )
+    days = sweep_within / timedelta(days=1)
+    sweeps = dg.AssetSpec(
+        key=names.asset(SWEEPS),
+        deps=[names.asset(STEPS[-1])],
+        description=f"Sweeps of {names.repository} that succeeded, one event each. automation.sweep_within_days says "
+        + (f"that it is overdue when there was none for {days:g} days." if days else "when it is overdue: never."),
+        group_name=names.of("garbage_collection"),
+        kinds={"lakefs"},
+        freshness_policy=dg.FreshnessPolicy.time_window(fail_window=sweep_within) if days else None,
+    )
+    return [history, sweeps]
 
 
-def mode_of(plan: Plan, settings: CollectionSettings) -> str:
+def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
     """What a run does, in a word or two."""
     if not plan.sweep:
-        return "approved sweep" if settings.approve_run == plan.run_id else "dry run"
+        return "approved sweep" if approved else "dry run"
     return "quarantine" if settings.sweep_mode == "quarantine" else "sweep"
 
 
@@ -77,15 +94,21 @@ class Historian:
         """The one of the Dagster run that a step belongs to."""
         return cls(context.instance, names, context.run, context.log.warning)
 
-    def begins(self, plan: Plan, settings: CollectionSettings) -> None:
+    def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
         """Notes on the Dagster run what it does."""
-        self._try(lambda: self.instance.add_run_tags(self.run.run_id, {MODE_TAG: mode_of(plan, settings)}))
+
+        def note() -> None:
+            approved = settings.approve_run == plan.run_id or approval.read(store, plan.run_id) is not None
+            self.instance.add_run_tags(self.run.run_id, {MODE_TAG: mode_of(plan, approved, settings)})
+
+        self._try(note)
 
     def ended(self, store: ObjectStore, report: Report) -> None:
         """Notes a run that came to its end; if it swept, runs that it has overtaken leave the partitions."""
         self._try(lambda: self._note(figures_of(store, report), store))
         if not report.dry_run and report.success:
             self._try(lambda: forget_overtaken(self.instance, self.names, report.run_id))
+            self._try(lambda: self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS))
 
     def failed(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
         """Notes a run that failed or was refused.
@@ -138,11 +161,11 @@ class Historian:
         tags = {ENDING_TAG: ending.value, **({FREED_TAG: size(freed)} if freed else {})}
         self.instance.add_run_tags(self.run.run_id, tags)
 
-    def _report(self, shown: Mapping[str, Any]) -> None:
+    def _report(self, shown: Mapping[str, Any], asset: str = HISTORY) -> None:
         if self.instance.is_ephemeral:
             return  # It is gone with this process, and so would be its history.
         metadata = {**shown, "dagster_run": dg.MetadataValue.dagster_run(self.run.run_id)}
-        event = dg.AssetMaterialization(self.names.asset(HISTORY), metadata=metadata)
+        event = dg.AssetMaterialization(self.names.asset(asset), metadata=metadata)
         self.instance.report_runless_asset_event(event)
 
     def _tags(self) -> Mapping[str, str]:
