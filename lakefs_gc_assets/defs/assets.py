@@ -202,7 +202,7 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> N
 
 def report_figures(report: Report) -> dict[str, object]:
     """What the UI shows of a report beside the frame; bytes that moved to quarantine are not freed."""
-    rows: dict[str, object] = {"ending": report.ending.value}
+    rows: dict[str, object] = {}
     for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
         rows[name] = described(report.counts[name], report.object_bytes.get(name))
     return {"ending": report.ending.value, "outcome": table_of(rows), "from_stored_to_deleted": funnel(report)}

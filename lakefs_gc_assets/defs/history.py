@@ -50,7 +50,7 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         deps=[names.asset(STEPS[-1])],
         description=f"The runs of {names.repository}, one event each: how it ended, what it found, deleted and kept, "
         "what is stored, how long each step took, and what was freed in all. Runs report here when they end, also "
-        "those that failed; it cannot be materialized. The tab Events has the plots.",
+        "those that failed; it cannot be materialized. Metadata, below, has the plots.",
         group_name=names.of("garbage_collection"),
         kinds={"lakefs"},
     )

@@ -97,8 +97,9 @@ def table_of(rows: Mapping[str, object]) -> dg.MarkdownMetadataValue:
 
 
 def _counts(what: str, counts: dict[str, int]) -> str:
-    lines = [f"| {name} | {count:,} |" for name, count in sorted(counts.items())]
-    return "\n".join([f"| {what} | rows |", "|---|---:|", *lines]) if lines else "no rows"
+    # Counts come first: a long name would push them out of sight.
+    lines = [f"| {count:,} | {name} |" for name, count in sorted(counts.items())]
+    return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
 
 
 def _preview(rows: pa.Table) -> str:

@@ -22,7 +22,7 @@ import click
 from lakefs_gc_assets.errors import CollectionError
 
 _START_SECONDS = 180
-_RUN_SECONDS = 600
+_RUN_SECONDS = 1800
 _END_SECONDS = 30
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
