@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @contextmanager
-def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300) -> Iterator["sync_api.Page"]:
-    """A page of the UI once it shows some texts; what it looks like is kept where somebody asked for it."""
+def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300) -> Iterator[Any]:
+    """A page of the UI once it shows some texts; what it looks like is kept where somebody asked for it.
+
+    It is playwright's, whose types are not known where it is not installed.
+    """
     with sync_api.sync_playwright() as playwright:
         # A container's root has no sandbox of its own.
         browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -79,7 +80,9 @@ def tick(loaded: Loaded, name: str, instance: dg.DagsterInstance, run: dg.Dagste
     """What the daemon does when the run has ended."""
     sensor = sensor_of(loaded, name)
     context = dg.build_run_status_sensor_context(name, event, instance, run)
-    list(sensor(context.for_run_failure() if name == "note_failures" else context))
+    answered = sensor(context.for_run_failure() if name == "note_failures" else context)
+    assert isinstance(answered, Iterator)
+    list(answered)
 
 
 def history(instance: dg.DagsterInstance) -> list[dict[str, object]]:
@@ -123,7 +126,7 @@ def test_what_a_run_did_is_posted(instance: dg.DagsterInstance, receiver: Receiv
     run, event = made(
         instance, "collect", False, mode="sweep", flow="clean", ending="deleted", freed="3.0 MiB", cell="abc|2026-11"
     )
-    shown = {
+    shown: dict[str, dg.MetadataValue[Any] | int] = {
         "dagster_run": dg.MetadataValue.dagster_run(run.run_id),
         "found_objects": 1200,
         "deleted_objects": 1100,
