@@ -95,12 +95,14 @@ class GraphRuns:
     Attributes:
         lines: everything that runs told.
         settings: changes of the section `collection`.
+        launch: changes of the section `launch`.
     """
 
     server: ChangedServer
     clock: MovingClock
     instance: dg.DagsterInstance
     settings: dict[str, Any] = field(default_factory=dict)
+    launch: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -109,6 +111,7 @@ class GraphRuns:
         content = self.server.configuration().model_dump()
         content["collection"] |= self.settings
         content["lakefs"] |= {"retries": 0}
+        content["launch"] |= self.launch
         return Loaded(Configuration.model_validate(content), {})
 
     @property
@@ -116,10 +119,15 @@ class GraphRuns:
         """The repository, past any run."""
         return running.opened(self.loaded, self.clock).open()
 
-    def job(self) -> dg.JobDefinition:
-        """The job that collects."""
+    def job(self, sweep: bool | None = None) -> dg.JobDefinition:
+        """The job that collects, as a process makes it that decides itself what the run may do.
+
+        Args:
+            sweep: whether to delete; None for what the settings say.
+        """
         loggers = {"console": running.line_logger(self.lines.append)}
-        return build(self.loaded, self.clock, loggers).resolve_job_def("collect")
+        decided = running.decided_here(self.loaded, **({} if sweep is None else {"sweep": sweep}))
+        return build(decided, self.clock, loggers).resolve_job_def("collect")
 
     def open(self, flow: Flow = Flow.CLEAN) -> OpenedRun:
         """Opens a run over every window that it needs."""
@@ -134,10 +142,10 @@ class GraphRuns:
         sweep: bool | None = None,
     ) -> dg.ExecuteInProcessResult:
         """Makes assets of an opened run in one Dagster run."""
-        return self.job().execute_in_process(
+        return self.job(sweep).execute_in_process(
             instance=self.instance,
             tags={**opened.tags, **(tags or {})},
-            run_config={"loggers": {"console": {}}, **({} if sweep is None else opening.run_config(sweep))},
+            run_config={"loggers": {"console": {}}},
             asset_selection=None if tuple(assets) == STEPS else [dg.AssetKey(name) for name in assets],
             raise_on_error=False,
         )

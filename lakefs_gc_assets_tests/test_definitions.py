@@ -98,7 +98,9 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
 def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
-    assert {"collect", "open_run", "expire_runs", "restore", "purge"} <= {job.name for job in repository.get_all_jobs()}
+    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge"} <= {
+        job.name for job in repository.get_all_jobs()
+    }
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
         "launch_opened_runs": dg.DefaultSensorStatus.RUNNING,
         "follow_deleted_report": dg.DefaultSensorStatus.STOPPED,

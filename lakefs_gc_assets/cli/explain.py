@@ -9,7 +9,8 @@ from lakefs_gc_assets.cli.opening import open_to_look
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
 from lakefs_gc_assets.collector import explain as collector_explain
 from lakefs_gc_assets.collector.explain import Explanation, Holder
-from lakefs_gc_assets.collector.sweep.receipts import GONE, Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.sweep.receipts import GONE
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.layout import Layout
 

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
@@ -18,13 +18,14 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step, Turn, step
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.columns import column_lineage, column_schema
 from lakefs_gc_assets.defs.failures import explained, summary
 from lakefs_gc_assets.defs.garbage import count_garbage
 from lakefs_gc_assets.defs.garbage import pictures as garbage_pictures
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
-from lakefs_gc_assets.defs.models import MODELS
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
 from lakefs_gc_assets.defs.pictures import bars
@@ -99,14 +100,14 @@ def define(names: Names) -> list[dg.AssetsDefinition]:
 def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.AssetsDefinition:
     """The asset that is named as a function is, which takes the context, the collector, and frames by their names."""
     name = compute.__name__
-    metadata: dict[str, object] = {"dagster/column_schema": column_schema(MODELS[name])}
+    metadata: dict[str, object] = {"dagster/column_schema": column_schema(FRAMES[name])}
     if lineage := column_lineage(name, names.asset(name).path[:-1]):
         metadata["dagster/column_lineage"] = lineage
 
     @dg.asset(
         key=names.asset(name),
         ins={frame: dg.AssetIn(names.asset(frame)) for frame in signature(compute).parameters if frame in STEPS},
-        description=(MODELS[name].__doc__ or "").strip(),
+        description=FRAMES[name].description,
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
         group_name=names.of("garbage_collection"),
@@ -146,7 +147,8 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
             continues=any(chosen(context.run, STEPS[:at])),
             goes_on=any(chosen(context.run, STEPS[at + 1 :])),
         )
-        with step(turn, SparkProcess(collector, context.log.info, context.log.warning)) as this:
+        permit = launching.read(context.instance, collector.name, run_id)
+        with step(turn, SparkProcess(collector, permit, context.log.info, context.log.warning)) as this:
             if not turn.continues:
                 historian.begins(this.repository.store, this.plan, this.repository.settings)
             yield this
@@ -165,15 +167,20 @@ def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> 
 
 @dataclass(frozen=True)
 class SparkProcess:
-    """What a step needs of this process (collector.step.Process): the repository's resource, and Spark."""
+    """What a step needs of this process (collector.step.Process): the repository's resource, and Spark.
+
+    Attributes:
+        permit: what the run was opened to do; None where somebody materializes assets without opening a run.
+    """
 
     collector: Collector
+    permit: Permit | None
     log: Callable[[str], None]
     warn: Callable[[str], None]
 
     def open(self) -> OpenRepository:
         """See Process.open."""
-        return self.collector.open()
+        return self.collector.open_for(self.permit)
 
     def last_opened(self) -> ObjectStore | None:
         """See Process.last_opened."""

@@ -44,8 +44,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, summary
 from lakefs_gc_assets.defs.history import Historian
-from lakefs_gc_assets.defs.models import MODELS
-from lakefs_gc_assets.defs.models import Frame as Model
+from lakefs_gc_assets.defs.models import MODELS, FrameModel
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import chosen, made_last, run_id_of
 from lakefs_gc_assets.defs.resources import Collector
@@ -67,7 +66,7 @@ def define(names: Names) -> list[dg.AssetChecksDefinition]:
     return [*(_check(names, name, "shape", shape, _well_shaped) for name in STEPS), *_rules(names)]
 
 
-def shape_violations(rows: Rows, model: type[Model]) -> list[Violation]:
+def shape_violations(rows: Rows, model: type[FrameModel]) -> list[Violation]:
     """What is wrong with a frame's columns and values, in pandera's words; a sound frame is read once.
 
     pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then the tasks

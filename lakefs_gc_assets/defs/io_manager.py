@@ -7,13 +7,12 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.columns import column_lineage
 from lakefs_gc_assets.defs.failures import between_steps
-from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.defs.partitions import asset_of, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
 
@@ -38,7 +37,7 @@ class FrameIOManager(dg.ConfigurableIOManager):
         run_id, _ = selected(context.asset_partition_keys)
         frame = context.asset_key.path[-1]
         step = context.step_context
-        first = next(chosen(step.dagster_run, MODELS))
+        first = next(chosen(step.dagster_run, STEPS))
         with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
             repository = self.collector.open()
             return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame])

@@ -13,6 +13,7 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from lakefs_gc_assets.collector.following import report_to_follow
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.opening import open_run
 from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, REPOSITORY_TAG
@@ -88,7 +89,8 @@ def follow_deleted_report(
             return dg.SkipReason(found)
         if waiting := under_way(context.instance, names):
             return dg.SkipReason(f"Dagster run {waiting} collects this repository or is about to")
-        opened = open_run(context.instance, collector, Flow.OPTIMIZED)
+        permit = Permit(names.of("follow_deleted_report"), automatic=True)
+        opened = open_run(context.instance, collector, Flow.OPTIMIZED, permit)
         tags = {**opened.tags, FOLLOWED_TAG: found.run_id}
         request = dg.RunRequest(run_key=f"after-{found.run_id}", tags=tags)
         return dg.SensorResult(run_requests=[request], cursor=found.run_id)

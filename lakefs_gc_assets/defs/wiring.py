@@ -46,8 +46,9 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 
 
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
-    settings = loaded.configuration.automation
-    collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
+    settings, launch = loaded.configuration.automation, loaded.configuration.launch
+    collecting, opening = jobs.collect_job(names), jobs.open_run_job(names, launch)
+    approving = jobs.approve_job(names, launch)
     expire, purge = expiring.expire_runs_job(names, settings), quarantine.purge_job(names)
     given = resources(loaded, clock)
     elsewhere = []
@@ -56,6 +57,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     every_job: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
         collecting,
         opening,
+        approving,
         expire,
         quarantine.restore_job(names),
         purge,
@@ -67,7 +69,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         jobs=every_job,
         schedules=schedules.define(names, settings, opening, expire, purge),
         sensors=[
-            jobs.launch_opened_runs(names, opening, collecting),
+            jobs.launch_opened_runs(names, opening, approving, collecting),
             sensors.follow_deleted_report(names, settings, collecting),
             *notifying.define(names, loaded, clock, {job.name for job in every_job}),
         ],

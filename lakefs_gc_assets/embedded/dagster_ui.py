@@ -3,13 +3,11 @@
 What it logs goes to a file; a person is told the URL when there is something to see.
 """
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,12 +16,15 @@ from types import FrameType
 from typing import Any
 
 import click
+import urllib3
+from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.errors import CollectionError
 
 _START_SECONDS = 180
 _RUN_SECONDS = 1800
 _END_SECONDS = 30
+_ANSWER_SECONDS = 60
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
   locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
@@ -46,13 +47,10 @@ class DagsterUI:
     log: Path
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """What GraphQL answers. Raises OSError while nobody answers."""
-        body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
-        # A proxy of the environment cannot reach this machine's own address.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=60) as answer:
-            data: dict[str, Any] = json.load(answer)["data"]
+        """What GraphQL answers. Raises urllib3's HTTPError while nobody answers."""
+        body = {"query": query, "variables": variables}
+        answer = urllib3.request("POST", f"{self.url}/graphql", json=body, timeout=_ANSWER_SECONDS, retries=False)
+        data: dict[str, Any] = answer.json()["data"]
         return data
 
     def wait_until_loaded(self) -> str:
@@ -60,7 +58,7 @@ class DagsterUI:
         for _ in self._waiting(_START_SECONDS, "start"):
             try:
                 entries = self.ask(_LOCATIONS)["workspaceOrError"].get("locationEntries", [])
-            except OSError:
+            except HTTPError:
                 continue
             for entry in entries:
                 if entry["loadStatus"] == "LOADED":

@@ -18,8 +18,8 @@ import pytest
 
 from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
 from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF, STEPS, STORE_DF, UNCOMMITTED_DF, UncommittedFigures
-from lakefs_gc_assets.collector.frame.schemas import TIME
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.current import ask_committed
@@ -419,6 +419,24 @@ class TestRecheck:
             dry(scene)
             told = Faults()
             refused(scene, approved(scene, faults=told), "commits under way", told)
+
+    def test_a_repository_that_was_made_on_this_namespace_since_the_mark(self) -> None:
+        twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
+        with world_of("clean") as scene:
+            dry(scene)
+            with mock.patch.object(CollectorsApi, "repositories", lambda api: (twin,)):
+                told = Faults()
+                refused(scene, approved(scene, faults=told), "twin", told)
+
+    def test_other_repositories_that_the_server_no_longer_lists(self) -> None:
+        refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
+        with world_of("clean") as scene:
+            dry(scene)
+            with mock.patch.object(CollectorsApi, "repositories", refusal):
+                told = Faults()
+                refused(scene, approved(scene, faults=told), "guard other repositories", told)
+                lifted = DRY.model_copy(update={"allow_unknown_repositories": True})
+                assert approved(scene, lifted) is Ended.WELL
 
     def test_branches_that_are_gone_since_the_mark(self) -> None:
         with world_of("clean") as scene:

@@ -21,6 +21,7 @@ from dagster_graphql.schema import create_schema
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.defs import opening, running
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.opening import OpenedRun
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
@@ -61,9 +62,10 @@ class Screens:
         data: dict[str, Any] = answer.data
         return data
 
-    def open(self, flow: Flow = Flow.CLEAN) -> OpenedRun:
-        """Opens a run over every window that it needs."""
-        return opening.open_run(self.instance, running.opened(self.loaded, SystemClock()), flow)
+    def open(self, flow: Flow = Flow.CLEAN, sweep: bool = False) -> OpenedRun:
+        """Opens a run over every window that it needs, as the job open_run does."""
+        permit = Permit("open_run", sweep=sweep)
+        return opening.open_run(self.instance, running.opened(self.loaded, SystemClock()), flow, permit)
 
     def launch(
         self,
@@ -99,9 +101,9 @@ class Screens:
         execute_run(recon_job_from_origin(run.job_code_origin), run, self.instance)
         return run_id
 
-    def collect(self, opened: OpenedRun, sweep: bool = False, tags: Mapping[str, str] | None = None) -> str:
+    def collect(self, opened: OpenedRun) -> str:
         """Makes an opened run; returns the id of the Dagster run."""
-        return self.launch("collect", opening.run_config(sweep), {**opened.tags, **(tags or {})})
+        return self.launch("collect", tags=opened.tags)
 
     def status(self, run: str) -> str:
         """How a Dagster run ended."""
@@ -133,6 +135,7 @@ def open_screens(folder: Path, **sections: dict[str, Any]) -> Iterator[Screens]:
         make_sample_repository(server, objects=40, repository=REPOSITORY)
         content = configuration(server, REPOSITORY).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+        content["launch"] = {"sweep": "any"}
         for section, values in sections.items():
             content[section] = {**content.get(section, {}), **values}
         file = folder / "lakefs-gc.yaml"

@@ -27,7 +27,7 @@ from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, Loaded
+from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings, Loaded
 from lakefs_gc_assets.spark.start.java import ensure_java
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -117,7 +117,8 @@ def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
     )
     content = demo.configuration(server, repository)
     hidden = content.lakefs.model_copy(update={"secret_access_key": ""})
-    changed = content.model_copy(update={"emr_serverless": settings, "lakefs": hidden})
+    launch = LaunchSettings(sweep="any")
+    changed = content.model_copy(update={"emr_serverless": settings, "lakefs": hidden, "launch": launch})
     return Loaded(changed, {("lakefs", "secret_access_key"): VARIABLE})
 
 

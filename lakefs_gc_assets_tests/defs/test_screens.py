@@ -157,8 +157,8 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
     first = screens.collect(dry)
     assert cells(screens)["store_df"]["numFailed"] == len(failed.windows), "it can still be made again"
 
-    swept = screens.open()
-    second = screens.collect(swept, sweep=True)
+    swept = screens.open(sweep=True)
+    second = screens.collect(swept)
     assert screens.status(second) == "SUCCESS"
 
     found = cells(screens)

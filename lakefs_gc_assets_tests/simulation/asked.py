@@ -5,6 +5,7 @@ from functools import cache
 
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
+from lakefs_gc_assets_tests.simulation.around import ALONE, Around
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
 
 LOCK_EXPIRY = 1 * HOUR
@@ -14,11 +15,16 @@ MARK_VALID = 30 * HOUR
 
 @cache
 def settings(
-    sweep: bool, min_age_hours: float, slice_window: str, approved: str = "", sweep_mode: SweepMode = "delete"
+    sweep: bool,
+    min_age_hours: float,
+    slice_window: str,
+    approved: str = "",
+    sweep_mode: SweepMode = "delete",
+    around: Around = ALONE,
 ) -> CollectionSettings:
     """Settings of a run, perhaps to delete by a mark that was made before.
 
-    No guard of amount trips: a small world is often mostly garbage.
+    The share of candidates is no matter: a small world is often mostly garbage.
     """
     return CollectionSettings.model_validate(
         {
@@ -28,11 +34,14 @@ def settings(
             "approve_run": approved,
             "sweep_mode": sweep_mode,
             "max_candidate_share": 1.0,
-            "max_branch_loss_share": 1.0,
-            "max_uncommitted_loss_share": 1.0,
+            "max_branch_loss_share": 0.0 if around.branches_stay else 1.0,
+            "max_uncommitted_loss_share": 0.0 if around.uncommitted_stays else 1.0,
+            "max_missing_share": 1.0 if around.gaps_allowed else 0.01,
             "max_mark_age_hours": MARK_VALID / HOUR,
             "lock_expiry_minutes": LOCK_EXPIRY / MINUTE,
-            "allow_rules_of_unknown_branches": True,
+            "allow_rules_of_unknown_branches": not around.branches_known,
+            "also_live": [*around.also_live],
+            "allow_unknown_repositories": around.unknown_allowed,
             # A collector that stands still for days goes on all the same.
             "prepare_timeout_seconds": 1e9,
             "prepare_commits_timeout_seconds": 1e9,

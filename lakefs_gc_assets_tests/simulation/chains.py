@@ -16,14 +16,14 @@ _CLEAN, _OPTIMIZED = (FLOWS.index(flow) for flow in (Flow.CLEAN, Flow.OPTIMIZED)
 
 def generate(seed: int) -> History:
     """The history of a seed."""
-    maker = _ChainMaker(random.Random(f"chain {seed}"))
+    maker = ChainMaker(random.Random(f"chain {seed}"))
     setup = maker.setup(seed)
     while len(maker.steps) < LEAST_STEPS or maker.runs < LEAST_RUNS:
         maker.round()
     return History(setup, tuple(maker.steps), kind="optimized")
 
 
-class _ChainMaker(Maker):
+class ChainMaker(Maker):
     """Puts a history together: settings mostly stay, and most runs are asked to be optimized."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -31,6 +31,9 @@ class _ChainMaker(Maker):
         self.runs = 0
         self.episodes = (*self.episodes, (self.refused, 3), (self.little_between, 8))
         self.age, self.window = chance.randrange(len(MIN_AGES)), chance.randrange(len(WINDOWS))
+
+    def stay_with(self, age: int, window: int) -> None:
+        self.age, self.window = age, window
 
     def setup(self, seed: int) -> Setup:
         setup = super().setup(seed)

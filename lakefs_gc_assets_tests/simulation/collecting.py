@@ -27,6 +27,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
+from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.told import Told
 
@@ -43,6 +44,10 @@ TASKS = 2
 
 class Killed(BaseException):
     """The process of a collector ends at once, without a chance to clean up."""
+
+
+Reached = tuple[LakeFSApi, ObjectStore]
+"""How a collector reaches another repository."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Watch:
         exactness: compares optimized runs with clean ones.
         retention: compares runs by retention rules with what must stay, where there are such runs.
         told: what servers told the collector last.
+        refusals: knows what keeps a run from deleting.
+        dump_refused: whether the last dump that was asked for was refused.
     """
 
     began_listing: Callable[[str], None]
@@ -74,6 +81,8 @@ class Watch:
     exactness: Exactness
     retention: RetentionExactness | None = None
     told: Callable[[], Told] = Told
+    refusals: Refusals | None = None
+    dump_refused: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -89,12 +98,14 @@ def open_repository(
     settings: CollectionSettings,
     clock: CollectorClock,
     run: "Run | None" = None,
+    others: Sequence[Reached] = (),
 ) -> WatchedRepository:
-    """What `Collector.open` does: asks the server for the repository."""
+    """What `Collector.open` does: asks the server for the repository, and for those that count as well."""
+    opened = tuple(open_repository(*other, settings, clock) for other in others)
     facts = api.repository()
     namespace = Namespace.parse(facts.storage_namespace)
     opener = cast(StoreOpener, Opener(store, namespace.uri))
-    return WatchedRepository(facts, namespace, api, store, opener, settings, clock, run=run)
+    return WatchedRepository(facts, namespace, api, store, opener, settings, clock, opened, run=run)
 
 
 @dataclass
@@ -104,6 +115,7 @@ class Run:
     Attributes:
         only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all.
         windows: the windows that the run was opened for; all that it needs where nobody chose any.
+        others: the repositories that `also_live` names.
         completed: steps that Dagster takes for done; it outlives processes as Dagster's own storage does.
         ended: is called when all is done, before Dagster knows.
         this: the step under way.
@@ -121,6 +133,7 @@ class Run:
     flow: Flow = Flow.CLEAN
     windows: tuple[str, ...] = ()
     only_windows: int = 0
+    others: Sequence[Reached] = ()
     ended: Callable[[], None] = lambda: None
     at: str = STEPS[0]
     this: Step[ArrowRows] | None = None
@@ -208,7 +221,7 @@ class Run:
 
     def open(self) -> OpenRepository:
         """See Process.open."""
-        found = open_repository(self.api, self.store, self.settings, self.clock, self)
+        found = open_repository(self.api, self.store, self.settings, self.clock, self, self.others)
         self._opened = True
         return found
 

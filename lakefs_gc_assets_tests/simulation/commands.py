@@ -13,7 +13,6 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import purging
 from lakefs_gc_assets.defs.purging import Totals
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
@@ -23,6 +22,7 @@ from lakefs_gc_assets_tests.simulation.collecting import TASKS, Killed, Run, Wat
 from lakefs_gc_assets_tests.simulation.failing_calls import FailingApi, FailingStore, Faults
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
+from lakefs_gc_assets_tests.simulation.quarantine import address_of, is_back
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 
@@ -37,7 +37,7 @@ def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
     world, run_id = scene.world, scene.opened.run_id
 
     def removed(key: str, gone: bool) -> None:
-        if not _is_there(scene, key):
+        if not is_back(world.bucket, key):
             raise Violation(f"{key} is removed although its object is not back")
 
     def work(repository: WatchedRepository) -> bool:
@@ -53,7 +53,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
 
     def removed(key: str, gone: bool) -> None:
         moved = address_of(key)
-        if moved is not None and not _is_there(scene, key):
+        if moved is not None and not is_back(world.bucket, key):
             world.oracle.deletion(*moved, command.recheck)
 
     def looks() -> None:
@@ -76,13 +76,6 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
     return command.ended(options, work)
 
 
-def address_of(key: str) -> tuple[str, str] | None:
-    """The run that moved a copy in quarantine, and the address it was at; None where the key is no such copy."""
-    run_id, _, address = key.removeprefix(move.ROOT).partition("/")
-    lies_there = key.startswith(move.ROOT) and xids.is_xid(run_id)
-    return (run_id, address) if lies_there and not address.startswith("purging/") else None
-
-
 def copies(scene: Scene) -> dict[str, str]:
     """The address of each copy in quarantine, by its key."""
     keys = scene.world.bucket.keys_below(move.ROOT)
@@ -102,15 +95,6 @@ def stage_moved(scene: Scene, path: str) -> None:
         entry = Entry(address, 1, len(world.bucket.objects[key].data), path, soft_at=world.time.now)
         world.repository.stage(world.repository.branches["alpha"], path, entry)
         world.oracle.look()
-
-
-def _is_there(scene: Scene, key: str) -> bool:
-    """Whether the object that a copy in quarantine was made of is at its address."""
-    objects, moved = scene.world.bucket.objects, address_of(key)
-    if moved is None or key not in objects:
-        return True
-    there = objects.get(moved[1])
-    return there is not None and there.data == objects[key].data
 
 
 class _PausedCheck(LiveCheck[ArrowRows]):

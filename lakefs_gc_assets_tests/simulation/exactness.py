@@ -64,9 +64,15 @@ class Exactness:
     late: int = 0
 
     @property
+    def other_store(self) -> ObjectStore:
+        """The store of the other repository."""
+        assert self.oracle.other is not None
+        return _seen(self.oracle.other.repository.bucket)
+
+    @property
     def store(self) -> ObjectStore:
         """The store at this very moment: no call goes on to another."""
-        return BucketView(self.bucket, _no_point, _read_only, _read_only, page=1_000_000, delete_limit=0)
+        return _seen(self.bucket)
 
     def listing(self, plan: Plan, listing: Listing) -> None:
         """An optimized run begins to list: what a clean one would list beside that."""
@@ -154,6 +160,10 @@ def _slice_folder(address: str) -> str | None:
     """The slice whose folder an address lies in, None for addresses in no slice."""
     found = _SLICE_FOLDER.match(address)
     return found[1] if found else None
+
+
+def _seen(bucket: Bucket) -> ObjectStore:
+    return BucketView(bucket, _no_point, _read_only, _read_only, page=1_000_000, delete_limit=0)
 
 
 def _no_point(call: str) -> bool:

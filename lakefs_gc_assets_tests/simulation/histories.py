@@ -131,6 +131,9 @@ class Maker:
             (self.plain_run, 8),
         )
 
+    def stay_with(self, age: int, window: int) -> None:
+        """Runs are to have this minimum age and slice window, where one run's are those of the next."""
+
     def setup(self, seed: int) -> Setup:
         """What the world is like."""
         chance = self.chance

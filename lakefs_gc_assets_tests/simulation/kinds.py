@@ -11,6 +11,7 @@ from lakefs_gc_assets_tests.simulation.guard_bugs import HISTORY_BUGS
 from lakefs_gc_assets_tests.simulation.playing import History
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
+from lakefs_gc_assets_tests.simulation.surroundings import surrounded
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,14 @@ class Histories:
 
 
 KINDS: dict[Kind, Histories] = {
-    "clean": Histories(histories.generate, CLEAN_BUGS | HISTORY_BUGS["clean"]),
-    "optimized": Histories(chains.generate, CHAIN_BUGS | HISTORY_BUGS["optimized"]),
-    "retention": Histories(retention_histories.generate, RETENTION_BUGS | HISTORY_BUGS["retention"]),
+    "clean": Histories(
+        lambda seed: surrounded(histories.generate(seed), histories.Maker), CLEAN_BUGS | HISTORY_BUGS["clean"]
+    ),
+    "optimized": Histories(
+        lambda seed: surrounded(chains.generate(seed), chains.ChainMaker), CHAIN_BUGS | HISTORY_BUGS["optimized"]
+    ),
+    "retention": Histories(
+        lambda seed: surrounded(retention_histories.generate(seed), retention_histories.RetentionMaker),
+        RETENTION_BUGS | HISTORY_BUGS["retention"],
+    ),
 }

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from lakefs_gc_assets.embedded import prepared_commits
@@ -10,7 +11,7 @@ from lakefs_gc_assets.embedded.retention_rules import Rules
 from lakefs_gc_assets.errors import NotFound
 from lakefs_gc_assets.lakefs.api.models import Commit, PrepareCommitsTask, PreparedCommits
 from lakefs_gc_assets_tests.simulation.clocks import moment
-from lakefs_gc_assets_tests.simulation.repository import Repository
+from lakefs_gc_assets_tests.simulation.repository import Branch, Repository
 
 
 @dataclass
@@ -18,12 +19,14 @@ class ListedCommits:
     """Makes such lists, each in the background.
 
     Attributes:
+        vanished: which commits the server does not know of.
         made: the ids in each list, by its run id.
         asked: how many questions were asked about each task.
         answers: of tasks that have ended.
     """
 
     repository: Repository
+    vanished: Callable[[], Collection[str]]
     made: dict[str, frozenset[str]] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     answers: dict[str, PrepareCommitsTask] = field(default_factory=dict)
@@ -33,30 +36,35 @@ class ListedCommits:
         self.asked.append(0)
         return str(len(self.asked) - 1)
 
-    def state(self, task: str, now: float, run_id: str, *, fails: bool, old: bool) -> PrepareCommitsTask:
+    def state(
+        self, task: str, now: float, run_id: str, branches: Mapping[str, Branch], *, fails: bool, old: bool
+    ) -> PrepareCommitsTask:
         """A task is at work at the first question, and ends at the second."""
         self.asked[int(task)] += 1
         if self.asked[int(task)] == 1:
             return PrepareCommitsTask(False)
         if task not in self.answers:
             try:
-                result = None if fails else self.write(now, run_id, old=old)
+                result = None if fails else self.write(now, run_id, branches, old=old)
                 self.answers[task] = PrepareCommitsTask(True, "failed" if fails else None, result)
             except NotFound as refusal:
                 self.answers[task] = PrepareCommitsTask(True, str(refusal))
         return self.answers[task]
 
-    def write(self, now: float, run_id: str, *, old: bool) -> PreparedCommits:
+    def write(self, now: float, run_id: str, branches: Mapping[str, Branch], *, old: bool) -> PreparedCommits:
         """Writes a list by a server's clock. Raises NotFound where there are no rules.
 
         Args:
+            branches: that the server knows of.
             old: as servers before v0.101: expired commits too, and no metaranges.
         """
         repository = self.repository
         if repository.rules is None:
             raise NotFound("get gc rules: 404")
-        every = {id_: record.facts for id_, record in sorted(repository.commits.items())}
-        heads = {name: branch.commit_id for name, branch in repository.branches.items()}
+        vanished = self.vanished()
+        commits = sorted(repository.commits.items())
+        every = {id_: record.facts for id_, record in commits if id_ not in vanished}
+        heads = {name: branch.commit_id for name, branch in branches.items()}
         rules = Rules(repository.rules.default_days, dict(repository.rules.branches))
         active = prepared_commits.active_commits(heads, map(_embedded, every.values()), rules, moment(now))
         text = io.StringIO()

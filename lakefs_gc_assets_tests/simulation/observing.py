@@ -24,6 +24,7 @@ from lakefs_gc_assets.collector.retention import expired
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.collecting import Run
 from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.stored import addresses, addresses_of_files, stored_rows
@@ -42,6 +43,7 @@ def observing() -> Iterator[None]:
         wrap(run, "look_around", _begins_to_list)
         wrap(listing, "list_objects", _lists)
         wrap(run, "list_stored", _has_listed)
+        wrap(current, "find_unread", _knows_what_holds)
         wrap(run, "ask_committed", _knows_commits)
         wrap(current, "define_live", _defines)
         wrap(expired, "define_live", _defines)
@@ -63,7 +65,10 @@ def _run_of(step: Any) -> Run:
 def _begins_to_list(look_around: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any) -> Any:
         found = look_around(step)
-        _run_of(step).watch.began_listing(step.plan.run_id)
+        watch = _run_of(step).watch
+        watch.began_listing(step.plan.run_id)
+        if watch.refusals is not None:
+            watch.refusals.listing(step.plan)
         return found
 
     return watched
@@ -93,14 +98,34 @@ def _has_listed(list_stored: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
+_held_elsewhere: dict[int, list[Any]] = {}
+"""The live commits of other repositories that a step has asked for, by the id of its engine."""
+
+
+def _knows_what_holds(find_unread: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(step: Any, repository: Any, live: Any, known: frozenset[str]) -> Any:
+        if repository is not step.repository:
+            _held_elsewhere.setdefault(id(step.engine), []).append(live)
+        return find_unread(step, repository, live, known)
+
+    return watched
+
+
 def _knows_commits(ask_committed: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, prepared_until: Any, known: frozenset[str], *more: Any) -> Any:
         found = ask_committed(step, prepared_until, known, *more)
-        watch = _run_of(step).watch
+        watch, elsewhere = _run_of(step).watch, _held_elsewhere.pop(id(step.engine), [])
         if step.plan.base_run is not None:
-            files = LiveFiles(watch.exactness.store, step.repository.namespace, step.plan.slice_window)
+            namespace, window_size = step.repository.namespace, step.plan.slice_window
+            files = LiveFiles(watch.exactness.store, namespace, window_size)
             # Files that were read once lie there for ever, named by a commit or not: a clean run would find them, too.
-            held = _all_committed(files, found.own, known | found.ids if found.unnamed else frozenset())
+            read = known | found.ids if found.unnamed else frozenset()
+            own = frozenset(name for name in read if METADATA_PREFIX + name in watch.exactness.bucket.objects)
+            held = _all_committed(files, found.own, own)
+            for live in elsewhere:
+                held |= _all_committed(
+                    LiveFiles(watch.exactness.other_store, namespace, window_size), live, frozenset()
+                )
             watch.exactness.commits(step.plan.run_id, held)
         return found
 
@@ -176,7 +201,10 @@ def _compare_mark(own: Run, reasons: dict[str, Kept | None], sighted: set[str]) 
 def _marks(mark: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, *frames: Any) -> Any:
         made, own = mark(step, *frames), _run_of(step)
-        own.watch.marked(own.run_id, sorted(addresses(own.watch.exactness.store, own.run_id, STEPS[3])))
+        watch, store = own.watch, own.watch.exactness.store
+        watch.marked(own.run_id, sorted(addresses(store, own.run_id, STEPS[3])))
+        if watch.refusals is not None:
+            watch.refusals.marked(step.plan, step.repository.settings, watch.told(), store)
         return made
 
     return watched
@@ -184,9 +212,16 @@ def _marks(mark: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rechecks(find_live_again: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any) -> Any:
-        _run_of(step).watch.rechecking()
+        watch, refusals = _run_of(step).watch, _run_of(step).watch.refusals
+        watch.rechecking()
+        if refusals is not None:
+            refusals.rechecking(step.plan)
         found = find_live_again(step)
-        _run_of(step).watch.rechecked()
+        watch.rechecked()
+        if refusals is not None:
+            refused = watch.dump_refused()
+            settings, store = step.repository.settings, watch.exactness.store
+            refusals.rechecked(step.plan, settings, watch.told(), store, dump_refused=refused)
         return found
 
     return watched

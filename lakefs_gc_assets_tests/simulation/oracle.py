@@ -21,6 +21,7 @@ from pyarrow import BufferReader
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository
 from lakefs_gc_assets_tests.simulation.repository import Repository
 
 RECHECK_VALID = 15 * MINUTE
@@ -96,7 +97,15 @@ class Committing:
 
 @dataclass
 class Oracle:
-    """The account."""
+    """The account.
+
+    Attributes:
+        other: another repository that holds objects of this one.
+        lost_objects: live ones that somebody deleted past lakeFS.
+        aliased_since: since when the servers spell addresses in another way.
+        misleading: who keeps from collectors what is staged; a mark may miss it then, no sweep may.
+        misled_until: until when somebody did.
+    """
 
     time: TrueTime
     repository: Repository
@@ -116,6 +125,23 @@ class Oracle:
     deleted: int = 0
     losses: list[str] = field(default_factory=list)
     runs: dict[str, Watched] = field(default_factory=dict)
+    other: OtherRepository | None = None
+    lost_objects: set[str] = field(default_factory=set)
+    aliased_since: float | None = None
+    misleading: set[str] = field(default_factory=set)
+    misled_until: float = -math.inf
+
+    def mislead(self, who: str, does: bool) -> None:
+        """Somebody begins to keep from collectors what is staged, or does so no more."""
+        if does:
+            self.misleading.add(who)
+        elif who in self.misleading:
+            self.misleading.remove(who)
+            self.misled_until = self.time.now
+
+    def misled_since(self, began: float) -> bool:
+        """Whether anybody has kept something from collectors since then."""
+        return bool(self.misleading) or self.misled_until >= began
 
     def key_of(self, entry: Entry) -> str | None:
         """The object that lakeFS reads for an entry; None outside of the repository."""
@@ -182,6 +208,8 @@ class Oracle:
                     at = math.inf if hidden else since
                     soft[staged] = min(at, soft.get(staged, at))
         firm.update(address for address, _ in self.repository.copies)
+        if self.other is not None:
+            self.other.add_held(firm, soft, self.key_of)
         return firm, soft, unlisted
 
     def seen_since(self, key: str, soft_at: float | None) -> float | None:
@@ -238,6 +266,8 @@ class Oracle:
     def marked(self, run_id: str, candidates: Iterable[str]) -> None:
         """A run stored its candidates. Nothing reachable since before its listing may be among them."""
         began = self.runs[run_id].listing_began
+        if self.misled_since(began):
+            return
         for key in candidates:
             problem = None
             if key in self.foreign:

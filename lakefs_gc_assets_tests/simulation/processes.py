@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
@@ -15,23 +16,27 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, MARK_VALID, Asked, settings
+from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, MARK_VALID, Asked
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.calls import CALLS
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
-from lakefs_gc_assets_tests.simulation.collecting import Killed, Run, Watch
+from lakefs_gc_assets_tests.simulation.collecting import Killed, Reached, Run, Watch
 from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
+from lakefs_gc_assets_tests.simulation.purging import purge
 from lakefs_gc_assets_tests.simulation.putting_back import put_back
+from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
-from lakefs_gc_assets_tests.simulation.stored import addresses, exists
+from lakefs_gc_assets_tests.simulation.stored import addresses, exists, heads_marked
 from lakefs_gc_assets_tests.simulation.world import World
 
 _CALL_SECONDS = 0.05
 _YEAR_4000 = 64_060_588_800
+_BRANCHES_THAT_SHOW = 2
+"""Where a run knew of so many, it notices that one is left."""
 
 
 class Crash(Violation):
@@ -88,6 +93,7 @@ class Process:
     figures: Figures
     exactness: Exactness
     retention: RetentionExactness | None = None
+    refusals: Refusals | None = None
     coroutine: Coroutine | None = None
     run: Run | None = None
     view: BucketView | None = None
@@ -116,6 +122,11 @@ class Process:
     @property
     def active(self) -> bool:
         return self.coroutine is not None
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether a run is at its last step."""
+        return self.active and self.run is not None and self.run.at == STEPS[4]
 
     def start(self, options: CollectionSettings, budget: int | None, asked: Asked = ASKED) -> None:
         """A new run."""
@@ -147,15 +158,20 @@ class Process:
         if self.active or self.run is None or self.options is None or self.options.sweep:
             return
         if exists(self.exactness.store, self.run.run_id, STEPS[3]):
-            options = self.options
-            asked = options.min_age_hours, options.slice_window
-            self.options = settings(False, *asked, self.run.run_id, options.sweep_mode)
+            self.options = self.options.model_copy(update={"approve_run": self.run.run_id})
             self._launch(self.run.run_id, self.run.owner, self.run.windows, STEPS[:4], budget)
 
     def put_back(self) -> None:
         """What the last run moved to quarantine comes back."""
         if not self.active and self.run is not None and self.options is not None:
-            put_back(self.world, self.run.run_id, self.options)
+            came_back = put_back(self.world, self.run.run_id, self.options)
+            if came_back and self.refusals is not None:
+                self.refusals.restored_at = self.world.time.now
+
+    def purge(self) -> None:
+        """What was moved to quarantine long enough ago goes for good."""
+        if not self.active and self.options is not None:
+            purge(self.world, self.exactness, self.retention, self.options)
 
     def _launch(
         self, run_id: str, owner: str, windows: tuple[str, ...], done: Sequence[str], budget: int | None
@@ -169,12 +185,14 @@ class Process:
         self.view = view = BucketView(
             world.bucket,
             self._store_point,
-            lambda key, gone: None if is_own(key) else world.oracle.deletion(run_id, key, self.recheck),
+            lambda key, gone: None if is_own(key) else self._deletes(run_id, key),
             lambda key, data: self._written(run_id, key, data),
             page=setup.listing_page,
             delete_limit=setup.delete_limit,
         )
-        self.api = api = CollectorsApi(world.servers, self._api_point, self.recheck.begins, machine, setup.seen_servers)
+        self.api = api = CollectorsApi(
+            world.servers, self._api_point, self.recheck.begins, machine, setup.seen_servers, self._must_miss_branches
+        )
         options = self.options
         assert options is not None
         self.run = run = Run(
@@ -192,12 +210,15 @@ class Process:
                 self.exactness,
                 self.retention,
                 lambda: api.told,
+                self.refusals,
+                lambda: api.dump_refused,
             ),
             note=world.log.append,
             completed=self.completed.setdefault(run_id, []),
             flow=self.asked.flow,
             windows=windows,
             only_windows=self.asked.only_windows,
+            others=self._others(),
             ended=self.ended,
         )
 
@@ -206,6 +227,40 @@ class Process:
 
         self.coroutine = Coroutine(collect)
         self.go_on(budget)
+
+    def _others(self) -> list[Reached]:
+        """The repositories that `also_live` names, as the collector sees them."""
+        other = self.world.other
+        if other is None or not other.around.also_live:
+            return []
+        view = BucketView(
+            other.repository.bucket,
+            lambda call: self._store_point(f"other {call}"),
+            lambda key, gone: None,
+            lambda key, data: None,
+            page=self.world.setup.listing_page,
+            delete_limit=0,
+        )
+        sees = self.world.setup.seen_servers
+        api = CollectorsApi(
+            other.servers, lambda call: self._api_point(f"other {call}"), lambda: None, self.machine, sees
+        )
+        return [(api, view)]
+
+    def _deletes(self, run_id: str, key: str) -> None:
+        """An object is being deleted."""
+        if self.refusals is not None:
+            self.refusals.require_none(run_id, self.recheck.asked_at)
+        self.world.oracle.deletion(run_id, key, self.recheck)
+
+    def _must_miss_branches(self) -> bool:
+        """Whether the run can know that branches are gone, of which servers tell nothing any more."""
+        run = self.run
+        if run is None or not self.world.setup.around.branches_stay:
+            return False
+        if run.at == STEPS[4]:
+            return heads_marked(self.exactness.store, run.run_id) >= _BRANCHES_THAT_SHOW
+        return self.world.branches_before(run.run_id) >= _BRANCHES_THAT_SHOW
 
     def ended(self) -> None:
         """All is done, and Dagster is about to know."""
@@ -323,8 +378,11 @@ class Process:
             self.world.oracle.report(run_id, data, addresses(self.exactness.store, run_id, STEPS[3]))
             self._count(json.loads(data))
 
-    def _count(self, report: dict[str, str | None]) -> None:
+    def _count(self, report: dict[str, Any]) -> None:
         figures, before = self.figures, report["base_run"]
+        if "branches" in report["counts"]:
+            swept = report["success"] and not report["dry_run"]
+            self.world.branches_told[report["run_id"]] = report["counts"]["branches"], swept
         if report["ending"] != Ending.FAILED:
             figures.optimized += report["flow"] == Flow.OPTIMIZED
             figures.instead += report["why_clean"] is not None

@@ -11,7 +11,6 @@ from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.repository import Branch
-from lakefs_gc_assets_tests.simulation.servers import Misbehaviour
 from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
 
@@ -47,11 +46,8 @@ class Quiet:
         for running in list(world.jobs):
             if running.due is None:
                 world.abandon(running)
-        world.servers.misbehaviour = Misbehaviour(
-            page_rows=world.setup.page_rows,
-            refuse_dumps=world.servers.misbehaviour.refuse_dumps,
-            copies_first=world.servers.misbehaviour.copies_first,
-        )
+        world.behave()
+        world.dismiss_twin()
         self._end_commits(kind)
         if not all(self._run_alone(flow) for flow in _BEFORE_TIME_PASSES[kind]):
             return
@@ -80,7 +76,7 @@ class Quiet:
     def _run_alone(self, flow: Flow) -> bool:
         """A run while nobody else does anything; whether it deleted what it was to."""
         world, last, failed = self._world, self._collectors["c0"], self._figures.failed
-        last.start(settings(True, 24.0, "month"), None, Asked(flow))
+        last.start(settings(True, 24.0, "month", around=world.setup.around.lenient), None, Asked(flow))
         if self._figures.failed > failed:
             if world.oracle.commits_hold_nothing and "empty live set" in world.log[-1]:
                 return False

@@ -78,7 +78,7 @@ _LATE_CALLS = ((11, 1), (11, 1), (11, 1), (3, 2), (9, 2), (7, 1), (7, 1))
 
 def generate(seed: int) -> History:
     """The history of a seed."""
-    maker = _RetentionMaker(random.Random(f"retention {seed}"))
+    maker = RetentionMaker(random.Random(f"retention {seed}"))
     setup = maker.setup(seed)
     maker.do("set_rules")
     while len(maker.steps) < LEAST_STEPS:
@@ -86,7 +86,7 @@ def generate(seed: int) -> History:
     return History(setup, tuple(maker.steps), "retention")
 
 
-class _RetentionMaker(Maker):
+class RetentionMaker(Maker):
     """Puts a history together: days between runs, and most runs go by rules."""
 
     arguments = _ARGUMENTS
@@ -112,6 +112,9 @@ class _RetentionMaker(Maker):
             (self.killed_late, 4),
             (self.brought_back, 3),
         )
+
+    def stay_with(self, age: int, window: int) -> None:
+        self.age, self.window = age, window
 
     def setup(self, seed: int) -> Setup:
         return replace(super().setup(seed), retention=True, dumps=True)

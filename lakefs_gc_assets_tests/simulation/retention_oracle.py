@@ -114,7 +114,7 @@ class RetentionOracle(Oracle):
         return until - margin > self.time.now
 
     def _firm(self, key: str) -> bool:
-        return self.firm_until.get(key, _NEVER) - CLOCKS_APART > self.time.now or self.being_committed(key)
+        return self.firm_until.get(key, _NEVER) - CLOCKS_APART > self.time.now
 
     def _soft_since(self, key: str) -> float | None:
         since, until = self.again.get(key, (0.0, _NEVER))
@@ -141,11 +141,14 @@ class RetentionOracle(Oracle):
             return
         self.look()
         began = self.runs[run_id].listing_began
+        if self.misled_since(began):
+            return
         for key in candidates:
             problem = self._stays_anyhow(key)
             since = self.revived.get(key, _NEVER)
             unseen = max(self.moved_hidden.get(key, _NEVER), self.restaged.get(key, _NEVER))
             soft_since = self._soft_since(key)
+            # What a commit under way alone holds cannot be seen: no sweep goes on as long as it is.
             if self._firm(key) and since < began and unseen < began:
                 problem = "it was referenced all the time"
             elif soft_since is not None and max(soft_since, since) < began:
@@ -162,7 +165,7 @@ class RetentionOracle(Oracle):
         self.deleted += 1
         problem = self._stays_anyhow(key)
         since, soft_since = self.revived.get(key, _NEVER), self._soft_since(key)
-        if self._firm(key):
+        if self._firm(key) or self.being_committed(key):
             if since < recheck.limit:
                 problem = f"it is referenced{'' if since == _NEVER else f' since {self.time.now - since:.0f} s'}"
             self.too_late.append(key)

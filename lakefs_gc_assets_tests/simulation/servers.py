@@ -1,13 +1,14 @@
 """lakeFS servers of the simulated world: they issue names, answer the collector's calls, and write its files.
 
 What real servers do wrong is here as well (see the protocol's notes): pages without a file while branches are deleted,
-the same continuation token again, a dump that lacks commits which its own branches name.
+the same continuation token again, a dump that lacks commits which its own branches name. So is what they might do when
+their database is damaged: branches are gone from every answer, or commits that nothing names.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -17,6 +18,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     Commit,
     DiffEntry,
+    ObjectsPage,
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
@@ -39,6 +41,12 @@ LINK_SECONDS = DAY
 """An issued address may be linked this long."""
 _YEAR_4000 = 64_060_588_800
 _MISSED_SECONDS = 10 * MINUTE
+_BLANKS_IN_A_ROW = 2
+"""A page that repeats without a location is believed, so that no more than so many are."""
+_DEFAULT_BRANCH = "main"
+_ALIAS = "point-s3alias"
+"""An access point of the bucket."""
+_OBJECTS_ON_PAGE = 2
 
 
 @dataclass
@@ -93,6 +101,10 @@ class Misbehaviour:
         blocking_lists: such lists are not made in the background.
         old_lists: they are as of very old servers.
         copies_first: remembered copies are written before uncommitted data (no server does that).
+        blank_pages: so many pages are answered without a location, though there is something to write.
+        lost_branches_but_one: all branches but the default one are gone from every answer.
+        vanished: ids of commits that dumps lack as long as nothing names them.
+        aliased: addresses of objects are spelled by an access point of the bucket.
     """
 
     page_rows: int = 3
@@ -105,6 +117,14 @@ class Misbehaviour:
     blocking_lists: bool = False
     old_lists: bool = False
     copies_first: bool = False
+    blank_pages: int = 0
+    lost_branches_but_one: bool = False
+    vanished: set[str] = field(default_factory=set)
+    aliased: bool = False
+
+
+Branches = Callable[[], Mapping[str, BranchState]]
+"""What a server shows of the branches, at the moment."""
 
 
 @dataclass
@@ -126,18 +146,50 @@ class _Dump:
 
 @dataclass
 class Servers:
-    """All servers of the installation."""
+    """All servers of the installation, as far as one repository is concerned.
+
+    Attributes:
+        others: what they say of other repositories. Raises AccessDenied where that is refused.
+    """
 
     repository: Repository
     servers: list[Server]
     misbehaviour: Misbehaviour = field(default_factory=Misbehaviour)
     dumps: list[_Dump] = field(default_factory=list)
+    others: Callable[[], tuple[RepositoryFacts, ...]] = tuple
     lists: ListedCommits = field(init=False)
+    _blank: int = 0
 
     def __post_init__(self) -> None:
-        self.lists = ListedCommits(self.repository)
+        self.lists = ListedCommits(self.repository, self.vanished)
 
-    def prepare(self, server: Server, token: str | None, step: Callable[[], object]) -> UncommittedPage:
+    def branches(self, *, lost: bool) -> Mapping[str, BranchState]:
+        """What is shown of the branches, to somebody for whom they may be lost or not."""
+        every = self.repository.branches
+        if lost and self.misbehaviour.lost_branches_but_one:
+            return {name: branch for name, branch in every.items() if name == _DEFAULT_BRANCH}
+        return every
+
+    def vanished(self) -> frozenset[str]:
+        """Commits that are gone from the servers' answers, as long as no ref and no other commit names them.
+
+        One whose very metarange another commit has is not: what it holds would not be seen to be its own.
+        """
+        lost = self.misbehaviour.vanished
+        if not lost:
+            return frozenset()
+        repository = self.repository
+        there = [record.facts for id_, record in repository.commits.items() if id_ not in lost]
+        named = {parent for commit in there for parent in commit.parents} | set(repository.tags.values())
+        named |= {branch.commit_id for branch in repository.branches.values()}
+        shared = {commit.metarange_id for commit in there}
+        return frozenset(
+            id_ for id_ in lost if id_ not in named and repository.commits[id_].facts.metarange_id not in {"", *shared}
+        )
+
+    def prepare(
+        self, server: Server, token: str | None, step: Callable[[], object], branches: Branches
+    ) -> UncommittedPage:
         """One page of prepare_uncommited; `step` lets the world go on between two branches."""
         start = json.loads(base64.b64decode(token)) if token else None
         run_id = start["run_id"] if start else server.descending()
@@ -152,11 +204,11 @@ class Servers:
             rows += [address for address, _ in self.repository.copies]
             counted = len(rows)
         following: dict[str, str] | None = None
-        for name in sorted(self.repository.branches):
+        for name in sorted(branches()):
             if name < at:
                 continue
             step()
-            branch = self.repository.branches.get(name)
+            branch = branches().get(name)
             if branch is None:
                 # The server loses count of the rows; a page that counts none is not uploaded.
                 counted = 0
@@ -180,7 +232,11 @@ class Servers:
             rows += [address for address, _ in self.repository.copies]
             counted += len(self.repository.copies)
         location = ""
-        if counted:
+        if counted and wrong.blank_pages and self._blank < _BLANKS_IN_A_ROW:
+            wrong.blank_pages -= 1
+            self._blank += 1
+        elif counted:
+            self._blank = 0
             folder = f"_lakefs/retention/gc/uncommitted/{run_id}/uncommitted/"
             self.repository.bucket.put(folder + server.descending(), lakefs_files.uncommitted_file(tuple(rows)))
             location = self.repository.uri + folder
@@ -210,34 +266,32 @@ class Servers:
         self.dumps.append(_Dump())
         return str(len(self.dumps) - 1)
 
-    def dump_state(self, task: str, now: float) -> RefsDump:
+    def dump_state(self, task: str, now: float, branches: Mapping[str, BranchState]) -> RefsDump:
         """Two halves of the commits, then branches, then tags: one at each question."""
         dump = self.dumps[int(task)]
         if dump.answer is not None:
             return dump.answer
         repository, wrong = self.repository, self.misbehaviour
         if dump.stage < 2:
-            half = "8" * 64
+            half, vanished = "8" * 64, self.vanished()
             dump.commits += [
                 record.facts
                 for id_, record in sorted(repository.commits.items())
-                if record.visible_at <= now and (id_ >= half) == (dump.stage == 1)
+                if record.visible_at <= now and (id_ >= half) == (dump.stage == 1) and id_ not in vanished
             ]
         elif dump.stage == 2:
             if wrong.failed_dumps:
                 wrong.failed_dumps -= 1
                 dump.answer = RefsDump(True, "dump failed", "", "", "")
                 return dump.answer
-            branches = [Branch(name, branch.commit_id) for name, branch in sorted(repository.branches.items())]
+            heads = [Branch(name, branch.commit_id) for name, branch in sorted(branches.items())]
             tags = [Branch(name, commit_id) for name, commit_id in sorted(repository.tags.items())]
             if wrong.missing_commits:
-                dump.commits = self._without_young_named(dump.commits, branches + tags, now)
-            dump.branches, dump.tags = branches, tags
+                dump.commits = self._without_young_named(dump.commits, heads + tags, now)
+            dump.branches, dump.tags = heads, tags
             dump.ids = [
                 lakefs_files.put_dumped_commits(repository.bucket, dump.commits),
-                lakefs_files.put_dumped_branches(
-                    repository.bucket, [branch for _, branch in sorted(repository.branches.items())]
-                ),
+                lakefs_files.put_dumped_branches(repository.bucket, [branch for _, branch in sorted(branches.items())]),
                 lakefs_files.put_dumped_tags(repository.bucket, tags),
             ]
         else:
@@ -267,6 +321,7 @@ class CollectorsApi:
     Attributes:
         answered: true time of each answer, and by how much the clock of its server is ahead.
         told: what it was told last.
+        dump_refused: whether the last dump that it asked for was refused.
     """
 
     def __init__(
@@ -276,19 +331,25 @@ class CollectorsApi:
         prepares: Callable[[], None],
         own_clock: MachineClock,
         sees: int,
+        loses_branches: Callable[[], bool] = lambda: False,
     ) -> None:
         """For a collector.
 
         Args:
             prepares: is told when a preparation begins.
             sees: the number of servers that answer this collector.
+            loses_branches: whether it is told of lost branches as if they had never been, where servers do that.
         """
         self._servers, self._point, self._prepares, self._own = servers, point, prepares, own_clock
-        self._sees = sees
+        self._sees, self._loses_branches = sees, loses_branches
         self._calls = 0
         self.server_clocks = ServerClocks()
         self.answered: list[tuple[float, float]] = []
         self.told = Told()
+        self.dump_refused = False
+
+    def _branches(self) -> Mapping[str, BranchState]:
+        return self._servers.branches(lost=self._servers.misbehaviour.lost_branches_but_one and self._loses_branches())
 
     def _ask(self, call: str) -> Server:
         self._calls += 1
@@ -307,7 +368,7 @@ class CollectorsApi:
         return RepositoryFacts("repo", self._servers.repository.uri, "main", False)
 
     def repositories(self) -> tuple[RepositoryFacts, ...]:
-        return (self.repository(),)
+        return (self.repository(), *self._servers.others())
 
     def storage_configuration(self, storage_id: str) -> StorageConfiguration:
         self._ask("config")
@@ -321,11 +382,13 @@ class CollectorsApi:
         if continuation_token is None:
             self._prepares()
         server = self._ask("prepare_uncommitted")
-        return self._servers.prepare(server, continuation_token, lambda: self._point("prepare_uncommitted goes on"))
+        return self._servers.prepare(
+            server, continuation_token, lambda: self._point("prepare_uncommitted goes on"), self._branches
+        )
 
     def branches(self) -> tuple[Branch, ...]:
         self._ask("branches")
-        found = sorted(self._servers.repository.branches.items())
+        found = sorted(self._branches().items())
         return tuple(Branch(name, branch.commit_id) for name, branch in found)
 
     def tags(self) -> tuple[Branch, ...]:
@@ -337,28 +400,49 @@ class CollectorsApi:
 
     def changes(self, branch: str) -> Iterator[DiffEntry]:
         self._ask(f"diff {branch}")
-        repository = self._servers.repository
-        if branch not in repository.branches:
+        branches = self._branches()
+        if branch not in branches:
             raise NotFound(f"diff {branch}: 404")
-        for path, entry in list(repository.changes(repository.branches[branch])):
+        for path, entry in list(self._servers.repository.changes(branches[branch])):
             yield DiffEntry(path, "removed" if entry is None else "changed")
 
     def stat(self, reference: str, path: str) -> ObjectStats | None:
         self._ask(f"stat {reference} {path}")
         repository = self._servers.repository
+        if reference in repository.branches and reference not in self._branches():
+            return None
         entry = repository.find(reference, path)
         if entry is None:
             return None
-        uri = "" if entry.address_type == 2 else repository.uri
-        return ObjectStats(path, uri + entry.address, entry.size)
+        return ObjectStats(path, self._physical_address(entry), entry.size)
+
+    def _physical_address(self, entry: Entry) -> str:
+        if entry.address_type == 2:
+            return entry.address
+        uri = self._servers.repository.uri
+        if self._servers.misbehaviour.aliased:
+            uri = f"s3://{_ALIAS}/{uri.removeprefix('s3://').partition('/')[2]}"
+        return uri + entry.address
+
+    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+        self._ask(f"list_objects {reference} {after}")
+        repository = self._servers.repository
+        if reference not in repository.branches:
+            return ObjectsPage((), more=False)
+        entries = repository.visible(repository.branches[reference])
+        paths = sorted(path for path in entries if path > after)
+        page = paths[:_OBJECTS_ON_PAGE]
+        objects = tuple(ObjectStats(path, self._physical_address(entries[path]), None) for path in page)
+        return ObjectsPage(objects, more=len(paths) > len(objects))
 
     def start_refs_dump(self) -> str:
         self._ask("start_refs_dump")
+        self.dump_refused = self._servers.misbehaviour.refuse_dumps
         return self._servers.start_dump()
 
     def refs_dump(self, task_id: str) -> RefsDump:
         self._ask("refs_dump")
-        found = self._servers.dump_state(task_id, self._now())
+        found = self._servers.dump_state(task_id, self._now(), self._branches())
         if found.done and not found.error:
             self.told = self._servers.dumps[int(task_id)].told()
         return found
@@ -388,7 +472,8 @@ class CollectorsApi:
         server = self._ask("prepare_commits_task")
         wrong, lists = self._servers.misbehaviour, self._servers.lists
         fails = wrong.failed_lists > 0
-        found = lists.state(task_id, server.clock.seconds(), server.descending(), fails=fails, old=wrong.old_lists)
+        now, branches = server.clock.seconds(), self._branches()
+        found = lists.state(task_id, now, server.descending(), branches, fails=fails, old=wrong.old_lists)
         if found.completed:
             wrong.failed_lists -= fails
         if found.result is not None:
@@ -398,6 +483,7 @@ class CollectorsApi:
     def prepare_commits(self) -> PreparedCommits:
         server = self._ask("prepare_commits")
         lists = self._servers.lists
-        found = lists.write(server.clock.seconds(), server.descending(), old=self._servers.misbehaviour.old_lists)
+        now, old = server.clock.seconds(), self._servers.misbehaviour.old_lists
+        found = lists.write(now, server.descending(), self._branches(), old=old)
         self.told.listed = lists.made[found.run_id]
         return found

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, Frame
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, FRAMES, Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -43,6 +43,11 @@ def addresses(store: ObjectStore, run_id: str, name: str) -> frozenset[str]:
 def addresses_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[FrameFile]) -> frozenset[str]:
     """The addresses in files of a frame."""
     return frozenset(table_of_files(store, frame, written).column("address").to_pylist())
+
+
+def heads_marked(store: ObjectStore, run_id: str) -> int:
+    """How many branches a run has found that have a commit with something in it."""
+    return len(manifests.read(store, run_id, COMMITTED_DF).figures.heads)
 
 
 def _manifest(store: ObjectStore, run_id: str, name: str) -> Manifest[Any] | None:

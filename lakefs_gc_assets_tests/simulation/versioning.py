@@ -174,8 +174,8 @@ def delete_tag(world: World, name: int) -> Job:
     yield from ()
 
 
-def _spelled(world: World, key: str, spelling: int) -> str:
-    uri = world.repository.uri
+def spelled(uri: str, key: str, spelling: int) -> str:
+    """The full address of a key of a namespace, in one of its spellings."""
     other = uri.replace("s3://", "s3a://")
     escaped = uri + quote(key)
     return (uri + key, uri + "/" + key, other + key, uri + key + "/", escaped)[spelling % 5]
@@ -199,7 +199,7 @@ def import_objects(world: World, branch: int, number: int, spelling: int) -> Job
     if reached:
         key = reached[number % len(reached)]
         stored = world.bucket.objects[key]
-        entries["in/2"] = Entry(_spelled(world, key, spelling), 2, len(stored.data), md5(stored.data))
+        entries["in/2"] = Entry(spelled(world.repository.uri, key, spelling), 2, len(stored.data), md5(stored.data))
     # Whatever somebody else did to the hidden branch is given up.
     world.repository.branches[hidden].commit_id = head
     world.oracle.look()

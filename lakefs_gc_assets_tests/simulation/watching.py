@@ -11,12 +11,13 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
-from lakefs_gc_assets_tests.simulation.commands import address_of, copies, stage_moved
+from lakefs_gc_assets_tests.simulation.commands import copies, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.quarantine import address_of
 from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene
 
 _COLLECTORS_OWN = "_lakefs/retention/"

@@ -4,13 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lakefs_gc_assets_tests.simulation.around import ALONE, Around
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MachineClock, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle
+from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository, listed
 from lakefs_gc_assets_tests.simulation.repository import Refused, Repository
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
-from lakefs_gc_assets_tests.simulation.servers import LINK_SECONDS, Server, Servers
+from lakefs_gc_assets_tests.simulation.servers import LINK_SECONDS, Misbehaviour, Server, Servers
 
 Rules = Literal["oss", "seed"]
 """Copies are full, or within one staging area by reference and remembered."""
@@ -37,6 +39,7 @@ class Setup:
         seen_servers: how many of them ever answer the collector.
         dumps: whether the collector may dump refs.
         retention: whether runs by retention rules are among those that collect.
+        around: other repositories, and what the settings allow.
     """
 
     seed: int = 0
@@ -55,6 +58,7 @@ class Setup:
     old_objects: int = 4
     dumps: bool = True
     retention: bool = False
+    around: Around = ALONE
 
 
 @dataclass
@@ -68,7 +72,12 @@ class Running:
 
 @dataclass
 class World:
-    """Everything but the collectors."""
+    """Everything but the collectors.
+
+    Attributes:
+        other: the other repository, where there is one.
+        branches_told: by run id how many branches its report counts, and whether it is a sweep that succeeded.
+    """
 
     setup: Setup
     time: TrueTime
@@ -80,6 +89,8 @@ class World:
     background: list[Callable[[], None]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     imports: int = 0
+    other: OtherRepository | None = None
+    branches_told: dict[str, tuple[int, bool]] = field(default_factory=dict)
     collector_skew: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +110,10 @@ class World:
         kind = RetentionOracle if setup.retention else Oracle
         oracle = kind(time, repository, bucket, min(setup.server_skews))
         world = cls(setup, time, bucket, repository, servers, oracle)
+        if setup.around.other != "none":
+            world.other = oracle.other = OtherRepository.of(setup.around, time, repository, servers)
+            oracle.mislead("the twin", world.other.stages_unseen)
+        servers.others = lambda: listed(setup.around, world.other)
         world.begin()
         return world
 
@@ -145,6 +160,56 @@ class World:
             self.oracle.slowest_skew = skew
             for key in self.oracle.linkable_until:
                 self.oracle.linkable_until[key] += slower
+
+    def dismiss_twin(self) -> None:
+        """The twin is given up: what it has committed lies in our namespace, what it has staged is gone."""
+        if self.other is not None and self.other.stages_unseen:
+            self.other.leave()
+            self.oracle.mislead("the twin", False)
+            self.oracle.look()
+
+    def misbehave(self, what: str, number: int) -> None:
+        """The servers do something wrong from now on, or no more."""
+        wrong = self.servers.misbehaviour
+        match what:
+            case "vanish_commit":
+                tips = self._unnamed_commits()
+                wrong.vanished |= {tips[number % len(tips)]} if tips else set()
+            case "lost_branches_but_one":
+                wrong.lost_branches_but_one = bool(number)
+                self.oracle.mislead("the servers", bool(number))
+            case "aliased":
+                wrong.aliased, self.oracle.aliased_since = bool(number), self.time.now if number else None
+            case "refuse_dumps":
+                wrong.refuse_dumps = bool(number) or not self.setup.dumps
+            case _:
+                setattr(wrong, what, number)
+
+    def _unnamed_commits(self) -> list[str]:
+        """Commits that no branch, tag or other commit names."""
+        repository = self.repository
+        named = {parent for record in repository.commits.values() for parent in record.facts.parents}
+        named |= {branch.commit_id for branch in repository.branches.values()} | set(repository.tags.values())
+        return sorted(repository.commits.keys() - named)
+
+    def behave(self) -> None:
+        """The servers do nothing wrong any more, but for what they never did otherwise."""
+        wrong = self.servers.misbehaviour
+        self.misbehave("lost_branches_but_one", 0)
+        self.misbehave("aliased", 0)
+        self.servers.misbehaviour = Misbehaviour(
+            page_rows=self.setup.page_rows, refuse_dumps=not self.setup.dumps, copies_first=wrong.copies_first
+        )
+
+    def branches_before(self, run_id: str) -> int:
+        """How many branches a run must know of: the most that was told since the newest sweep that succeeded."""
+        most = 0
+        for earlier in sorted(earlier for earlier in self.branches_told if earlier > run_id):
+            count, swept = self.branches_told[earlier]
+            most = max(most, count)
+            if swept:
+                break
+        return most
 
     def start(self, name: str, job: Job) -> None:
         """Begins an operation; its first step happens at once."""

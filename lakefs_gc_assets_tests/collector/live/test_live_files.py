@@ -244,11 +244,25 @@ class TestHeadEntries:
         table = files(store).head_entries(record.id, pa.array([2, 7], pa.int64()))
         assert table.schema == HEAD_ENTRIES
         assert table.to_pylist() == [
-            {"range_id": record.id, "path": b"d", "size": 2, "etag": "e2"},
-            {"range_id": record.id, "path": b"\xff", "size": 2, "etag": ""},
+            {"range_id": record.id, "path": b"d", "size": 2, "etag": "e2", "key": "data/d"},
+            {"range_id": record.id, "path": b"\xff", "size": 2, "etag": "", "key": "data/b"},
         ]
         assert files(store).head_entries(record.id, pa.array([], pa.int64())).num_rows == 0
         assert files(store).head_entries(record.id, pa.array([0], pa.int64())).num_rows == 1
+
+    def test_have_the_key_only_where_it_is_certain(self, store: LocalStore) -> None:
+        record = put_range(
+            store,
+            {
+                "a": Staged("s3://elsewhere/import/a", type=AddressType.FULL),
+                "b": Staged(NAMESPACE.uri + KEY, type=AddressType.FULL),
+                "c": Staged("data//twice", type=AddressType.RELATIVE),
+                "d": Staged(KEY),
+            },
+        )
+        table = files(store).head_entries(record.id, pa.array([10], pa.int64()))
+        assert table.column("path").to_pylist() == [b"a", b"b", b"c", b"d"]
+        assert table.column("key").to_pylist() == [None, KEY, None, KEY]
 
     def test_of_a_range_that_is_missing_end_the_run(self, store: LocalStore) -> None:
         with pytest.raises(CorruptFile, match="existence"):

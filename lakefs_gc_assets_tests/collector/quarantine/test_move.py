@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError

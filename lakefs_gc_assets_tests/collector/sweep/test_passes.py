@@ -10,7 +10,7 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.recordings import needs_recordings
 

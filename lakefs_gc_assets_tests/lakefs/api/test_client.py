@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -16,6 +17,7 @@ from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     LakeFSApi,
+    ObjectsPage,
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
@@ -226,12 +228,49 @@ class TestAbsence:
     def test_of_something_else_is_not_absence_of_an_object(self, answer: Scripted) -> None:
         with talking(answer) as (client, _, _), pytest.raises(NotFound):
             client.stat("main", "p")
+        with talking(answer) as (client, _, _), pytest.raises(NotFound):
+            client.list_objects("main", "p")
+
+    def test_of_a_branch_is_no_objects(self) -> None:
+        with talking(refused(404, "branch not found")) as (client, _, _):
+            assert client.list_objects("gone", "p") == ObjectsPage((), more=False)
 
     def test_an_object_that_is_gone_keeps_its_address(self) -> None:
         with talking(said(GOOD["stat"], 410)) as (client, _, _):
             assert client.stat("main", "p") == ObjectStats("p", "s3://bucket/repo/data/x", 3)
         with talking(refused(410, "gone")) as (client, _, _), pytest.raises(LakeFSError, match="path is missing"):
             client.stat("main", "p")
+
+
+class TestListingObjects:
+    def test_asks_for_addresses_behind_a_path(self) -> None:
+        with talking(said(GOOD["list_objects"])) as (client, server, _):
+            found = client.list_objects("main", "o/\U0010ffff&")
+        assert found == ObjectsPage((ObjectStats("p", "s3://bucket/repo/data/x", 3),), more=True)
+        asked = urlsplit(server.requests[0][1])
+        assert asked.path.endswith("/repositories/repo/refs/main/objects/ls")
+        query = parse_qs(asked.query)
+        assert (query["after"], query["amount"]) == (["o/\U0010ffff&"], ["1000"])
+        assert (query["presign"][0].lower(), query["user_metadata"][0].lower()) == ("false", "false")
+
+    @pytest.mark.parametrize(
+        ("paths", "kind", "more"),
+        [
+            (["b", "a"], "object", False),
+            (["a", "a"], "object", False),
+            (["A"], "object", False),
+            (["a"], "common_prefix", False),
+            ([], "object", True),
+        ],
+    )
+    def test_believes_only_objects_in_order(self, paths: list[str], kind: str, more: bool) -> None:
+        results = [{"path": path, "path_type": kind, "physical_address": "s3://b/a"} for path in paths]
+        pagination = {"has_more": more, "next_offset": "z" if more else "", "results": len(paths)}
+        with (
+            talking(said({"results": results, "pagination": pagination})) as (client, _, _),
+            pytest.raises(LakeFSError),
+        ):
+            client.list_objects("main", "B")
 
 
 def page(names: list[str], more: bool, offset: str) -> Scripted:

@@ -1,0 +1,103 @@
+"""Another repository, whose references lead into ours: of its own namespace, or a twin on the very same one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lakefs_gc_assets.errors import AccessDenied
+from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets_tests.simulation.around import OTHER, Around
+from lakefs_gc_assets_tests.simulation.bucket import Bucket
+from lakefs_gc_assets_tests.simulation.clocks import MachineClock, TrueTime
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.repository import Branch, Repository
+from lakefs_gc_assets_tests.simulation.servers import Server, Servers
+
+_BRANCH = "main"
+_SERVER_NUMBER = 99
+"""Of the twin's own server: it issues names that no server of ours does."""
+
+
+@dataclass
+class OtherRepository:
+    """The other repository and its servers.
+
+    Attributes:
+        around: what it is.
+        own_uri: our storage namespace.
+        firm, soft: our objects that its commits hold, the latter with since when: nobody promised that they are there.
+        is_there: whether it still is; its ranges lie in the namespace for ever.
+    """
+
+    around: Around
+    own_uri: str
+    time: TrueTime
+    repository: Repository
+    servers: Servers
+    firm: set[str] = field(default_factory=set)
+    soft: dict[str, float] = field(default_factory=dict)
+    is_there: bool = True
+    made: int = 0
+    server: Server = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.server = Server(_SERVER_NUMBER, MachineClock(self.time, 0.0), sharded=False)
+
+    @classmethod
+    def of(cls, around: Around, time: TrueTime, own: Repository, servers: Servers) -> "OtherRepository":
+        """An empty one, of a twin's server or of ours."""
+        importer = around.other == "importer"
+        bucket = Bucket(own.bucket.clock, own.bucket.etags) if importer else own.bucket
+        repository = Repository(f"s3://bucket/{OTHER}/" if importer else own.uri, bucket)
+        made = cls(around, own.uri, time, repository, Servers(repository, servers.servers))
+        made.servers.misbehaviour.page_rows = servers.misbehaviour.page_rows
+        made.servers.misbehaviour.refuse_dumps = servers.misbehaviour.refuse_dumps
+        first = repository.add_commit({}, (), time.now, time.now, 0.0)
+        repository.new_branch(_BRANCH, first)
+        return made
+
+    @property
+    def branch(self) -> Branch:
+        """Its only branch."""
+        return self.repository.branches[_BRANCH]
+
+    @property
+    def stages_unseen(self) -> bool:
+        """Whether it may have staged what no collection of ours can know of."""
+        return self.is_there and self.around.other == "staging twin"
+
+    def commit(self, entries: dict[str, Entry], key_of: Callable[[Entry], str | None], lag: float = 0.0) -> None:
+        """Adds a commit to the branch."""
+        now, branch = self.time.now, self.branch
+        branch.commit_id = self.repository.add_commit(entries, (branch.commit_id,), now, now, lag)
+        for entry in entries.values():
+            key = key_of(entry)
+            if key is None:
+                continue
+            if entry.soft_at is None:
+                self.firm.add(key)
+            else:
+                self.soft[key] = min(entry.soft_at, self.soft.get(key, entry.soft_at))
+
+    def add_held(self, firm: set[str], soft: dict[str, float], key_of: Callable[[Entry], str | None]) -> None:
+        """Adds what it holds of our objects, committed or staged."""
+        firm |= self.firm
+        for key, since in self.soft.items():
+            soft[key] = min(since, soft.get(key, since))
+        if self.is_there:
+            staged = (key_of(entry) for entry in self.branch.staged().values() if entry is not None)
+            firm.update(key for key in staged if key is not None)
+
+    def leave(self) -> None:
+        """It is given up; nobody takes its files away."""
+        self.is_there = False
+        self.branch.tokens = [self.repository.new_token()]
+
+
+def listed(around: Around, other: OtherRepository | None) -> tuple[RepositoryFacts, ...]:
+    """What our servers say of other repositories. Raises AccessDenied."""
+    staging = other is not None and other.stages_unseen
+    if around.repositories == "refused" and (staging or around.unknown_allowed):
+        raise AccessDenied("GET /repositories: 403")
+    if other is None or not other.is_there or around.repositories != "all":
+        return ()
+    return (RepositoryFacts(OTHER, other.repository.uri, _BRANCH, False),)

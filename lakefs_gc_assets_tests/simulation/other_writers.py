@@ -1,0 +1,157 @@
+"""What users of another repository do to our objects, and what somebody does to them past lakeFS: each a job."""
+
+from lakefs_gc_assets_tests.simulation.bucket import md5
+from lakefs_gc_assets_tests.simulation.choosing import Operation, branch_at, path_at, registering
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository
+from lakefs_gc_assets_tests.simulation.quarantine import in_quarantine
+from lakefs_gc_assets_tests.simulation.repository import Refused, applied
+from lakefs_gc_assets_tests.simulation.versioning import spelled
+from lakefs_gc_assets_tests.simulation.world import CONTENTS, Job, World
+
+OPERATIONS: dict[str, Operation] = {}
+operation = registering(OPERATIONS)
+
+
+def _other(world: World, *, importer: bool) -> OtherRepository:
+    other = world.other
+    if other is None or not other.is_there or (other.around.other == "importer") is not importer:
+        raise Refused("no such repository")
+    return other
+
+
+@operation
+def other_import(world: World, path: int, number: int, spelling: int) -> Job:
+    """Stages one of our objects, which something references, by its full address."""
+    other = _other(world, importer=True)
+    reached = sorted(key for key in world.oracle.firm_since if key in world.bucket.objects)
+    if not reached:
+        raise Refused("nothing to import")
+    key = reached[number % len(reached)]
+    data = world.bucket.objects[key].data
+    entry = Entry(spelled(other.own_uri, key, spelling), 2, len(data), md5(data))
+    other.repository.stage(other.branch, path_at(path), entry)
+    yield from ()
+
+
+@operation
+def other_commit(world: World, lag: int) -> Job:
+    """Commits what the other repository has staged."""
+    other = _other(world, importer=True)
+    entries = applied(other.repository.head(other.branch), other.branch.staged())
+    other.commit(entries, world.oracle.key_of, float(lag % 20))
+    other.branch.tokens = [other.repository.new_token()]
+    yield from ()
+
+
+@operation
+def other_delete(world: World, path: int) -> Job:
+    """Removes a path of the other repository; what it has committed stays."""
+    other = _other(world, importer=True)
+    other.repository.remove(other.branch, path_at(path))
+    yield from ()
+
+
+@operation
+def other_reset(world: World) -> Job:
+    """Drops what the other repository has staged."""
+    other = _other(world, importer=True)
+    other.branch.tokens = [other.repository.new_token()]
+    yield from ()
+
+
+def _uploaded(world: World, other: OtherRepository, content: int) -> Entry:
+    """An object that the twin's own server has named."""
+    data = CONTENTS[content % len(CONTENTS)]
+    key, _ = other.server.issue_name()
+    world.oracle.issued[key] = world.time.now
+    world.bucket.put_data(key, data)
+    other.made += 1
+    return Entry(key, 1, len(data), md5(data))
+
+
+@operation
+def twin_commit(world: World, content: int, branch: int) -> Job:
+    """The twin uploads and commits at once, on top of what it has or of what was restored from a branch of ours."""
+    other = _other(world, importer=False)
+    entry = _uploaded(world, other, content)
+    base = other.repository.head(other.branch)
+    if branch % 3 == 0:
+        ours = world.repository.head(branch_at(world, branch))
+        base = {path: held for path, held in ours.items() if held.soft_at is None}
+    other.commit({**base, f"twin/{other.made}": entry}, world.oracle.key_of)
+    yield from ()
+
+
+@operation
+def twin_commit_old(world: World, number: int) -> Job:
+    """The twin commits any object by its address: nothing promises that it is still there."""
+    other = _other(world, importer=False)
+    keys = [key for key in world.garbage() if key.startswith("data/") and key not in world.oracle.foreign]
+    if not keys:
+        raise Refused("nothing there")
+    key = keys[number % len(keys)]
+    data = world.bucket.objects[key].data
+    other.made += 1
+    entry = Entry(key, 1, len(data), md5(data), soft_at=world.time.now)
+    other.commit({f"twin/{other.made}": entry}, world.oracle.key_of)
+    yield from ()
+
+
+@operation
+def twin_stage(world: World, content: int) -> Job:
+    """The twin uploads an object and stages it."""
+    other = _other(world, importer=False)
+    if not other.stages_unseen:
+        raise Refused("it commits at once")
+    entry = _uploaded(world, other, content)
+    other.repository.stage(other.branch, f"twin/{other.made}", entry)
+    yield from ()
+
+
+@operation
+def twin_leaves(world: World) -> Job:
+    """The twin is given up."""
+    if not _other(world, importer=False).stages_unseen:
+        raise Refused("nobody knows of it")
+    world.dismiss_twin()
+    yield from ()
+
+
+@operation
+def lose_object(world: World, number: int) -> Job:
+    """Somebody deletes an object past lakeFS that a branch holds."""
+    repository = world.repository
+    held = {
+        entry.address
+        for branch in repository.branches.values()
+        for entry in repository.visible(branch).values()
+        if entry.address_type == 1 and entry.address in world.oracle.firm_since
+    }
+    there = sorted(key for key in held & world.bucket.objects.keys() if key.startswith("data/"))
+    if not there:
+        raise Refused("nothing there")
+    key = there[number % len(there)]
+    world.bucket.remove(key)
+    world.oracle.lost_objects.add(key)
+    yield from ()
+
+
+@operation
+def delete_branches(world: World) -> Job:
+    """Somebody deletes all branches but the default one."""
+    for branch in [branch for branch in world.repository.branches.values() if branch.name != "main"]:
+        if not branch.hidden:
+            del world.repository.branches[branch.name]
+    yield from ()
+
+
+@operation
+def stage_moved(world: World, branch: int, path: int, number: int) -> Job:
+    """Stages an object by its address that lies in quarantine alone: nothing promises that it comes back."""
+    moved = sorted(address for _, address in in_quarantine(world.bucket) if address not in world.bucket.objects)
+    if not moved:
+        raise Refused("nothing in quarantine")
+    entry = Entry(moved[number % len(moved)], 1, 1, f"{number:032x}", soft_at=world.time.now)
+    world.repository.stage(branch_at(world, branch), path_at(path), entry)
+    yield from ()

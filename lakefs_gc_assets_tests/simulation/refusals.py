@@ -1,0 +1,160 @@
+"""What keeps a run from deleting anything: worked out from the world and from what the servers told the run.
+
+Some guards stand where nothing is lost yet, or not in these small worlds: a branch fewer, a gap in the listing, a rule
+for a branch that does not exist. Where the settings of a run ask for such a guard, a deletion that it had to refuse is
+a violation, whatever is deleted.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STEPS
+from lakefs_gc_assets.collector.frame.manifest import read as read_manifest
+from lakefs_gc_assets.collector.live.commits import CommitSource
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.stored import addresses
+from lakefs_gc_assets_tests.simulation.told import Told
+from lakefs_gc_assets_tests.simulation.world import World
+
+_ASKED_OF_A_HEAD = 10
+"""So many entries of a branch a run asks for, to see how the server spells addresses."""
+
+
+@dataclass
+class Refusals:
+    """Why runs must not delete, by run id.
+
+    Attributes:
+        marked_at: when each run stored its candidates, true time.
+        by_mark, by_recheck: reasons that the mark gave, and the last recheck.
+        missing: live objects that the listing of each run lacked, in slices that it listed.
+        staged: what was uncommitted at the mark, and held by nothing else.
+        loose: what of that nothing held any more when the last recheck began.
+        aliased: runs at whose mark the servers spelled addresses in another way than the namespace.
+        restored_at: when objects came back from quarantine for the last time.
+    """
+
+    world: World
+    marked_at: dict[str, float] = field(default_factory=dict)
+    by_mark: dict[str, str] = field(default_factory=dict)
+    by_recheck: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, frozenset[str]] = field(default_factory=dict)
+    staged: dict[str, frozenset[str]] = field(default_factory=dict)
+    loose: dict[str, frozenset[str]] = field(default_factory=dict)
+    aliased: set[str] = field(default_factory=set)
+    restored_at: float = -math.inf
+
+    def listing(self, plan: Plan) -> None:
+        """A run begins to list."""
+        world = self.world
+        if world.oracle.lost_objects and plan.flow in (Flow.CLEAN, Flow.UNIFIED):
+            lost = world.oracle.lost_objects - world.bucket.objects.keys()
+            self.missing[plan.run_id] = frozenset(key for key in lost if self._must_be_listed(plan, key))
+
+    def _must_be_listed(self, plan: Plan, key: str) -> bool:
+        """Whether a key lies in a slice that the run lists, and was named before its cutoff."""
+        parsed, cutoff = layout.parse(key), plan.cutoff.timestamp()
+        folder = key.rpartition("/")[0] + "/"
+        slice_id = folder.split("/")[-2]
+        if parsed.issued_at is None or not xids.is_xid(slice_id) or folder != f"data/{slice_id}/":
+            return False
+        if parsed.issued_at >= cutoff or xids.created_at(slice_id) >= cutoff:
+            return False
+        return bool(self.world.bucket.keys_below(folder))
+
+    def marked(self, plan: Plan, settings: CollectionSettings, told: Told, store: ObjectStore) -> None:
+        """A run has stored its candidates."""
+        run_id, world = plan.run_id, self.world
+        self.marked_at[run_id] = world.time.now
+        self.by_recheck.pop(run_id, None)
+        why = self._why_told(plan, settings, told, world.branches_before(run_id))
+        if (
+            why is None
+            and settings.max_missing_share < 1
+            and (lacking := self.missing.get(run_id, frozenset()) & self._held_by_heads(told))
+        ):
+            deleted = {key for watched in world.oracle.runs.values() for key in watched.accepted}
+            if lacking - deleted:
+                why = f"its listing lacked {min(lacking - deleted)}, which a branch holds"
+        self.aliased.discard(run_id)
+        if world.oracle.aliased_since is not None and self._shows_an_address():
+            self.aliased.add(run_id)
+        self.by_mark.pop(run_id, None)
+        if why is not None:
+            self.by_mark[run_id] = why
+        if settings.max_uncommitted_loss_share == 0:
+            staged = addresses(store, run_id, STEPS[1])
+            self.staged[run_id] = frozenset(key for key in staged if self._only_staged(key))
+
+    def _only_staged(self, key: str) -> bool:
+        oracle = self.world.oracle
+        return key not in oracle.in_commits and (key in oracle.firm_since or key in oracle.soft)
+
+    def _is_gone(self, key: str) -> bool:
+        oracle = self.world.oracle
+        held = key in oracle.firm_since or key in oracle.soft or key in oracle.in_commits
+        return not held and not oracle.being_committed(key)
+
+    def rechecking(self, plan: Plan) -> None:
+        """A run begins to ask again what is live."""
+        self.loose[plan.run_id] = frozenset(key for key in self.staged.get(plan.run_id, ()) if self._is_gone(key))
+
+    def rechecked(
+        self, plan: Plan, settings: CollectionSettings, told: Told, store: ObjectStore, *, dump_refused: bool
+    ) -> None:
+        """A run has asked again, and goes on to delete."""
+        run_id = plan.run_id
+        self.by_recheck.pop(run_id, None)
+        marked = read_manifest(store, run_id, COMMITTED_DF).figures
+        why = None if dump_refused else self._why_told(plan, settings, told, len(marked.heads))
+        if dump_refused and marked.commit_source == CommitSource.REFS_DUMP:
+            why = "commits came from a refs dump at the mark, and no dump was given at the recheck"
+        if gone := [key for key in self.loose.get(run_id, ()) if self._is_gone(key)]:
+            why = f"{min(gone)} was uncommitted at the mark, and is gone"
+        if why is not None:
+            self.by_recheck[run_id] = why
+
+    def _why_told(self, plan: Plan, settings: CollectionSettings, told: Told, branches: int) -> str | None:
+        """What the servers told of branches and rules that a run must not go by."""
+        if settings.max_branch_loss_share == 0 and told.branches:
+            heads = [told.commits.get(commit_id) for commit_id in told.branches.values()]
+            count = sum(head is None or head.metarange_id != "" for head in heads)
+            if count < branches:
+                return f"{count} branches are left of {branches}"
+        if plan.flow.by_retention and not settings.allow_rules_of_unknown_branches:
+            named = told.rules.branches.keys() if told.asked_rules and told.rules is not None else set()
+            if unknown := sorted(named - told.branches.keys()):
+                return f"rules name {unknown[0]}, and there is no such branch"
+        return None
+
+    def _held_by_heads(self, told: Told) -> set[str]:
+        commits = self.world.repository.commits
+        heads = (commits[commit_id] for commit_id in told.branches.values())
+        return {entry.address for head in heads for entry in head.entries.values() if entry.address_type == 1}
+
+    def _shows_an_address(self) -> bool:
+        """Whether a branch has an own object in place by which a run can see how addresses are spelled."""
+        repository = self.world.repository
+        for branch in repository.branches.values():
+            head, staged = repository.head(branch), branch.staged()
+            own = [path for path in sorted(head) if head[path].address_type == 1]
+            own = [path for path in own if head[path].address.startswith("data/")]
+            if any(staged.get(path, head[path]) is not None for path in own[:_ASKED_OF_A_HEAD]):
+                return True
+        return False
+
+    def require_none(self, run_id: str, asked_at: float) -> None:
+        """Raises Violation where something keeps a run from the deletion that it asked for."""
+        marked_at, aliased_since = self.marked_at[run_id], self.world.oracle.aliased_since
+        why = self.by_mark.get(run_id) or self.by_recheck.get(run_id)
+        spelled_so = aliased_since is not None and aliased_since <= marked_at
+        if run_id in self.aliased and spelled_so and self._shows_an_address():
+            why = "the server spells addresses by an access point"
+        if marked_at <= self.restored_at < asked_at:
+            why = "objects came back from quarantine after its mark"
+        if why is not None:
+            raise Violation(f"run {run_id} deletes although {why}")

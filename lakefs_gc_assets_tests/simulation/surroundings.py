@@ -1,0 +1,445 @@
+"""What goes on around a repository: added to some of the histories, by a chance of its own.
+
+A history without it is what it was before. Each surrounding changes what is around, does something now and then, and
+has an episode in which it matters.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets_tests.simulation.around import Around, Repositories
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
+from lakefs_gc_assets_tests.simulation.histories import Maker
+from lakefs_gc_assets_tests.simulation.playing import DELETE, DRY_RUN, FLOWS, MOVE, History, Step
+
+SHARE = 0.4
+"""So many histories have surroundings."""
+_OPERATIONS = {
+    "other_import": 3,
+    "other_commit": 1,
+    "other_delete": 1,
+    "other_reset": 0,
+    "twin_commit": 2,
+    "twin_commit_old": 1,
+    "twin_stage": 1,
+    "twin_leaves": 0,
+    "lose_object": 1,
+    "delete_branches": 0,
+    "stage_moved": 3,
+}
+"""How many numbers each operation takes."""
+_SWEEP_BEGINS, _PREPARES, _DUMPS, _DELETES = 11, 1, 3, 7
+"""Kinds of calls, see `calls.CALLS`."""
+_LONG = 27 * HOUR
+_MANY = 60
+
+
+@dataclass
+class Surroundings:
+    """Adds to a history.
+
+    Attributes:
+        maker: writes steps that users and collectors make in histories of this kind.
+        scattered: steps that come at any time.
+        late: steps that come towards the end.
+        episodes: each comes after a run, and is told which collector runs in it.
+        moves: whether sweeps move to quarantine.
+    """
+
+    history: History
+    maker: Maker
+    chance: random.Random
+    around: Around = field(default_factory=Around)
+    scattered: list[Step] = field(default_factory=list)
+    late: list[Step] = field(default_factory=list)
+    episodes: list[Callable[[str], None]] = field(default_factory=list)
+    moves: bool = False
+
+    def added(self) -> History:
+        """The history with one or two surroundings."""
+        every = self._every()
+        wanted = self.chance.choices([each for each, _ in every], [weight for _, weight in every], k=2)
+        for add in wanted[: self.chance.choice((1, 1, 2))]:
+            add()
+        steps = [*self.history.steps]
+        if self.moves:
+            steps = [self._moving(step) for step in steps]
+        for episode in self.episodes:
+            self.maker.steps = []
+            episode(self.chance.choice(("c0", "c0", "c1")))
+            # In place of what came last: histories stay as long as they are.
+            del steps[-len(self.maker.steps) :]
+            at = self._end_of_a_run(steps)
+            steps[at:at] = self.maker.steps
+        for step in self.scattered:
+            steps.insert(self.chance.randrange(len(steps)), step)
+        for step in self.late:
+            steps.insert(self.chance.randrange(len(steps) // 2, len(steps)), step)
+        return replace(self.history, setup=replace(self.history.setup, around=self.around), steps=tuple(steps))
+
+    def _every(self) -> Sequence[tuple[Callable[[], None], int]]:
+        always: tuple[tuple[Callable[[], None], int], ...] = (
+            (self.importer, 5),
+            (self.committing_twin, 4),
+            (self.staging_twin, 2),
+            (self.lost_branches, 4),
+            (self.lost_objects, 2),
+            (self.lost_uncommitted, 3),
+            (self.vanished_commits, 3),
+            (self.quarantine, 5),
+            (self.refused_dumps, 1),
+            (self.aliased, 1),
+            (self.commits_under_way, 3),
+        )
+        return (*always, (self.known_branches, 8), (self.heads_move, 4)) if self.by_rules else always
+
+    @property
+    def by_rules(self) -> bool:
+        """Whether runs by retention rules are among those of the history."""
+        return self.history.kind == "retention"
+
+    def _end_of_a_run(self, steps: Sequence[Step]) -> int:
+        ends = [at for at, step in enumerate(steps) if step.what == "finish"]
+        return 1 + self.chance.choice(ends[len(ends) // 3 :]) if ends else len(steps)
+
+    def _moving(self, step: Step) -> Step:
+        """Some of the sweeps move to quarantine."""
+        if step.what == "start" and step.numbers[0] == DELETE and self.chance.random() < 0.5:
+            return replace(step, numbers=(MOVE, *step.numbers[1:]))
+        return step
+
+    def _step(self, what: str) -> Step:
+        numbers = (self.chance.randrange(_MANY) for _ in range(_OPERATIONS[what]))
+        return Step("o0", what, tuple(numbers))
+
+    def _do(self, *what: str) -> None:
+        self.maker.steps += map(self._step, what)
+
+    def _scatter(self, what: str, least: int, most: int) -> None:
+        self.scattered += [self._step(what) for _ in range(self.chance.randint(least, most))]
+
+    def _servers(self, what: str, number: int) -> None:
+        self.maker.steps.append(Step("servers", what, (number,)))
+
+    def _fill(self, times: int) -> None:
+        for _ in range(times):
+            self.maker.fill()
+
+    def _wait(self, *hours: float) -> None:
+        self.maker.wait(self.chance.uniform(*hours) * HOUR)
+
+    def _start(self, name: str, sweep: int = DELETE) -> None:
+        """A run begins; what it is to do with its candidates is certain."""
+        self.maker.start(name)
+        step = self.maker.steps[-1]
+        self.maker.steps[-1] = replace(step, numbers=(sweep, *step.numbers[1:]))
+
+    def _until(self, name: str, kind: int, count: int = 1) -> None:
+        self.maker.steps.append(Step(name, "until", (kind, count)))
+
+    def _until_sweep(self, name: str) -> None:
+        """Up to the question whether anything came back, which is the first of a sweep; a plan may ask it as well."""
+        self._until(name, _SWEEP_BEGINS)
+        if self.chance.random() < 0.5:
+            self._until(name, _SWEEP_BEGINS)
+
+    def importer(self) -> None:
+        """Another repository imports our objects, and `also_live` names it."""
+        self.around = replace(self.around, other="importer", repositories="all")
+        self._scatter("other_import", 4, 8)
+        self._scatter("other_commit", 1, 3)
+        self._scatter("other_delete", 0, 2)
+        self._scatter("other_reset", 0, 1)
+        self.episodes.append(self.held_elsewhere)
+
+    def held_elsewhere(self, name: str) -> None:
+        """What ours drops is held by the other repository alone."""
+        self._fill(3)
+        self._do(*["other_import"] * self.chance.randint(2, 5))
+        if self.chance.random() < 0.4:
+            self._do("other_commit")
+        for what in ("reset_branch", "reset_path", "reset_path", "delete"):
+            self.maker.do(what)
+        self._wait(27, 36)
+        self._start(name)
+        self.maker.going_on(name, 1)
+        self._do(self.chance.choice(("other_commit", "other_import", "other_delete")))
+        self.maker.finish(name)
+
+    def committing_twin(self) -> None:
+        """Another server has a repository on our namespace, and commits."""
+        said: Repositories = self.chance.choice(("own alone", "refused"))
+        self.around = replace(self.around, other="committing twin", repositories=said)
+        self._scatter("twin_commit", 2, 4)
+        self._scatter("twin_commit_old", 1, 3)
+        self.episodes.append(self.twin_commits_meanwhile)
+
+    def twin_commits_meanwhile(self, name: str) -> None:
+        """The twin commits what ours is about to delete."""
+        self._fill(2)
+        self._do("twin_commit")
+        self._wait(27, 36)
+        self._start(name)
+        self._until_sweep(name)
+        self._do("twin_commit_old", "twin_commit_old")
+        self.maker.finish(name)
+
+    def staging_twin(self) -> None:
+        """A repository on our namespace stages what uncommitted data of ours lacks, and servers may tell of it."""
+        said: Repositories = self.chance.choice(("all", "refused"))
+        self.around = replace(self.around, other="staging twin", repositories=said)
+        self._scatter("twin_stage", 3, 6)
+        self._scatter("twin_commit", 1, 2)
+        if self.chance.random() < 0.7:
+            self.late.append(self._step("twin_leaves"))
+        self.episodes.append(self.twin_has_staged)
+
+    def twin_has_staged(self, name: str) -> None:
+        self._do("twin_stage", "twin_stage")
+        self._wait(27, 36)
+        self._start(name)
+        self.maker.finish(name)
+
+    def lost_branches(self) -> None:
+        """Somebody deletes many branches, or the servers lose them; the settings allow none to go."""
+        self.around = replace(self.around, branches_stay=True)
+        self._scatter("delete_branches", 0, 1)
+        self.episodes.append(self.chance.choice((self.branches_lost_before, self.branches_lost_meanwhile)))
+
+    def _branches(self) -> None:
+        """Three branches with a commit that holds something."""
+        for branch in range(3):
+            self.maker.steps += [
+                Step("o0", "create_branch", (branch, 0)),
+                Step("o0", "upload_now", (branch, branch, 2, 0)),
+                Step("o0", "commit_now", (branch, 0, 0)),
+            ]
+
+    def branches_lost_before(self, name: str) -> None:
+        """The servers lose branches on which something is staged, days after a sweep that knew of them."""
+        self._branches()
+        self._start(name)
+        self.maker.finish(name)
+        self._fill(4)
+        self._wait(27, 36)
+        self._servers("lost_branches_but_one", 1)
+        for _ in range(self.chance.choice((1, 2))):
+            self._start(name)
+            self.maker.finish(name)
+        self._servers("lost_branches_but_one", 0)
+
+    def branches_lost_meanwhile(self, name: str) -> None:
+        """The servers lose branches between mark and sweep, after old objects were staged there again."""
+        self._branches()
+        self._fill(4)
+        self._wait(27, 36)
+        self._start(name)
+        self._until_sweep(name)
+        for _ in range(3):
+            self.maker.do("stage_object")
+        if self.chance.random() < 0.7:
+            self._servers("lost_branches_but_one", 1)
+        else:
+            self._do("delete_branches")
+        self.maker.finish(name)
+        self._servers("lost_branches_but_one", 0)
+
+    def lost_objects(self) -> None:
+        """Somebody deletes live objects past lakeFS."""
+        self.around = replace(self.around, objects_lost=True)
+        self.episodes.append(self.objects_lost)
+
+    def objects_lost(self, name: str) -> None:
+        self._fill(2)
+        self._do("lose_object")
+        self._wait(27, 36)
+        self._start(name)
+        self.maker.finish(name)
+
+    def lost_uncommitted(self) -> None:
+        """Servers answer without a location, or uncommitted data goes between mark and sweep, and none may go."""
+        if self.chance.random() < 0.5:
+            self.scattered += [Step("servers", "blank_pages", (self.chance.randint(1, 4),)) for _ in range(3)]
+            self.episodes.append(self.pages_left_blank)
+            return
+        self.around = replace(self.around, uncommitted_stays=True)
+        self.episodes.append(self.uncommitted_goes)
+
+    def pages_left_blank(self, name: str) -> None:
+        """Answers come without a location while something is staged on pages of their own."""
+        self._fill(4)
+        self._wait(27, 36)
+        self._servers("page_rows", 1)
+        self._servers("blank_pages", self.chance.randint(1, 6))
+        self._start(name)
+        self.maker.going_on(name, 1)
+        self._servers("blank_pages", self.chance.randint(1, 6))
+        self.maker.finish(name)
+
+    def uncommitted_goes(self, name: str) -> None:
+        self._fill(4)
+        self._wait(27, 36)
+        self._start(name)
+        self._until_sweep(name)
+        self.maker.do(self.chance.choice(("reset_branch", "reset_path", "delete")))
+        self.maker.finish(name)
+
+    def vanished_commits(self) -> None:
+        """Commits that nothing names are gone from the servers' answers."""
+        self.scattered += [Step("servers", "vanish_commit", (self.chance.randrange(_MANY),)) for _ in range(2)]
+        self.episodes.append(self.commits_vanish)
+
+    def commits_vanish(self, name: str) -> None:
+        """A branch goes, then its commit."""
+        self._branches()
+        self.maker.steps += [
+            Step("o0", "delete", (2, self.chance.randrange(_MANY))),
+            Step("o0", "delete_branch", (2,)),
+            Step("o0", "delete_branch", (1,)),
+        ]
+        for _ in range(3):
+            self._servers("vanish_commit", self.chance.randrange(_MANY))
+        self._wait(27, 36)
+        self._start(name)
+        self.maker.going_on(name, 1)
+        self.maker.finish(name)
+
+    def quarantine(self) -> None:
+        """Runs move to quarantine; somebody brings back, or empties it."""
+        self.moves = True
+        for what in ("put_back", "purge", "purge"):
+            self.scattered.append(Step(self.chance.choice(("c0", "c1")), what))
+        self._scatter("stage_moved", 0, 2)
+        self.episodes.append(self.chance.choice((self.moved_and_purged, self.back_before_a_sweep)))
+
+    def moved_and_purged(self, name: str) -> None:
+        """What was moved is staged again, and goes for good unless it is."""
+        self._fill(3)
+        self._wait(27, 36)
+        self._start(name, MOVE)
+        self.maker.finish(name)
+        self._wait(20, 50)
+        if self.chance.random() < 0.6:
+            self._do("stage_moved")
+        self.maker.steps.append(Step(name, self.chance.choice(("purge", "purge", "put_back"))))
+        self._wait(1, 30)
+
+    def back_before_a_sweep(self, name: str) -> None:
+        """A dry run is approved after objects came back that an earlier run had moved."""
+        other = "c1" if name == "c0" else "c0"
+        self._fill(3)
+        self._wait(27, 36)
+        self._start(other, MOVE)
+        self.maker.finish(other)
+        self._fill(3)
+        self._wait(27, 36)
+        self._start(name, DRY_RUN)
+        self.maker.finish(name)
+        self.maker.steps += [Step(other, "put_back"), Step(name, "approve", (1000,))]
+        self.maker.finish(name)
+
+    def refused_dumps(self) -> None:
+        """Between mark and sweep somebody takes the permission to dump away."""
+        self.episodes.append(self.dumps_refused)
+
+    def dumps_refused(self, name: str) -> None:
+        self._fill(3)
+        self._wait(27, 36)
+        self._start(name)
+        self._until_sweep(name)
+        self._servers("refuse_dumps", 1)
+        self.maker.finish(name)
+        self._servers("refuse_dumps", 0)
+
+    def aliased(self) -> None:
+        """For a while the servers spell addresses by an access point."""
+        self.episodes.append(self.addresses_aliased)
+
+    def addresses_aliased(self, name: str) -> None:
+        self._fill(3)
+        self._wait(27, 36)
+        self._servers("aliased", 1)
+        self._start(name)
+        self.maker.finish(name)
+        self._servers("aliased", 0)
+
+    def commits_under_way(self) -> None:
+        """Commits take hours."""
+        self.episodes.append(self.commit_under_way)
+
+    def commit_under_way(self, name: str) -> None:
+        """What is being committed is staged anew, in the midst of it."""
+        branch, path = self.chance.randrange(5), self.chance.randrange(10)
+        self.maker.steps.append(Step("w8", "upload_now", (branch, path, self.chance.randrange(7), 0)))
+        self._wait(27, 36)
+        self.maker.steps.append(Step("w8", "commit", (branch, 0, 0)))
+        self.maker.steps.append(Step("w9", "upload_now", (branch, path, self.chance.randrange(7), 1)))
+        self._start(name)
+        self.maker.finish(name)
+
+    def known_branches(self) -> None:
+        """Rules may name no branch that does not exist."""
+        self.around = replace(self.around, branches_known=True)
+        self.episodes.append(self.rules_of_unknown_branches)
+
+    def rules_of_unknown_branches(self, name: str) -> None:
+        """Rules name a branch that is deleted, or made, between mark and sweep."""
+        self.maker.do("set_rules")
+        rules = self.maker.steps[-1].numbers
+        self._wait(24, 80)
+        create, delete = Step("o0", "create_branch", (rules[1], 0)), Step("o0", "delete_branches", ())
+        before, after = self.chance.choice(((create, delete), (delete, create)))
+        self.maker.steps.append(before)
+        self._start_by_rules(name)
+        self._until_sweep(name)
+        self.maker.steps.append(after)
+        self.maker.finish(name)
+
+    def _start_by_rules(self, name: str) -> None:
+        self._start(name)
+        step = self.maker.steps[-1]
+        flow = FLOWS.index(self.chance.choice((Flow.COMMITTED, Flow.UNIFIED)))
+        self.maker.steps[-1] = replace(step, numbers=(*step.numbers[:4], flow, *step.numbers[5:]))
+
+    def heads_move(self) -> None:
+        """Branches that show expired data are set back while a recheck reads."""
+        self.episodes.append(self.heads_moved)
+
+    def heads_moved(self, name: str) -> None:
+        """What a branch shows is staged by the time it is set back, after uncommitted data was prepared."""
+        self.maker.do("set_rules")
+        for content in (1, 2):
+            self.maker.steps += [
+                Step("w0", "upload_now", (0, 0, content, 0)),
+                Step("w0", "commit_now", (0, 0, 0)),
+            ]
+        self.maker.wait(self.chance.randint(4, 7) * DAY)
+        self._start_by_rules(name)
+        self._until_sweep(name)
+        for _ in range(3):
+            self.maker.do("branch_commit")
+        self._until(name, _DUMPS)
+        for branch in range(3):
+            self.maker.steps += [
+                Step("w2", "hard_reset", (branch, 0, 1)),
+                Step("w3", "set_metadata", (branch, 0, 1)),
+                Step("w2", "go_on", (0,)),
+            ]
+        self.maker.finish(name)
+
+
+def surrounded(history: History, maker_of: Callable[[random.Random], Maker]) -> History:
+    """The history as it is, or with something around it.
+
+    Args:
+        maker_of: makes histories of its kind.
+    """
+    chance = random.Random(f"around {history.kind} {history.setup.seed}")
+    if chance.random() >= SHARE:
+        return history
+    maker = maker_of(chance)
+    _, age, window, *_ = next(step.numbers for step in history.steps if step.what == "start")
+    maker.stay_with(age, window)
+    return Surroundings(history, maker, chance).added()
