@@ -71,7 +71,7 @@ class DagsterUI:
     def make_first_run(self, location: str) -> None:
         """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
 
-        Raises CollectionError where it does not come to its end.
+        Raises CollectionError where it is not made; one that fails can be looked at as well.
         """
         if self._newest_run() is not None:
             return
@@ -81,7 +81,9 @@ class DagsterUI:
         if launched["__typename"] != "LaunchRunSuccess":
             raise CollectionError(f"the first run could not be launched: {launched.get('message', launched)}")
         for _ in self._waiting(_RUN_SECONDS, "make a first run"):
-            if self._newest_run() in _ENDED:
+            if (status := self._newest_run()) in _ENDED:
+                if status != "SUCCESS":
+                    click.echo("the dry run did not succeed: its page says why", err=True)
                 return
 
     def _newest_run(self) -> str | None:
