@@ -23,7 +23,11 @@ PROJECT = Path(__file__).resolve().parents[2]
 DAGS = sorted(folder.name for folder in (FIXTURES / "random-dag").glob("*"))
 RECORDINGS = [
     *recorded_and_made("small"),
-    *recorded("merge-dangling", *(f"random-dag/{name}" for name in DAGS), "chain/1", "empty", "wide"),
+    *recorded("empty"),
+    *(
+        pytest.param(*each.values, marks=[*each.marks, pytest.mark.slow])
+        for each in recorded("merge-dangling", *(f"random-dag/{name}" for name in DAGS), "chain/1", "wide")
+    ),
 ]
 FOREIGN = {"data/stray-1/s0", "stray-root-1"}
 """Objects of the recording `small` that another program put there."""
@@ -76,6 +80,7 @@ def test_two_days_later_exactly_what_the_recording_calls_unreferenced_goes(
     assert [(server.deleted, server.refused_deletes) for server in servers] == [(set(), set())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["small", "chain/1"])
 def test_while_everything_is_young_nothing_goes(servers: list[ReplayServer], folder: str) -> None:
     found = replayed(folder, recorded_at(folder))
