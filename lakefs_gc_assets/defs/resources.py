@@ -4,7 +4,7 @@ Every field is described once, in `settings.py`; the UI shows the same words.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
@@ -102,8 +102,9 @@ class LaunchResource(dg.ConfigurableResource, LaunchSettings):  # type: ignore[t
         return LaunchSettings.model_validate(_plain(self, LaunchSettings))
 
 
-class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The repository that is collected, with everything a step needs to reach it.
+@dataclass(frozen=True)
+class Target:
+    """The repository that is collected. It is no configuration: what the launchpad shows, whoever launches sends.
 
     Attributes:
         name: what Dagster calls it.
@@ -111,12 +112,28 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     name: str
     repository: str
+
+
+class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The repository that is collected, with everything a step needs to reach it."""
+
+    target: dg.ResourceDependency[Target]
     lakefs: dg.ResourceDependency[LakeFSResource]
     store: dg.ResourceDependency[StoreResource]
     collection: dg.ResourceDependency[CollectionResource]
     spark: dg.ResourceDependency[SparkResource]
     launch: dg.ResourceDependency[LaunchResource]
     clock: dg.ResourceDependency[Clock]
+
+    @property
+    def name(self) -> str:
+        """What Dagster calls the repository."""
+        return self.target.name
+
+    @property
+    def repository(self) -> str:
+        """The repository's own name."""
+        return self.target.repository
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Refuses a run whose launch sets anything of a resource. Raises ConfigurationError."""
@@ -181,8 +198,7 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
 def collector(configuration: Configuration, clock: Clock) -> Collector:
     """The resource outside of a Dagster run."""
     return Collector(
-        name=configuration.label,
-        repository=configuration.repository,
+        target=Target(configuration.label, configuration.repository),
         lakefs=LakeFSResource(**configuration.lakefs.model_dump()),
         store=StoreResource(**configuration.store.model_dump()),
         collection=CollectionResource(**configuration.collection.model_dump()),
@@ -205,7 +221,8 @@ def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
         "spark": SparkResource(**_section(loaded, "spark")),
         "launch": LaunchResource(**_section(loaded, "launch")),
     }
-    given = Collector(name=configuration.label, repository=configuration.repository, clock=clock, **sections)
+    target = Target(configuration.label, configuration.repository)
+    given = Collector(target=target, clock=clock, **sections)
     return {**sections, "collector": given}
 
 

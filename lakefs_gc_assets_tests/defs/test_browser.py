@@ -104,6 +104,8 @@ def test_the_sensor_names_its_asset(url: str) -> None:
         sensor.get_by_role("link", name="deleted_report").wait_for()
 
 
-def test_the_launchpad_opens(url: str) -> None:
-    with page(url, f"{_LOCATION}/jobs/open_run/playground", "Launch Run", "open_new_run"):
-        pass
+def test_a_run_is_launched_from_the_launchpad_as_it_opens(url: str) -> None:
+    with page(url, f"{_LOCATION}/jobs/open_run/playground", "Launch Run", "open_new_run") as launchpad:
+        launchpad.get_by_text("No errors").wait_for()
+        launchpad.get_by_role("button", name="Launch Run").click()
+        launchpad.get_by_text("RUN_SUCCESS").wait_for()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector import plan, report
@@ -16,7 +17,7 @@ from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.sizes import size
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs import launching, running
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG
 from lakefs_gc_assets_tests.defs.screens import Screens, open_screens
 
@@ -95,6 +96,22 @@ def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
     assert (execution["status"], execution["runId"]) == ("FAILED", alone)
     held.check()
     assert report.read(store, opened.run_id) == before
+
+
+_LAUNCHPAD = """query($selector: PipelineSelector!) { runConfigSchemaOrError(selector: $selector, mode: "default") {
+  ... on RunConfigSchema { rootDefaultYaml } } }"""
+
+
+def test_a_launchpad_can_be_launched_as_it_opens(screens: Screens) -> None:
+    """It sends all that it shows: settings that a launch may not set would be refused, and are not there."""
+    for job in ("open_run", "approve", "collect", "expire_runs", "restore", "purge"):
+        selector = {**screens.location, "pipelineName": job}
+        text = screens.ask(_LAUNCHPAD, selector=selector)["runConfigSchemaOrError"]["rootDefaultYaml"]
+        config = yaml.safe_load(text) or {}
+        launching.require_closed(config, screens.loaded.configuration.launch)
+        assert "resources" not in config, job
+        if job == "open_run":
+            assert screens.status(screens.launch(job, config)) == "SUCCESS"
 
 
 def test_the_sensor_and_the_asset_name_each_other(screens: Screens) -> None:
