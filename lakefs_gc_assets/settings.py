@@ -1,9 +1,9 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation`, `launch` and
-`emr_serverless`; with a list `repositories` it is about several (`defs/repositories.py`). Where a value differs between
-machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are
-read when they are needed.
+A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation`, `launch`,
+`notifications` and `emr_serverless`; with a list `repositories` it is about several (`defs/repositories.py`). Where a
+value differs between machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given
+that way, and are read when they are needed.
 """
 
 import dataclasses
@@ -401,7 +401,29 @@ class AutomationSettings(Settings):
     purge_cron: str = Field(
         default="0 6 * * *", description="When the schedule empties the quarantine of what has been there long (cron)."
     )
+    sweep_within_days: float = Field(
+        default=0,
+        ge=0,
+        description="The asset `sweeps` is shown as overdue when no sweep succeeded for this long; 0 for never.",
+    )
     time_zone: str = Field(default="UTC", description="Time zone of the schedules, such as Europe/Berlin.")
+
+
+class NotificationSettings(Settings):
+    """Who is told of runs that ended, by `{"text": …}` as Slack takes it; nobody unless a URL is given."""
+
+    failure_webhook: str = Field(
+        default="",
+        description="URL that is told of runs and jobs that failed; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    ended_webhook: str = Field(
+        default="",
+        description="URL that is told what each run did that came to its end; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
 
 
 class Configuration(Settings):
@@ -418,6 +440,7 @@ class Configuration(Settings):
     collection: CollectionSettings = CollectionSettings()
     spark: SparkSettings = SparkSettings()
     automation: AutomationSettings = AutomationSettings()
+    notifications: NotificationSettings = NotificationSettings()
     launch: LaunchSettings = LaunchSettings()
     emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
 

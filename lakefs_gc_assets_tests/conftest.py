@@ -1,6 +1,7 @@
 """What all tests share: one Spark session, hypothesis profiles, no telemetry."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets_tests import costs
 from lakefs_gc_assets_tests.costs import Costs
+from lakefs_gc_assets_tests.recordings import FOLDER_VARIABLE, made_folder
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
@@ -29,8 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draws the seed of simulated histories before other processes start, and measures what tests cost."""
+    """Draws the seed of simulated histories and names a folder before other processes start; measures what tests cost.
+
+    In the folder lie recordings that the tests make; see `recordings`.
+    """
     draw_seed()
+    if FOLDER_VARIABLE not in os.environ:
+        folder = made_folder()
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     config.pluginmanager.register(Costs(config.getoption("--costs") if not hasattr(config, "workerinput") else None))
 
 

@@ -22,7 +22,7 @@ FILE = Path(__file__).with_name("costs.json")
 BUDGET = 6.0
 """Seconds of processor for one test of `make test`; what costs more is marked slow, or made cheaper."""
 _PROPERTY = "cost"
-_NAMED = 0.5
+_NAMED = 2.0
 """Tests that cost less than these seconds are not named, only their files."""
 Making = Generator[None, pytest.TestReport, pytest.TestReport]
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -26,7 +26,7 @@ from lakefs_gc_assets.defs.opening import OpenedRun
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import Configuration, Loaded
 from lakefs_gc_assets_tests.moving_clock import MovingClock
-from lakefs_gc_assets_tests.recordings import FIXTURES
+from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, Deletes
 from lakefs_gc_assets_tests.replay.recording import RecordedObject
@@ -224,8 +224,8 @@ def made(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> list[str]
 
 def truth_classes(folder: str) -> dict[str, set[str]]:
     """Addresses of a recording by the class that its own bookkeeping gives them."""
-    plain = FIXTURES / folder / "truth.json"
-    text = plain.read_bytes() if plain.exists() else gzip.decompress((FIXTURES / folder / "truth.json.gz").read_bytes())
+    plain = folder_of(folder) / "truth.json"
+    text = plain.read_bytes() if plain.exists() else gzip.decompress(Path(f"{plain}.gz").read_bytes())
     classes: dict[str, set[str]] = {}
     for entry in json.loads(text)["objects"]:
         classes.setdefault(entry["class"], set()).add(entry["address"])
@@ -251,7 +251,7 @@ def replays() -> Iterator[Replaying]:
         ) -> GraphRuns:
             clock = MovingClock(datetime.now(UTC))
             continued = after.server if after else None
-            server = ChangedServer(FIXTURES / folder, now=clock.now, deletes=deletes, continues=continued)
+            server = ChangedServer(folder_of(folder), now=clock.now, deletes=deletes, continues=continued)
             stack.enter_context(server)
             clock.moment = after.clock.moment if after else server.recorded_at + AGED
             return GraphRuns(server, clock, stack.enter_context(running.instance()), settings)

@@ -13,7 +13,6 @@ from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, EMRServerlessSettings, loaded_from
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
 from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, USER, needs_postgres, postgres
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
 FOLDER = Path(__file__).parents[1] / "deployment"
@@ -25,8 +24,8 @@ def manifest() -> dict[tuple[str, str], dict[str, Any]]:
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
 
+@pytest.mark.slow
 @needs_postgres
-@needs_recordings
 def test_runs_on_postgresql_as_the_manifest_sets_it_up(
     replaying: Replaying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_no_server_at_all() -> None:
     require_none(told(client.repository))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "message"),
     [

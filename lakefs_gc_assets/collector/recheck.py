@@ -1,5 +1,7 @@
 """What became live since the mark, asked right before anything is deleted: the whole live definition again."""
 
+from dataclasses import replace
+
 from lakefs_gc_assets.collector import guards, order
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF
@@ -30,7 +32,7 @@ def find_live_again(step: Step[R]) -> R:
     shown = heads_shown(step)
     prepared = prepare_uncommitted(step)
     known = ranges_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
-    found = ask_committed(step, prepared.ended_at, known, shown)
+    found = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
     order.require_same_source(found.source, marked.commit_source)
     require_retention_holds(found)
     guards.require_commits_ended(marked.sealed, found.own.sealed)
@@ -39,6 +41,17 @@ def find_live_again(step: Step[R]) -> R:
     require_uncommitted_kept(step, live, prepared, found)
     step.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live
+
+
+def _without(step: Step[R], told: str) -> Step[R]:
+    """The step, whose log has some lines already."""
+    lines, log = frozenset(told.splitlines()), step.log
+
+    def note(line: str) -> None:
+        if line not in lines:
+            log(line)
+
+    return replace(step, log=note)
 
 
 def require_retention_holds(found: Committed) -> None:

@@ -21,9 +21,14 @@ from lakefs_gc_assets.collector.step import Step, Turn, step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.columns import column_lineage, column_schema
 from lakefs_gc_assets.defs.failures import explained, summary
+from lakefs_gc_assets.defs.garbage import count_garbage
+from lakefs_gc_assets.defs.garbage import pictures as garbage_pictures
+from lakefs_gc_assets.defs.history import Historian
+from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
+from lakefs_gc_assets.defs.pictures import bars
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
@@ -62,7 +67,13 @@ def candidates(
 ) -> Candidates:
     """Subtracts what is live from what is stored."""
     with making(context, collector) as this:
-        return run.mark(this, store_df, uncommitted_df, committed_df)
+        found = run.mark(this, store_df, uncommitted_df, committed_df)
+        # Pictures that nobody will see are not drawn: this instance is gone with its process.
+        if not context.instance.is_ephemeral:
+            now = collector.clock.now()
+            garbage = count_garbage(found, collector.engine(this.repository.settings), now)
+            context.add_output_metadata(garbage_pictures(found, garbage, now))
+        return found
 
 
 def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: Candidates) -> Outcomes:
@@ -70,7 +81,8 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
     with making(context, collector) as this:
         outcomes, report = run.sweep(this, candidates)
         context.add_output_metadata(report_figures(report))
-        return outcomes
+    Historian.of(context, collector_names(context, collector)).ended(this.repository.store, report)
+    return outcomes
 
 
 def define(names: Names) -> list[dg.AssetsDefinition]:
@@ -123,6 +135,7 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
     Raises:
         dagster.Failure: with the one line that says what happened; the failed run's report is stored before.
     """
+    historian, run_id = Historian.of(context, collector_names(context, collector)), None
     try:
         run_id, windows = selected(context.partition_keys)
         at = STEPS.index(context.asset_key.path[-1])
@@ -136,12 +149,20 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
         )
         permit = launching.read(context.instance, collector.name, run_id)
         with step(turn, SparkProcess(collector, permit, context.log.info, context.log.warning)) as this:
+            if not turn.continues:
+                historian.begins(this.repository.store, this.plan, this.repository.settings)
             yield this
     except BaseException as error:
+        historian.failed(collector.last_opened(), run_id, collector.clock.now(), summary(error))
         failure = explained(error)
         if failure is None:
             raise
         raise failure from error
+
+
+def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> Names:
+    """The names of the repository that an asset belongs to."""
+    return Names(collector.name, apart=len(context.asset_key.path) > 1)
 
 
 @dataclass(frozen=True)
@@ -179,19 +200,31 @@ class SparkProcess:
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
-    """Tells the UI how many rows each cell has; everything else that it shows is about the whole frame."""
-    rows = manifest.rows_by_window()
+    """Tells the UI what each cell has; its numbers alone are plotted."""
     for cell in context.partition_keys:
         assert isinstance(cell, dg.MultiPartitionKey)
-        count = rows.get(cell.keys_by_dimension["slice"], 0)
-        context.add_asset_metadata({"dagster/partition_row_count": count}, context.asset_key, cell)
+        shown = cell_metadata(manifest, cell.keys_by_dimension["slice"])
+        context.add_asset_metadata(shown, context.asset_key, cell)
 
 
-def report_figures(report: Report) -> dict[str, int | str]:
+def report_figures(report: Report) -> dict[str, object]:
     """What the UI shows of a report beside the frame; bytes that moved to quarantine are not freed."""
-    shown: dict[str, int | str] = {"ending": report.ending.value}
+    rows: dict[str, object] = {}
     for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
-        shown[name] = report.counts[name]
-        if name in report.object_bytes:
-            shown[f"{name}_bytes"] = report.object_bytes[name]
-    return shown
+        rows[name] = described(report.counts[name], report.object_bytes.get(name))
+    return {"ending": report.ending.value, "outcome": table_of(rows), "from_stored_to_deleted": funnel(report)}
+
+
+def funnel(report: Report) -> dg.MarkdownMetadataValue:
+    """A picture of what was listed, what of it is held, what is garbage and what of that is gone."""
+    counts = report.counts
+    gone = counts.get("deleted", 0) + counts.get("quarantined", 0)
+    steps = {
+        "listed": counts.get("listed", 0),
+        "held by commits": counts.get("committed", 0),
+        "staged": counts.get("uncommitted", 0),
+        "kept all the same": sum(report.kept.values()),
+        "garbage": counts.get("candidates", 0),
+        "deleted or moved": gone,
+    }
+    return bars("from stored to deleted", [(f"{name}: {count:,}", count) for name, count in steps.items()])

@@ -19,7 +19,8 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.io_manager import metadata
+from lakefs_gc_assets.defs.history import Historian
+from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
@@ -72,7 +73,12 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         with readable():
             if not told:
                 raise CollectionError("the job on EMR Serverless ended without a word: see its log")
-            report = _shown(context, names, collector.open(), told[-1]["run_id"])
+            repository = collector.open()
+            report = _shown(context, names, repository, told[-1]["run_id"])
+            historian = Historian.of(context, names)
+            plan = plans.read(repository.store, report.run_id)
+            historian.begins(repository.store, plan, repository.settings)
+            historian.ended(repository.store, report)
             context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
             if not report.success:
                 raise CollectionError(f"run {report.run_id} failed: {report.error}")
@@ -147,7 +153,9 @@ def _shown(context: dg.OpExecutionContext, names: Names, repository: OpenReposit
         for window in plan.windows:
             context.log_event(
                 dg.AssetMaterialization(
-                    key, partition=f"{run_id}|{window}", metadata=metadata(frame, prefix=key.path[:-1])
+                    key,
+                    partition=f"{run_id}|{window}",
+                    metadata=metadata(frame, prefix=key.path[:-1]) | cell_metadata(frame.manifest, window),
                 )
             )
     report = reports.read(repository.store, run_id)

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
 
 from lakefs_gc_assets.collector import plan as plans
@@ -24,7 +25,7 @@ from lakefs_gc_assets.settings import FlowName, LaunchSettings
 
 _OPENING_OP = "open_new_run"
 _APPROVING_OP = "approve_dry_run"
-_OPENED_TAG_PREFIX = "lakefs/opened-"
+_OPENED_TAG_PREFIX = f"{HIDDEN_TAG_PREFIX}lakefs-opened/"
 _SENSOR_SECONDS = 5
 _RELAX = "Settings of collection for this run alone, of those that launch.may_relax lists in the configuration file."
 

@@ -19,7 +19,14 @@ import pytest
 from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.frame.columns import TIME
-from lakefs_gc_assets.collector.frame.kinds import PENDING_DF, STEPS, STORE_DF, UNCOMMITTED_DF, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import (
+    PENDING_DF,
+    STEPS,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CommittedFigures,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.current import ask_committed
@@ -39,7 +46,7 @@ from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock, moment
-from lakefs_gc_assets_tests.simulation.collecting import open_repository
+from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.commands import purge, restore
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, OPTIMIZED, RULES, SWEEP
@@ -412,6 +419,27 @@ class TestRecheck:
             scene.world.repository.rules = UNKNOWN
             told = Faults()
             refused(scene, approved(scene, STRICT, told, UNIFIED), "rules of unknown branches", told)
+
+    def test_what_the_mark_told_of_single_commits_is_not_told_again(self) -> None:
+        describe, said = run.describe_committed, list[str]()
+
+        def telling(*arguments: Any) -> CommittedFigures:
+            return replace(describe(*arguments), retention_differences="one\ntwo")
+
+        def asking(step: Step[ArrowRows], *more: Any) -> Any:
+            for line in ("two", "three"):
+                step.log(line)
+            return ask_committed(step, *more)
+
+        with world_of("unified") as scene:
+            with mock.patch.object(run, "describe_committed", telling):
+                dry(scene, asked=UNIFIED)
+            with (
+                mock.patch.object(recheck, "ask_committed", asking),
+                mock.patch.object(Run, "log", lambda process, line: said.append(line)),
+            ):
+                assert approved(scene, asked=UNIFIED) is Ended.WELL
+        assert "three" in said and "two" not in said
 
     def test_a_commit_that_has_been_under_way_since_the_mark(self) -> None:
         with world_of("clean") as scene:

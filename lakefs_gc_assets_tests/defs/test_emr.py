@@ -122,6 +122,7 @@ def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
     return Loaded(changed, {("lakefs", "secret_access_key"): VARIABLE})
 
 
+@pytest.mark.slow
 def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with buckets.server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
         sample = make_sample_repository(server, objects=60)
@@ -146,7 +147,12 @@ def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeyp
         assert [(each.asset_key.path[-1], each.partition) for each in materialized] == [
             (name, f"{run_id}|{window}") for name in STEPS for window in plan.windows
         ]
-        assert materialized[-1].metadata["dagster/row_count"].value == len(sample.garbage)
+        shown = [each.metadata for each in materialized if each.asset_key.path[-1] == STEPS[-1]]
+        rows = [each["dagster/partition_row_count"].value for each in shown]
+        assert sum(count for count in rows if isinstance(count, int)) == len(sample.garbage)
+        run = instance.get_run_by_id(result.run_id)
+        assert run is not None
+        assert (run.tags["lakefs/mode"], run.tags["lakefs/ending"]) == ("sweep", "deleted")
 
 
 def test_a_run_that_fails_there_fails_here(

@@ -139,6 +139,7 @@ def shown(dev: DagsterDev, run_id: str, *statuses: str) -> Run | None:
     return next((run for run in dev.runs("collect") if run.run_id == run_id and run.status in statuses), None)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
     home, changed, events = tmp_path / "home", tmp_path / "changed", tmp_path / "events"

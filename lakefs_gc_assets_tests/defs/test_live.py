@@ -43,6 +43,7 @@ def ended(dev: DagsterDev, number: int) -> Run | None:
     return runs[number] if len(runs) > number and runs[number].status == "SUCCESS" else None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_a_clean_run_is_followed_by_an_optimized_one_by_itself_and_once(tmp_path: Path) -> None:
     home = tmp_path / "home"

@@ -24,11 +24,8 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.made_steps import made_step
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, replays
-from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.spark.frame_rows import listed
-
-pytestmark = needs_recordings
 
 SCHEMA = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())])
 

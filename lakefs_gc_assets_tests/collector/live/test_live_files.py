@@ -28,7 +28,7 @@ from lakefs_gc_assets_tests.collector.written import (
 )
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import TableBytes
 from lakefs_gc_assets_tests.lakefs.test_names import SHARDED, USUAL
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
@@ -273,16 +273,15 @@ def test_a_table_of_no_keys() -> None:
     assert live_table(pa.array([], pa.string()), "month") == LIVE.empty_table()
 
 
-@pytest.fixture(params=["small", "merge-dangling", "chain/4"])
+@pytest.fixture(params=recorded_and_made("small", "merge-dangling", "chain/4"))
 def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[LiveFiles, Path]]:
-    folder = FIXTURES / request.param
+    folder = folder_of(request.param)
     with ReplayServer(folder) as server:
         namespace = Namespace.parse(server.storage_namespace)
         yield files(open_store(server.configuration().store, namespace), namespace), folder
 
 
-@needs_recordings
-def test_all_that_real_servers_committed(recorded: tuple[LiveFiles, Path]) -> None:
+def test_all_that_recorded_servers_committed(recorded: tuple[LiveFiles, Path]) -> None:
     live_files, folder = recorded
     truth = json.loads((folder / "truth.json").read_text())
     committed = {row["address"] for row in truth["objects"] if row["n_commits"] and row["inside_namespace"]}

@@ -268,6 +268,7 @@ def test_whatever_call_of_a_sweep_breaks_nothing_is_lost_and_a_repeat_finishes_i
     assert breaks(moving, sweep, moving.prepare, how) > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "how"), BREAKS, indirect=["store"])
 def test_whatever_call_of_a_restore_breaks_nothing_is_lost_and_a_repeat_finishes_it(moving: Moving, how: Break) -> None:
     def prepare() -> None:

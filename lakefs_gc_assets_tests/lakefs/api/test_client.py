@@ -27,10 +27,12 @@ from lakefs_gc_assets.lakefs.api.models import (
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD, ask
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said
 from lakefs_gc_assets_tests.lakefs.api.talking import NOW, FixedClock, settings, talking
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of, needs_recordings, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-RECORDED = ("small", "merge-dangling", "random-dag/11", "random-dag/14", "chain/1", "chain/4", "empty", "wide")
+RECORDED = recorded_and_made(
+    "small", "merge-dangling", "random-dag/11", "random-dag/14", "chain/1", "chain/4", "empty", "wide"
+)
 
 
 def client_of(server: ReplayServer) -> LakeFSClient:
@@ -38,7 +40,7 @@ def client_of(server: ReplayServer) -> LakeFSClient:
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FIXTURES / name / "api.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder_of(name) / "api.jsonl").read_text().splitlines()]
 
 
 def last(rows: list[dict[str, Any]], method: str, end: str) -> Any:
@@ -49,11 +51,10 @@ def last(rows: list[dict[str, Any]], method: str, end: str) -> Any:
 
 @pytest.fixture(scope="module", params=RECORDED)
 def replayed(request: pytest.FixtureRequest) -> Iterator[tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]]:
-    with ReplayServer(FIXTURES / request.param, now=NOW) as server:
+    with ReplayServer(folder_of(request.param), now=NOW) as server:
         yield server, client_of(server), recorded(request.param)
 
 
-@needs_recordings
 class TestRecordedServers:
     def test_repository_and_configuration(
         self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]
@@ -130,24 +131,22 @@ def test_paths_of_every_kind_are_asked_for_as_they_are() -> None:
         if row["note"] == "committed_live" and row["path"].endswith("/branches/main/objects")
     }
     assert {"we ird/sp ace+plus%25.txt", "unicode/שלום/日本.parquet", "a//double", "hash#q?and&"} <= uploads.keys()
-    with ReplayServer(FIXTURES / "small") as server:
+    with ReplayServer(folder_of("small")) as server:
         client = client_of(server)
         for path, upload in uploads.items():
             assert client.stat("v1", path) == ObjectStats(path, upload["physical_address"], upload["size_bytes"])
         assert client.stat("v1", "no such path") is None
 
 
-@needs_recordings
 def test_several_threads_ask_at_once() -> None:
-    with ReplayServer(FIXTURES / "small", now=NOW) as server, ThreadPoolExecutor(8) as pool:
+    with ReplayServer(folder_of("small"), now=NOW) as server, ThreadPoolExecutor(8) as pool:
         client = client_of(server)
         answers = {future.result() for future in [pool.submit(client.branches) for _ in range(64)]}
     assert len(answers) == 1
 
 
-@needs_recordings
 def test_the_endpoint_may_name_the_api_path_or_not() -> None:
-    with ReplayServer(FIXTURES / "empty") as server:
+    with ReplayServer(folder_of("empty")) as server:
         given = server.configuration().lakefs
         for end in ("", "/", "/api/v1", "/api/v1/"):
             client = LakeFSClient(
@@ -156,9 +155,8 @@ def test_the_endpoint_may_name_the_api_path_or_not() -> None:
             assert client.repository().id == server.repository
 
 
-@needs_recordings
 def test_wrong_keys_and_unknown_repositories_of_a_recorded_server() -> None:
-    with ReplayServer(FIXTURES / "small") as server:
+    with ReplayServer(folder_of("small")) as server:
         with pytest.raises(AccessDenied, match=r"access_key_id and lakefs\.secret_access_key"):
             LakeFSClient(settings(server.url), server.repository, FixedClock()).repository()
         with pytest.raises(NotFound, match=r"repository not found.* the setting repository"):
