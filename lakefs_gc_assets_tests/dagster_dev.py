@@ -101,7 +101,7 @@ class DagsterDev:
                 return None
             return next((entry for entry in entries if entry["loadStatus"] == "LOADED"), None)
 
-        entry = self.wait_for("code location", loaded, 120)
+        entry = self.wait_for("code location", loaded, 400)
         assert entry["locationOrLoadError"]["__typename"] == "RepositoryLocation", entry
         self.location = entry["name"]
 

@@ -347,7 +347,8 @@ class TestGuards:
         refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
         with world_of("clean") as scene, mock.patch.object(CollectorsApi, "repositories", refusal):
             told = Faults()
-            refused(scene, scene.start(SWEEP, told), "guard other repositories", told)
+            asked = allowing(allow_unknown_repositories=False)
+            refused(scene, scene.start(asked, told), "guard other repositories", told)
             lifted = scene.start(allowing(allow_unknown_repositories=True), Faults())
             assert lifted is Ended.WELL
 
@@ -462,9 +463,9 @@ class TestRecheck:
             dry(scene)
             with mock.patch.object(CollectorsApi, "repositories", refusal):
                 told = Faults()
-                refused(scene, approved(scene, faults=told), "guard other repositories", told)
-                lifted = DRY.model_copy(update={"allow_unknown_repositories": True})
-                assert approved(scene, lifted) is Ended.WELL
+                asked = allowing(DRY, allow_unknown_repositories=False)
+                refused(scene, approved(scene, asked, told), "guard other repositories", told)
+                assert approved(scene, allowing(DRY, allow_unknown_repositories=True)) is Ended.WELL
 
     def test_branches_that_are_gone_since_the_mark(self) -> None:
         with world_of("clean") as scene:

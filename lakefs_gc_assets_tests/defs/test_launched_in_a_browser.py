@@ -58,7 +58,7 @@ def viewers(dev: DagsterDev, home: Path, environment: Mapping[str, str]) -> Iter
             return None
 
         try:
-            dev.wait_for("webserver for viewers", answers, 120)
+            dev.wait_for("webserver for viewers", answers, 400)
             yield url
         finally:
             process.terminate()

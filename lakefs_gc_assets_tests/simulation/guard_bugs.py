@@ -64,6 +64,13 @@ def _all_known(**figures: Any) -> StoredFigures:
     return StoredFigures(**{**figures, "repositories_unknown": None})
 
 
+def _of_the_listing(figures: Callable[..., StoredFigures]) -> Bug:
+    """The first step tells something else, and no recheck makes up for it."""
+    return Bug(
+        lambda: ((run, "StoredFigures", figures), (guards, "require_own_namespace", ignored)), (run.list_stored,)
+    )
+
+
 def _commits_stay(*arguments: Any, commits_expire: bool) -> uncommitted.Prepared:
     """Takes what a commit holds for seen, though that commit may expire."""
     return _prepare_checked(*arguments, commits_expire=False)
@@ -175,11 +182,11 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _RETENTION.test_what_is_staged_by_an_address_that_uncommitted_data_leaves_out,
     ),
     "figures: no nested namespaces": TestedBug(
-        Bug(lambda: ((run, "StoredFigures", _no_nested),), (run.list_stored,)),
+        _of_the_listing(_no_nested),
         _GUARDS.test_a_namespace_inside_of_this_one,
     ),
     "figures: other repositories taken for none": TestedBug(
-        Bug(lambda: ((run, "StoredFigures", _all_known),), (run.list_stored,)),
+        _of_the_listing(_all_known),
         _GUARDS.test_other_repositories_that_the_server_does_not_list,
     ),
     "ranges that no commit names taken for orphans": TestedBug(
