@@ -13,21 +13,22 @@ SEED ?= 0
 LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
-# Processes of `make test`: one with all tests of Spark's session, the others with the rest, file by file.
+# Processes of `make test`; each takes files, dearest first.
 WORKERS ?= 2
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 export DAGSTER_DISABLE_TELEMETRY := 1
 export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test soak fuzz demo bench ui clean
+.PHONY: help setup lock lint test test-slow costs soak fuzz demo bench ui sbom audit clean
 
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) ## Makes .venv with everything in it, once; again when the lock changes (PYTHON=python3.12 chooses one)
 
@@ -50,8 +51,14 @@ lint: $(INSTALLED) ## Checks style, types, which way imports go, and that Dagste
 	$(BIN)/dg check defs
 	$(BIN)/python -m dagster definitions validate -w workspace.yaml
 
-test: $(INSTALLED) ## Runs the tests (TESTS="-k name" chooses some, WORKERS=0 in one process; HYPOTHESIS_PROFILE=soak searches longer)
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+test: $(INSTALLED) ## Runs the tests, in some ten minutes (TESTS="-k name" chooses some, WORKERS=0 in one process)
+	@$(PYTEST) -m "not slow" $(TESTS)
+
+test-slow: $(INSTALLED) ## Runs the tests that take longer: clusters, emulated clouds, killed processes, many histories
+	@$(PYTEST) -m slow $(TESTS)
+
+costs: $(INSTALLED) ## Measures what each test costs, anew: an hour, on a machine that does nothing else
+	@$(PYTEST) --costs=lakefs_gc_assets_tests/costs.json
 
 soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, then finds every seeded bug (HISTORIES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.faults_soak
@@ -74,6 +81,13 @@ ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0
 	@mkdir -p .dagster
 	@cp dagster.yaml .dagster/dagster.yaml
 	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)
+
+sbom: $(INSTALLED) ## Writes sbom.json, a CycloneDX bill of materials, from requirements.lock
+	@$(BIN)/python -m uv tool run --from "cyclonedx-bom==7.5.0" cyclonedx-py requirements requirements.lock \
+	  --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file sbom.json
+
+audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements.lock pins; needs a database over the network
+	@$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes --disable-pip
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
 	rm -rf .dagster .playground .hypothesis .mypy_cache .pytest_cache .ruff_cache

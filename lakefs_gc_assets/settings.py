@@ -1,11 +1,12 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation` and
-`emr_serverless`; with a list `repositories` it is about several (`defs/repositories.py`). Where a value differs between
-machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are
-read when they are needed.
+A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation`, `launch`,
+`notifications` and `emr_serverless`; with a list `repositories` it is about several (`defs/repositories.py`). Where a
+value differs between machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given
+that way, and are read when they are needed.
 """
 
+import dataclasses
 import difflib
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from lakefs_gc_assets.errors import ConfigurationError
@@ -31,6 +32,12 @@ FlowName = Literal["clean", "optimized", "committed", "unified"]
 
 SweepMode = Literal["delete", "quarantine"]
 """What a sweep does to candidates."""
+
+Encryption = Literal["", "AES256", "aws:kms", "aws:kms:dsse"]
+"""How S3 encrypts what is written; empty for what the bucket does by itself."""
+
+LaunchedSweep = Literal["never", "approved", "any"]
+"""How far whoever launches a run through Dagster may let it delete."""
 
 
 class Settings(BaseModel):
@@ -126,6 +133,14 @@ class StoreSettings(Settings):
         repr=False,
         json_schema_extra={"dagster__is_secret": True},
     )
+    server_side_encryption: Encryption = Field(
+        default="",
+        description="Encryption that S3 is asked for with everything that is written or copied, for buckets that "
+        "demand the header: AES256, aws:kms or aws:kms:dsse. Empty: what the bucket does by itself.",
+    )
+    kms_key_id: str = Field(
+        default="", description="Key of AWS KMS for that encryption; empty for the one that S3 keeps for the account."
+    )
     local_root: str = Field(
         default="",
         description="Folder that a local:// storage namespace is relative to, as in lakeFS's blockstore.local.path.",
@@ -215,10 +230,12 @@ class CollectionSettings(Settings):
         default=1000, ge=0, description="How many commits that a refs dump lacks are fetched one by one."
     )
     hidden_suspect_limit: int = Field(
-        default=10_000,
+        default=10_000_000,
         ge=0,
-        description="How many candidates are asked for by path because their content equals a committed object's; "
-        "more are kept and counted.",
+        description="How many questions there may be, each a path on a branch, because a candidate may have the "
+        "content of the committed object there: 10,000 paths on 1,000 branches by default, up to a thousand in one "
+        "request. Candidates that more would have to be asked for are kept and counted; contents at the fewest places "
+        "are asked for first.",
     )
     max_candidate_share: float = Field(
         default=0.5,
@@ -276,8 +293,8 @@ class CollectionSettings(Settings):
     )
     approve_run: str = Field(
         default="",
-        description="Id of a dry run whose candidates are to be deleted after all: materialize its deleted_report with "
-        "this set. What is live is checked again first.",
+        description="Id of a dry run whose candidates are to be deleted after all, for `lakefs-gc approve`; in the UI "
+        "launch the job approve. What is live is checked again first.",
     )
     lock_expiry_minutes: float = Field(
         default=60,
@@ -302,6 +319,45 @@ class SparkSettings(Settings):
         "objects that takes more time than it gives; with twenty million a run is long enough for it.",
     )
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
+    config_from_environment: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further Spark properties whose values are in environment variables: the variable's name by that "
+        "of the property. `config: {name: {env: NAME}}` means the same.",
+    )
+
+
+RELAXABLE = tuple(
+    name
+    for name, field in CollectionSettings.model_fields.items()
+    if field.annotation in (bool, int, float) and name != "sweep"
+)
+"""Settings of `collection` that a file may let launches change: its numbers and switches; `sweep` has its own rule."""
+
+
+class LaunchSettings(Settings):
+    """What a launch through Dagster may decide. The command line, schedules and the sensor go by the file instead."""
+
+    sweep: LaunchedSweep = Field(
+        default="approved",
+        description="never: a launch deletes nothing. approved: it deletes what an earlier dry run found, by the job "
+        "approve. any: it may delete at once, by `sweep` of the job open_run; without that it does what "
+        "collection.sweep says.",
+    )
+    may_relax: list[str] = Field(
+        default_factory=list,
+        description="Settings of `collection` that a launch may change for its run by `relax`, such as "
+        "max_candidate_share. Each use is in the run's tags, plan and report.",
+    )
+
+    @field_validator("may_relax")
+    @classmethod
+    def _require_relaxable(cls, names: list[str]) -> list[str]:
+        if unknown := [name for name in names if name not in RELAXABLE]:
+            raise ValueError(
+                f"{', '.join(unknown)}: no number or switch of `collection`. A launch may be allowed "
+                f"{', '.join(RELAXABLE)}"
+            )
+        return names
 
 
 class EMRServerlessSettings(Settings):
@@ -345,7 +401,29 @@ class AutomationSettings(Settings):
     purge_cron: str = Field(
         default="0 6 * * *", description="When the schedule empties the quarantine of what has been there long (cron)."
     )
+    sweep_within_days: float = Field(
+        default=0,
+        ge=0,
+        description="The asset `sweeps` is shown as overdue when no sweep succeeded for this long; 0 for never.",
+    )
     time_zone: str = Field(default="UTC", description="Time zone of the schedules, such as Europe/Berlin.")
+
+
+class NotificationSettings(Settings):
+    """Who is told of runs that ended, by `{"text": …}` as Slack takes it; nobody unless a URL is given."""
+
+    failure_webhook: str = Field(
+        default="",
+        description="URL that is told of runs and jobs that failed; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    ended_webhook: str = Field(
+        default="",
+        description="URL that is told what each run did that came to its end; write {env: NAME} in a file.",
+        repr=False,
+        json_schema_extra={"dagster__is_secret": True},
+    )
 
 
 class Configuration(Settings):
@@ -362,6 +440,8 @@ class Configuration(Settings):
     collection: CollectionSettings = CollectionSettings()
     spark: SparkSettings = SparkSettings()
     automation: AutomationSettings = AutomationSettings()
+    notifications: NotificationSettings = NotificationSettings()
+    launch: LaunchSettings = LaunchSettings()
     emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
 
     @property
@@ -378,11 +458,14 @@ class Loaded:
         configuration: with secrets left empty.
         secret_variables: the environment variable of each secret, by section and name.
         apart: whether what Dagster calls its assets and jobs must differ from those of other repositories.
+        text_variables: the environment variable of each other text that comes from one, by section and name: these are
+            in the configuration, and whoever shows it names the variable instead.
     """
 
     configuration: Configuration
     secret_variables: dict[tuple[str, str], str]
     apart: bool = False
+    text_variables: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
 
     def with_secrets(self) -> Configuration:
         """The configuration with secrets read from the environment. Raises ConfigurationError where one is not set."""
@@ -422,8 +505,45 @@ def loaded_from(content: dict[str, Any], source: str) -> Loaded:
                 f"`{name}: {{env: NAME}}` here"
             )
         secrets[section, name] = variable
+    _keep_spark_properties_in_environment(content, source)
+    texts = {
+        (section, name): variable
+        for section, values in content.items()
+        if isinstance(values, dict)
+        for name, value in values.items()
+        if (variable := _reference(value)) is not None and _is_text(section, name)
+    }
     configuration = _validated(_resolved(content, ()), source)
-    return Loaded(configuration, secrets, apart=bool(configuration.name))
+    return Loaded(configuration, secrets, apart=bool(configuration.name), text_variables=texts)
+
+
+def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) -> None:
+    """Replaces Spark properties that come from the environment by the names of their variables.
+
+    Raises ConfigurationError for one that Spark would put on a command line.
+    """
+    spark = content.get("spark")
+    config = spark.get("config") if isinstance(spark, dict) else None
+    if not isinstance(spark, dict) or not isinstance(config, dict):
+        return
+    found = {name: variable for name, value in config.items() if (variable := _reference(value)) is not None}
+    if shown := [name for name in found if name.endswith("JavaOptions")]:
+        raise ConfigurationError(
+            f"{source}: spark.config.{shown[0]} cannot come from the environment: Spark puts it on the command line of "
+            "a Java, where everybody on the machine can read it"
+        )
+    if found:
+        spark["config"] = {name: value for name, value in config.items() if name not in found}
+        spark["config_from_environment"] = {**(spark.get("config_from_environment") or {}), **found}
+
+
+def _is_text(section: str, name: str) -> bool:
+    described = Configuration.model_fields.get(section)
+    kind = described.annotation if described else None
+    if not isinstance(kind, type) or not issubclass(kind, Settings):
+        return False
+    setting = kind.model_fields.get(name)
+    return setting is not None and setting.annotation is str
 
 
 def _secret_fields() -> Iterator[tuple[str, str]]:

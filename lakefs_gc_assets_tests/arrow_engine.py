@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
-from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS, TIME
+from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.lakefs.layout import Layout
 
 Batches = Iterator[pa.RecordBatch]

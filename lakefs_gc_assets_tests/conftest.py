@@ -1,23 +1,22 @@
 """What all tests share: one Spark session, hypothesis profiles, no telemetry."""
 
 import os
-import re
+import shutil
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
 
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
+from lakefs_gc_assets_tests import costs
+from lakefs_gc_assets_tests.costs import Costs
+from lakefs_gc_assets_tests.recordings import FOLDER_VARIABLE, made_folder
+from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
-_ROOT = Path(__file__).parents[1]
-_SESSION = re.compile(r"\b(SparkSession|Replaying|GraphRuns)\b")
 
 # `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) looks for new ones, long.
 settings.register_profile("default", deadline=None)
@@ -26,22 +25,32 @@ settings.register_profile("soak", deadline=None, max_examples=5000, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 
 
-class BySession(LoadFileScheduling):  # type: ignore[misc]
-    """Of several processes one has all files with tests of the Spark session; the others take files of what is left."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "spark" if _uses_spark(file) else file
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--costs FILE`."""
+    parser.addoption("--costs", type=Path, help="write what each test costs into a file")
 
 
-@cache
-def _uses_spark(file: str) -> bool:
-    return _SESSION.search((_ROOT / file).read_text()) is not None
+def pytest_configure(config: pytest.Config) -> None:
+    """Draws the seed of simulated histories and names a folder before other processes start; measures what tests cost.
+
+    In the folder lie recordings that the tests make; see `recordings`.
+    """
+    draw_seed()
+    if FOLDER_VARIABLE not in os.environ:
+        folder = made_folder()
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    config.pluginmanager.register(Costs(config.getoption("--costs") if not hasattr(config, "workerinput") else None))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySession:
-    """How xdist deals out tests."""
-    return BySession(config, log)
+def pytest_report_header() -> str:
+    """Says which histories are played."""
+    return f"histories: {SEED_VARIABLE}={draw_seed()}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the dearest files first: what is dealt out last is cheap, so that all processes end at about one time."""
+    dear = costs.known()
+    items.sort(key=lambda item: -dear.get(item.nodeid.partition("::")[0], 0.0))
 
 
 @pytest.fixture(scope="session")

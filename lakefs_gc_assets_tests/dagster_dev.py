@@ -36,6 +36,19 @@ _START_SENSOR = """mutation($selector: SensorSelector!) { startSensor(sensorSele
 _SENSOR = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) { __typename ... on Sensor {
   description sensorState { id status ticks(limit: 50) { status skipReason runIds cursor error { message } } } } } }"""
 _STOP_SENSOR = """mutation($id: String!) { stopSensor(id: $id) { __typename ... on PythonError { message } } }"""
+_FAILURES = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events { __typename
+  ... on RunFailureEvent { error { message errorChain { error { message } } } }
+  ... on ExecutionStepFailureEvent { failureMetadata { description } error { message } } } } } }"""
+_EVERYTHING = """query($selector: RepositorySelector!) {
+  runsOrError(limit: 50) { ... on Runs { results { runId runConfigYaml tags { key value } } } }
+  allTopLevelResourceDetailsOrError(repositorySelector: $selector) { __typename
+    ... on ResourceDetailsList { results { name description
+      configuredValues { key value type } configFields { name description defaultValueAsJson } } } }
+  repositoryOrError(repositorySelector: $selector) { ... on Repository { jobs { name description } } } }"""
+_EVENTS = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
+  ... on MessageEvent { message } ... on DisplayableEvent { label description
+    metadataEntries { label description ... on TextMetadataEntry { text }
+      ... on MarkdownMetadataEntry { mdStr } } } } } } }"""
 _RUNS = """query { runsOrError(limit: 50) { ... on Runs { results { runId jobName status startTime endTime
   tags { key value } } } } }"""
 
@@ -88,7 +101,7 @@ class DagsterDev:
                 return None
             return next((entry for entry in entries if entry["loadStatus"] == "LOADED"), None)
 
-        entry = self.wait_for("code location", loaded, 120)
+        entry = self.wait_for("code location", loaded, 400)
         assert entry["locationOrLoadError"]["__typename"] == "RepositoryLocation", entry
         self.location = entry["name"]
 
@@ -101,6 +114,27 @@ class DagsterDev:
         assert launched["__typename"] == "LaunchRunSuccess", launched
         run_id: str = launched["run"]["runId"]
         return run_id
+
+    def post(self, target: str, body: str, headers: Mapping[str, str], url: str = "") -> dict[str, Any]:
+        """What the webserver, or one at another URL, answers to a request as any page can make it."""
+        request = urllib.request.Request(f"{url or self.url}{target}", body.encode(), dict(headers), method="POST")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            content: dict[str, Any] = json.load(answer)
+        return content
+
+    def launching(self, job: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The query and variables that launch a job."""
+        parameters = {"selector": {**self._repository, "jobName": job}, "runConfigData": config or {}}
+        return {"query": _LAUNCH, "variables": {"parameters": parameters}}
+
+    def failures(self, run_id: str) -> str:
+        """What the page of a run says of its failure."""
+        return json.dumps(self.ask(_FAILURES, id=run_id)["logsForRun"]["events"])
+
+    def everything(self) -> str:
+        """All that GraphQL tells of runs, resources and jobs."""
+        told = [self.ask(_EVERYTHING, selector=self._repository)]
+        return json.dumps([*told, *(self.ask(_EVENTS, id=run["runId"]) for run in told[0]["runsOrError"]["results"])])
 
     def again(self, run_id: str) -> str:
         """Re-executes a run from where it failed, as the button does; returns the id of the new one."""
@@ -146,6 +180,14 @@ class DagsterDev:
         return {**self._repository, "sensorName": name}
 
 
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
 @contextmanager
 def dagster_dev(
     home: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
@@ -159,9 +201,7 @@ def dagster_dev(
         environment: in addition to our own.
     """
     shutil.copy(PROJECT / "dagster.yaml", home)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "dagster", "dev", *arguments, "-h", "127.0.0.1", "-p", str(port)]
     log = home / "dagster-dev.log"
     with log.open("wb") as output:

@@ -112,6 +112,7 @@ CONTENT_ROWS = st.fixed_dictionaries(
         "path": st.sampled_from([b"", b"\x00", b"\xff\xfe", b"a", "\u00e9".encode()]),
         "size": SIZES,
         "etag": ETAGS,
+        "key": NULLABLE_ADDRESSES,
     }
 )
 LIVE_ROWS = st.fixed_dictionaries(
@@ -502,9 +503,13 @@ class EngineContract(Generic[R]):
     def test_all_contents_are_compared_with_one(self, engine: Engine[R], etag: str | None) -> None:
         """Every size and ETag, with an object of one byte and an empty one that have the same ETag."""
         etags = [None, *_PLAIN_ETAGS, *_PARTS_ETAGS, *_OTHER_ETAGS]
-        rows = [{"range_id": "r", "path": b"", "size": size, "etag": each} for size in (0, 1, 2) for each in etags]
+        rows = [
+            {"range_id": "r", "path": b"", "size": size, "etag": each, "key": None}
+            for size in (0, 1, 2)
+            for each in etags
+        ]
         for size in (0, 1):
-            other = {"range_id": "r", "path": b"", "size": size, "etag": etag}
+            other = {"range_id": "r", "path": b"", "size": size, "etag": etag, "key": None}
             made, others = (engine.table(_table(each, HEAD_ENTRIES)) for each in (rows, [other]))
 
             found = engine.collect(engine.same_content(made, others))

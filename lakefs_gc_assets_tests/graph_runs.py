@@ -26,7 +26,7 @@ from lakefs_gc_assets.defs.opening import OpenedRun
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import Configuration, Loaded
 from lakefs_gc_assets_tests.moving_clock import MovingClock
-from lakefs_gc_assets_tests.recordings import FIXTURES
+from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.replay.overlay import DeleteRefused, Deletes
 from lakefs_gc_assets_tests.replay.recording import RecordedObject
@@ -95,12 +95,14 @@ class GraphRuns:
     Attributes:
         lines: everything that runs told.
         settings: changes of the section `collection`.
+        launch: changes of the section `launch`.
     """
 
     server: ChangedServer
     clock: MovingClock
     instance: dg.DagsterInstance
     settings: dict[str, Any] = field(default_factory=dict)
+    launch: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -109,6 +111,7 @@ class GraphRuns:
         content = self.server.configuration().model_dump()
         content["collection"] |= self.settings
         content["lakefs"] |= {"retries": 0}
+        content["launch"] |= self.launch
         return Loaded(Configuration.model_validate(content), {})
 
     @property
@@ -116,10 +119,15 @@ class GraphRuns:
         """The repository, past any run."""
         return running.opened(self.loaded, self.clock).open()
 
-    def job(self) -> dg.JobDefinition:
-        """The job that collects."""
+    def job(self, sweep: bool | None = None) -> dg.JobDefinition:
+        """The job that collects, as a process makes it that decides itself what the run may do.
+
+        Args:
+            sweep: whether to delete; None for what the settings say.
+        """
         loggers = {"console": running.line_logger(self.lines.append)}
-        return build(self.loaded, self.clock, loggers).resolve_job_def("collect")
+        decided = running.decided_here(self.loaded, **({} if sweep is None else {"sweep": sweep}))
+        return build(decided, self.clock, loggers).resolve_job_def("collect")
 
     def open(self, flow: Flow = Flow.CLEAN) -> OpenedRun:
         """Opens a run over every window that it needs."""
@@ -134,10 +142,10 @@ class GraphRuns:
         sweep: bool | None = None,
     ) -> dg.ExecuteInProcessResult:
         """Makes assets of an opened run in one Dagster run."""
-        return self.job().execute_in_process(
+        return self.job(sweep).execute_in_process(
             instance=self.instance,
             tags={**opened.tags, **(tags or {})},
-            run_config={"loggers": {"console": {}}, **({} if sweep is None else opening.run_config(sweep))},
+            run_config={"loggers": {"console": {}}},
             asset_selection=None if tuple(assets) == STEPS else [dg.AssetKey(name) for name in assets],
             raise_on_error=False,
         )
@@ -216,8 +224,8 @@ def made(result: dg.ExecuteInProcessResult | dg.JobExecutionResult) -> list[str]
 
 def truth_classes(folder: str) -> dict[str, set[str]]:
     """Addresses of a recording by the class that its own bookkeeping gives them."""
-    plain = FIXTURES / folder / "truth.json"
-    text = plain.read_bytes() if plain.exists() else gzip.decompress((FIXTURES / folder / "truth.json.gz").read_bytes())
+    plain = folder_of(folder) / "truth.json"
+    text = plain.read_bytes() if plain.exists() else gzip.decompress(Path(f"{plain}.gz").read_bytes())
     classes: dict[str, set[str]] = {}
     for entry in json.loads(text)["objects"]:
         classes.setdefault(entry["class"], set()).add(entry["address"])
@@ -243,7 +251,7 @@ def replays() -> Iterator[Replaying]:
         ) -> GraphRuns:
             clock = MovingClock(datetime.now(UTC))
             continued = after.server if after else None
-            server = ChangedServer(FIXTURES / folder, now=clock.now, deletes=deletes, continues=continued)
+            server = ChangedServer(folder_of(folder), now=clock.now, deletes=deletes, continues=continued)
             stack.enter_context(server)
             clock.moment = after.clock.moment if after else server.recorded_at + AGED
             return GraphRuns(server, clock, stack.enter_context(running.instance()), settings)

@@ -1,9 +1,12 @@
 """Processes that other processes started, and what they were started with, as Linux tells of them."""
 
 from collections.abc import Iterator
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 _PROCESSES = Path("/proc")
+_LISTENS = "0A"
 
 
 def children(parent: int) -> list[int]:
@@ -13,8 +16,13 @@ def children(parent: int) -> list[int]:
 
 def descendants(ancestor: int) -> list[int]:
     """Its children, and theirs."""
-    found = children(ancestor)
-    return found + [each for child in found for each in descendants(child)]
+    started: dict[int, list[int]] = {}
+    for pid, started_by in sorted(_parents()):
+        started.setdefault(started_by, []).append(pid)
+    found = started.get(ancestor, [])[:]
+    for pid in found:
+        found += started.get(pid, ())
+    return found
 
 
 def command(pid: int) -> str:
@@ -27,9 +35,34 @@ def environment(pid: int) -> str:
     return _read(pid, "environ")
 
 
+def ticks(pid: int) -> int:
+    """What a process and its ended children have taken of the processor, in ticks of the system; 0 once it is gone."""
+    fields = _read(pid, "stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15]))
+
+
 def parent(pid: int) -> int:
     """The process that started a process. Raises StopIteration where it is gone."""
     return next(started_by for each, started_by in _parents() if each == pid)
+
+
+def listening(pid: int) -> list[IPv4Address | IPv6Address]:
+    """The addresses on which a process accepts connections over TCP; none where it is gone."""
+    sockets = set()
+    for descriptor in (_PROCESSES / str(pid) / "fd").glob("*"):
+        with suppress(OSError):
+            sockets.add(descriptor.readlink().name)
+    rows = [
+        line.split() for name in ("tcp", "tcp6") for line in (_PROCESSES / "net" / name).read_text().splitlines()[1:]
+    ]
+    return [_address(row[1]) for row in rows if row[3] == _LISTENS and f"socket:[{row[9]}]" in sockets]
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """An address as Linux writes it: words of four bytes, each the other way round."""
+    words = bytes.fromhex(text.partition(":")[0])
+    address = ip_address(b"".join(words[start : start + 4][::-1] for start in range(0, len(words), 4)))
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _read(pid: int, what: str) -> str:

@@ -71,6 +71,7 @@ def collected(tmp_path: Path) -> Iterator[Collected]:
         yield Collected(tmp_path, server, make_sample_repository(server, objects=60))
 
 
+@pytest.mark.slow
 def test_a_standalone_cluster_that_loses_executors(collected: Collected, tmp_path: Path) -> None:
     killed: list[str] = []
 
@@ -100,6 +101,7 @@ def test_a_standalone_cluster_that_loses_executors(collected: Collected, tmp_pat
         collected.require_collected()
 
 
+@pytest.mark.slow
 def test_spark_connect(collected: Collected, tmp_path: Path) -> None:
     with clusters.connect_server(tmp_path) as address:
         assert "clean: deleted" in collected.run("clean", {"remote": address})

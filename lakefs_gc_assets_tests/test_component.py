@@ -106,6 +106,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_fresh_project_collects(tmp_path: Path) -> None:
     """From nothing: a project, the component, its YAML, a run."""

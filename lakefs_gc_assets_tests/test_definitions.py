@@ -1,3 +1,4 @@
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -6,12 +7,16 @@ import pytest
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.definitions import defs
+from lakefs_gc_assets.defs.history import HISTORY, SWEEPS
 from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.defs.wiring import build, build_all
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Configuration, Loaded, loaded_from
 
 SECRET = "do-not-show-me"
+
+WHOLE_RUNS = (HISTORY, SWEEPS)
+"""The assets that have no partitions: one event is about a whole run."""
 
 
 @pytest.fixture
@@ -39,8 +44,9 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "committed_df": ["uncommitted_df"],
         "candidates": ["committed_df", "store_df", "uncommitted_df"],
         "deleted_report": ["candidates"],
+        **{name: ["deleted_report"] for name in WHOLE_RUNS},
     }
-    assert [key.path[-1] for key in graph.toposorted_asset_keys] == list(STEPS)
+    assert [key.path[-1] for key in graph.toposorted_asset_keys if key.path[-1] in STEPS] == list(STEPS)
     assert sorted(f"{key.asset_key.path[-1]}.{key.name}" for key in graph.asset_check_keys) == [
         "candidates.disjoint",
         "candidates.live_set",
@@ -52,7 +58,10 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "store_df.shape",
         "uncommitted_df.shape",
     ]
-    for key in graph.get_all_asset_keys():
+    for key in map(dg.AssetKey, WHOLE_RUNS):
+        node = graph.get(key)
+        assert (node.partitions_def, node.is_executable, node.group_name) == (None, False, "garbage_collection")
+    for key in map(dg.AssetKey, STEPS):
         node = graph.get(key)
         partitions = node.partitions_def
         assert isinstance(partitions, dg.MultiPartitionsDefinition)
@@ -66,20 +75,20 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         assert (node.description or "").endswith(".")
 
 
-def test_every_check_is_partitioned_like_its_asset_and_all_block_but_one(definitions: dg.Definitions) -> None:
+def test_no_check_is_partitioned_and_all_block_but_one(definitions: dg.Definitions) -> None:
     graph = definitions.resolve_asset_graph()
     specs = [graph.get_check_spec(key) for key in graph.asset_check_keys]
 
     assert len(specs) == 9
     assert {spec.name for spec in specs if not spec.blocking} == {"nothing_deleted_is_live"}
     assert all((spec.description or "").endswith(".") for spec in specs)
-    assert all(spec.partitions_def == graph.get(spec.asset_key).partitions_def for spec in specs)
+    assert all(spec.partitions_def is None for spec in specs), "a run over several windows would leave it grey"
 
 
 def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> None:
     graph = definitions.resolve_asset_graph()
 
-    for key in graph.get_all_asset_keys():
+    for key in map(dg.AssetKey, STEPS):
         schema = graph.get(key).metadata["dagster/column_schema"]
         assert isinstance(schema, dg.TableSchema)
         assert [column.name for column in schema.columns] == FRAMES[key.path[-1]].schema.names
@@ -89,10 +98,13 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
 def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
-    assert {"collect", "open_run", "expire_runs", "restore", "purge"} <= {job.name for job in repository.get_all_jobs()}
+    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge"} <= {
+        job.name for job in repository.get_all_jobs()
+    }
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
         "launch_opened_runs": dg.DefaultSensorStatus.RUNNING,
         "follow_deleted_report": dg.DefaultSensorStatus.STOPPED,
+        "note_failures": dg.DefaultSensorStatus.RUNNING,
     }
     assert {
         schedule.name: (schedule.cron_schedule, schedule.default_status) for schedule in repository.schedule_defs
@@ -130,13 +142,13 @@ def test_several_repositories_share_nothing() -> None:
     graph = both.resolve_asset_graph()
 
     assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "my_data"}
-    assert len(graph.get_all_asset_keys()) == 2 * len(STEPS)
+    assert len(graph.get_all_asset_keys()) == 2 * len((*STEPS, *WHOLE_RUNS))
     assert len(graph.asset_check_keys) == 2 * 9
     for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
         own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
         assert {node.group_name for node in own} == {f"garbage_collection_{identifier}"}
         assert {parent.path[0] for node in own for parent in node.parent_keys} == {identifier}
-        assert {node.partitions_def for node in own} == {RunPartitions(partitions).definition}
+        assert {node.partitions_def for node in own} == {RunPartitions(partitions).definition, None}
         collect = both.resolve_job_def(f"collect_{identifier}")
         assert {pool for node in collect.graph.nodes for pool in node.definition.pools} == {f"lakefs_gc_{identifier}"}
         assert {key.path[0] for key in collect.asset_layer.executable_asset_keys} == {identifier}
@@ -169,8 +181,11 @@ def test_each_repository_starts_by_itself() -> None:
 
     targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}
     targets |= {schedule.name: {schedule.job_name} for schedule in both.schedule_defs}
-    assert len(targets) == 2 * 6
+    assert len(targets) == 2 * 7
     for name, jobs in targets.items():
+        if name.startswith("note_failures"):
+            assert jobs == set(), "it starts nothing"
+            continue
         assert {job.rpartition("_")[-1] for job in jobs} == {name.rpartition("_")[-1]}, name
 
 
@@ -214,3 +229,11 @@ def test_a_list_of_repositories_in_the_configuration_file(tmp_path: Path, monkey
 
     assert {"collect_one", "collect_two", "one/store_df", "two/store_df"} <= all_names(loaded)
     assert loaded.executor is dg.in_process_executor
+
+
+def test_sweeps_are_overdue_only_where_the_configuration_says_when() -> None:
+    for days, expected in ((0.0, None), (2.0, dg.FreshnessPolicy.time_window(fail_window=timedelta(days=2)))):
+        content = {"repository": "my-data", "automation": {"sweep_within_days": days}}
+        graph = build(loaded_from(content, "gc.yaml"), SystemClock()).resolve_asset_graph()
+        policies = {key.path[-1]: graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
+        assert policies == {**dict.fromkeys((*STEPS, HISTORY)), SWEEPS: expected}

@@ -13,7 +13,6 @@ from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, EMRServerlessSettings, loaded_from
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
 from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, USER, needs_postgres, postgres
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
 FOLDER = Path(__file__).parents[1] / "deployment"
@@ -25,8 +24,8 @@ def manifest() -> dict[tuple[str, str], dict[str, Any]]:
     return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
 
+@pytest.mark.slow
 @needs_postgres
-@needs_recordings
 def test_runs_on_postgresql_as_the_manifest_sets_it_up(
     replaying: Replaying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,11 +74,71 @@ def test_the_manifest_names_what_it_has() -> None:
             pod = each["spec"]["template"]
             assert each["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
             assert ("ServiceAccount", pod["spec"]["serviceAccountName"]) in objects
-            for volume in pod["spec"]["volumes"]:
-                assert ("ConfigMap", volume["configMap"]["name"]) in objects
-            assert {mount["name"] for mount in pod["spec"]["containers"][0]["volumeMounts"]} == {"configuration"}
+            volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+            for volume in volumes.values():
+                assert "emptyDir" in volume or ("ConfigMap", volume["configMap"]["name"]) in objects
+            assert {mount["name"] for mount in pod["spec"]["containers"][0]["volumeMounts"]} == volumes.keys()
         if kind == "Service":
             assert ("Deployment", each["spec"]["selector"]["app"]) in objects, name
+
+
+def deployments() -> dict[str, dict[str, Any]]:
+    """The pods of all deployments, by their names."""
+    return {name: each["spec"]["template"]["spec"] for (kind, name), each in manifest().items() if kind == "Deployment"}
+
+
+@pytest.mark.parametrize("name", deployments())
+def test_every_pod_has_as_few_rights_as_it_needs(name: str) -> None:
+    pod = deployments()[name]
+    [container] = pod["containers"]
+
+    assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, 10001)
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "livenessProbe" in container
+    assert {mount["name"] for mount in container["volumeMounts"]} == {"configuration", "home", "temporary"}
+    assert "--uid 10001" in (FOLDER / "Containerfile").read_text()
+
+
+def test_only_what_runs_has_the_secrets_of_server_and_store() -> None:
+    holders = {
+        name
+        for name, pod in deployments().items()
+        for source in pod["containers"][0]["envFrom"]
+        if source.get("secretRef", {}).get("name") == "lakefs-gc-secrets"
+    }
+    assert holders == {"lakefs-gc-code"}
+
+
+def test_people_look_at_a_webserver_that_launches_nothing() -> None:
+    launching = {
+        name
+        for name, pod in deployments().items()
+        if "dagster-webserver" in (command := pod["containers"][0].get("command", [])) and "--read-only" not in command
+    }
+    assert launching == {"lakefs-gc-operators"}
+
+
+def test_every_pod_is_reached_by_those_alone_that_are_named() -> None:
+    policies = [each["spec"] for (kind, _), each in manifest().items() if kind == "NetworkPolicy"]
+    reached: dict[str, list[Any]] = {}
+    for policy in policies:
+        assert policy["policyTypes"] == ["Ingress"]
+        selector = policy["podSelector"]
+        names = (
+            [selector["matchLabels"]["app"]] if "matchLabels" in selector else selector["matchExpressions"][0]["values"]
+        )
+        for name in names:
+            reached[name] = policy.get("ingress", [])
+    assert reached.keys() == deployments().keys()
+    assert all(rule["from"] and rule["ports"] for rules in reached.values() for rule in rules)
+    [code] = reached["lakefs-gc-code"]
+    [callers] = code["from"][0]["podSelector"]["matchExpressions"]
+    assert {*callers["values"]} == deployments().keys() - {"lakefs-gc-code"}
 
 
 def test_the_images_have_what_settings_point_to() -> None:
@@ -89,4 +148,4 @@ def test_the_images_have_what_settings_point_to() -> None:
     assert f"cp lakefs_gc_assets/defs/{name} {name}" in text
     mounts = manifest()["Deployment", "lakefs-gc-code"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert f"{CONFIGURATION_VARIABLE}={mounts[0]['mountPath']}/lakefs-gc.yaml" in text
-    assert f"DAGSTER_HOME={Path(mounts[1]['mountPath']).parent}" in text
+    assert f"DAGSTER_HOME={mounts[1]['mountPath']}" in text

@@ -138,6 +138,7 @@ def cloud(request: pytest.FixtureRequest, made: dict[str, InCloud | str], spark:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> None:
     garbage = {each.address for each in cloud.sample.garbage}

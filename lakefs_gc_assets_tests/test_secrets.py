@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -106,6 +107,7 @@ def test_no_server_at_all() -> None:
     require_none(told(client.repository))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -176,7 +178,7 @@ def test_what_the_domain_stores(local_store: ObjectStore) -> None:
     service.answer = f"<DeleteResult>{rows}</DeleteResult>".encode()
     outcomes = service.store.delete(["data/x", "data/y"])
     told_of = receipts.table(
-        candidates("data/x", "data/y"), [receipts.Outcome.FAILED] * 2, [each.error for each in outcomes], NOW
+        candidates("data/x", "data/y"), [Outcome.FAILED] * 2, [each.error for each in outcomes], NOW
     )
     receipts.write(local_store, PLAN.run_id, "batch", told_of)
     held.release()

@@ -32,6 +32,10 @@ COMMANDS = {
         "Serves an embedded lakeFS with a sample repository until interrupted.",
     ),
     "explain": LazyCommand("lakefs_gc_assets.cli.explain:explain", "Says why the object at ADDRESS stays or goes."),
+    "metrics": LazyCommand(
+        "lakefs_gc_assets.cli.metrics:metrics",
+        "Prints the newest figures of each repository in Prometheus' text format.",
+    ),
     "policy": LazyCommand("lakefs_gc_assets.cli.policy:policy", "Shows, checks and sets how long replaced data stays."),
     "purge": LazyCommand(
         "lakefs_gc_assets.cli.purge:purge",

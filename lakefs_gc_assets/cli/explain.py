@@ -9,7 +9,8 @@ from lakefs_gc_assets.cli.opening import open_to_look
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
 from lakefs_gc_assets.collector import explain as collector_explain
 from lakefs_gc_assets.collector.explain import Explanation, Holder
-from lakefs_gc_assets.collector.sweep.receipts import GONE, Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.sweep.receipts import GONE
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.layout import Layout
 
@@ -53,6 +54,10 @@ def describe(found: Explanation) -> Iterator[str]:
         yield f"  stored: {found.stored.size:,} bytes, last modified {found.stored.last_modified:%F %T}Z"
     yield from _holders("active", found.active)
     yield from _holders("expired", tuple(holder for holder in found.holders if not holder.why))
+    for unnamed in found.unnamed[:_SHOWN]:
+        yield f"  in range {unnamed.range_id}, which no commit names, at {', '.join(unnamed.paths[:_SHOWN])}"
+    if len(found.unnamed) > _SHOWN:
+        yield f"  … and in {len(found.unnamed) - _SHOWN:,} more ranges that no commit names"
     if found.uncommitted and not found.staged:
         yield "  staged: yes, says the server's uncommitted data; no branch shows where"
     for place in found.staged:
@@ -71,6 +76,11 @@ def verdict(found: Explanation) -> str:
         return f"stays: {len(found.active):,} active commits hold it"
     if found.uncommitted:
         return "stays: it is staged"
+    if found.unnamed:
+        return (
+            f"stays: {len(found.unnamed):,} ranges that no commit names hold it, which may be another repository's; "
+            "collection.keep_unnamed_ranges says whether they count"
+        )
     if found.stored is None:
         gone = next((each for each in found.decisions if each.outcome in GONE), None)
         if gone is None:

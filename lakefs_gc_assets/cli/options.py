@@ -53,11 +53,7 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
 
     Raises ConfigurationError.
     """
-    chosen = file or default_file()
-    if chosen is None:
-        raise ConfigurationError(
-            f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
-        )
+    chosen = _chosen(file)
     found = load_all(chosen)
     loaded = found[0] if len(found) == 1 else named(found, repository)
     if repository and len(found) == 1:
@@ -67,6 +63,26 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
         raise ConfigurationError(f"no repository is named: give --repository, or set `repository` in {chosen}")
     loaded.with_secrets()
     return loaded
+
+
+def loaded_configurations(file: Path | None) -> tuple[Loaded, ...]:
+    """The configurations of all repositories of the file; their secrets are there. Raises ConfigurationError."""
+    chosen = _chosen(file)
+    found = load_all(chosen)
+    for loaded in found:
+        if not loaded.configuration.repository:
+            raise ConfigurationError(f"no repository is named: set `repository` in {chosen}")
+        loaded.with_secrets()
+    return found
+
+
+def _chosen(file: Path | None) -> Path:
+    chosen = file or default_file()
+    if chosen is None:
+        raise ConfigurationError(
+            f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+        )
+    return chosen
 
 
 def show_progress(line: str) -> None:

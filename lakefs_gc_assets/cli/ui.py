@@ -1,12 +1,15 @@
 """`lakefs-gc ui`: the Dagster UI on an embedded lakeFS server."""
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.cli.options import FOLDER, OBJECTS, RULES, RuleSet
-from lakefs_gc_assets.embedded.playground import dagster_ui, playground
+from lakefs_gc_assets.embedded.dagster_ui import ending_on_signals, serve
+from lakefs_gc_assets.embedded.playground import playground
 
 
 @click.command()
@@ -17,7 +20,17 @@ from lakefs_gc_assets.embedded.playground import dagster_ui, playground
 def ui(folder: Path, rules: RuleSet, objects: int, port: int) -> None:
     """Starts the Dagster UI on an embedded lakeFS with a sample repository, to look around.
 
-    For a repository of your own, set LAKEFS_GC_CONFIG and start `dagster dev`.
+    The first time it makes a dry run, so that there is something to see. It prints the UI's URL last, and ends on INT
+    and TERM. Dagster's runs are kept in $DAGSTER_HOME, or in the folder. For a repository of your own, set
+    LAKEFS_GC_CONFIG and start `dagster dev`.
     """
-    with playground(folder, rules=rules, objects=objects, port=0) as environment:
-        sys.exit(dagster_ui(environment, Path("workspace.yaml"), port))
+    status = 0
+    with (
+        suppress(KeyboardInterrupt),
+        ending_on_signals(),
+        playground(folder, rules=rules, objects=objects, port=0) as environment,
+    ):
+        home = Path(os.environ.get("DAGSTER_HOME") or folder / "dagster").resolve()
+        home.mkdir(parents=True, exist_ok=True)
+        status = serve({**environment, "DAGSTER_HOME": str(home)}, Path("workspace.yaml"), port, home / "ui.log")
+    sys.exit(status)

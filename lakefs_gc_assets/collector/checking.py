@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import CandidateFigures, CommittedFigures, StoredFigures, UncommittedFigures
-from lakefs_gc_assets.collector.frame.schemas import TIME
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.reporting import describe_losses, mark_of
 from lakefs_gc_assets.errors import GuardTripped

@@ -1,5 +1,8 @@
 """What a person wants to know of a run that came to its end."""
 
+import json
+from collections.abc import Mapping
+
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.sizes import size
@@ -11,6 +14,7 @@ def describe(found: Report) -> list[str]:
     lines = [
         f"run {found.run_id} of {found.repository}, {found.flow}: {found.ending.value}",
         *([f"  a clean run, because {found.why_clean}"] if found.why_clean else []),
+        *([f"  loosened by its launch: {describe_loosened(found.loosened)}"] if found.loosened else []),
         f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "
         f"{counts['slices_listed']:,} slices, cutoff {found.cutoff:%F %T}Z",
         f"  uncommitted {counts['uncommitted']:>12,} addresses",
@@ -34,6 +38,11 @@ def describe(found: Report) -> list[str]:
     if found.dry_run and counts["candidates"]:
         lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
     return lines
+
+
+def describe_loosened(loosened: Mapping[str, bool | int | float]) -> str:
+    """Settings that a launch changed, in one line."""
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in loosened.items())
 
 
 def _explain(why: str) -> str:

@@ -7,15 +7,11 @@ being one (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html); lak
 import hashlib
 from collections.abc import Iterable
 
-import pyarrow as pa
-
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 LARGEST_READ = 64 * 1024 * 1024
 """Larger objects are not read: their content stays unknown, and their size alone is compared."""
-
-DIGESTS = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("digest", pa.string())])
 
 
 def content_digest(store: ObjectStore, address: str) -> str | None:
@@ -26,6 +22,8 @@ def content_digest(store: ObjectStore, address: str) -> str | None:
         return None
 
 
-def etags_are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
-    """Whether the ETags of a sample (address, ETag) are the MD5 of the objects; objects that are gone say nothing."""
-    return all(content_digest(store, address) in (etag, None) for address, etag in sample)
+def are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
+    """Whether a sample (address, MD5) could be read and is true; objects that are gone say nothing."""
+    found = [(told, content_digest(store, address)) for address, told in sample]
+    read = [(told, digest) for told, digest in found if digest is not None]
+    return bool(read) and all(told == digest for told, digest in read)

@@ -24,4 +24,5 @@ class Kept(StrEnum):
     MULTIPART = "uploaded in parts and not yet seen by an earlier run"
     OTHER_WINDOW = "outside of the run's windows"
     HIDDEN_STAGED = "staged with the content of a committed object"
-    UNCERTAIN = "may be staged with the content of a committed object, too many to ask"
+    UNCERTAIN = "may be staged with the content of a committed object: more to ask than collection.hidden_suspect_limit"
+    UNASKABLE = "may be staged with the content of a committed object, at a path that is no text"

@@ -3,7 +3,7 @@
 Everything is read anew and whole, paths included: this is for one question, not for a run.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.live import commits, uncommitted
 from lakefs_gc_assets.collector.live.commits import Dump
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.metadata_folder import list_ids
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.stored import run_folder
@@ -33,6 +34,14 @@ class Holder:
     commit_id: str
     paths: tuple[str, ...]
     why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnnamedRange:
+    """A range below `_lakefs/` that no commit names and that holds the object: perhaps another repository's."""
+
+    range_id: str
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,7 @@ class Explanation:
         uncommitted: whether the server's uncommitted data names it, or a branch shows it.
         staged: where, as far as branches show it.
         decisions: by runs, newest first.
+        unnamed: ranges that no commit names; none where `keep_unnamed_ranges` is off: they count for nothing then.
     """
 
     address: str
@@ -72,6 +82,7 @@ class Explanation:
     uncommitted: bool
     staged: tuple[StagedAt, ...]
     decisions: tuple[Decision, ...]
+    unnamed: tuple[UnnamedRange, ...] = ()
 
     @property
     def active(self) -> tuple[Holder, ...]:
@@ -96,7 +107,8 @@ def explain(
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
     asked = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for each in asked for place in _staged_at(repository.namespace, each, key))
-    holders = [*_own_holders(repository, key, now, note)]
+    own, read = _own_holders(repository, key, now, note)
+    holders = [*own]
     for other in repository.others:
         holders += _other_holders(repository.namespace, other, key, note)
     return Explanation(
@@ -106,6 +118,7 @@ def explain(
         is_uncommitted or bool(staged),
         staged,
         tuple(_decisions(repository, key)),
+        tuple(_unnamed(repository, key, read, note)) if repository.settings.keep_unnamed_ranges else (),
     )
 
 
@@ -128,8 +141,10 @@ def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
         return None
 
 
-def _own_holders(repository: OpenRepository, key: str, now: datetime, note: Callable[[str], None]) -> Iterator[Holder]:
-    """The commits of the repository that hold the address."""
+def _own_holders(
+    repository: OpenRepository, key: str, now: datetime, note: Callable[[str], None]
+) -> tuple[list[Holder], frozenset[str]]:
+    """The commits of the repository that hold the address, and ids of all that its commits name."""
     policy = retention.policy_of(repository.settings)
     readings = retention.read(
         repository.api,
@@ -142,12 +157,15 @@ def _own_holders(repository: OpenRepository, key: str, now: datetime, note: Call
         policy,
     )
     found = retention.retention(repository.api, readings, repository.settings, now)
-    held = _paths(repository.namespace, repository, [*_metaranges(readings.dump), *found.late.values()], key, note)
-    for at, commit_id, paths in _holding(readings.dump, held):
-        yield Holder(commit_id, paths, found.why(at))
-    for commit_id, metarange_id in found.late.items():
-        if metarange_id in held:
-            yield Holder(commit_id, held[metarange_id], ("newer than the refs dump, in the server's own list",))
+    metaranges = [*_metaranges(readings.dump), *found.late.values()]
+    held, read = _paths(repository.namespace, repository, metaranges, key, note)
+    holders = [Holder(commit_id, paths, found.why(at)) for at, commit_id, paths in _holding(readings.dump, held)]
+    holders += [
+        Holder(commit_id, held[metarange_id], ("newer than the refs dump, in the server's own list",))
+        for commit_id, metarange_id in found.late.items()
+        if metarange_id in held
+    ]
+    return holders, read
 
 
 def _other_holders(
@@ -155,7 +173,8 @@ def _other_holders(
 ) -> Iterator[Holder]:
     """The commits of a repository that `also_live` names: all of them count."""
     dump = commits.complete_dump(other.api, other.store, other.settings, other.clock, other.clock.now(), note)
-    for _, commit_id, paths in _holding(dump, _paths(namespace, other, _metaranges(dump), key, note)):
+    held, _ = _paths(namespace, other, _metaranges(dump), key, note)
+    for _, commit_id, paths in _holding(dump, held):
         yield Holder(commit_id, paths, (f"repository {other.facts.id} holds it",))
 
 
@@ -177,8 +196,8 @@ def _paths(
     metarange_ids: Iterable[str],
     key: str,
     note: Callable[[str], None],
-) -> dict[str, tuple[str, ...]]:
-    """The paths at which metaranges hold the address; those that do not are left out."""
+) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
+    """The paths at which metaranges hold the address, those that do not left out, and ids of all that was read."""
     files = LiveFiles(repository.store, namespace, repository.settings.slice_window)
     metaranges = [metarange_id for metarange_id in dict.fromkeys(metarange_ids) if metarange_id]
     parts: dict[str, RangeRecord] = {}
@@ -189,12 +208,37 @@ def _paths(
             parts |= {record.id: record for record in records}
             parts_of[metarange_id] = tuple(record.id for record in records)
         note(f"reading {len(parts):,} ranges of {len(metaranges):,} metaranges of {repository.facts.id}")
-        paths = dict(zip(parts, pool.map(lambda record: files.paths(record, key), parts.values()), strict=True))
+        paths = dict(zip(parts, pool.map(lambda record: _read(files, record, key), parts.values()), strict=True))
     held = {
-        metarange_id: tuple(path.decode("utf-8", "replace") for part in named for path in paths[part])
-        for metarange_id, named in parts_of.items()
+        metarange_id: tuple(path for part in named for path in paths[part]) for metarange_id, named in parts_of.items()
     }
-    return {metarange_id: at for metarange_id, at in held.items() if at}
+    return {metarange_id: at for metarange_id, at in held.items() if at}, frozenset(metaranges).union(parts)
+
+
+def _unnamed(
+    repository: OpenRepository, key: str, read: Collection[str], note: Callable[[str], None]
+) -> Iterator[UnnamedRange]:
+    """The ranges beside those of the repository's commits that hold the address.
+
+    Args:
+        read: ids of all that its commits name.
+    """
+    files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
+    names = [name for name in list_ids(repository.store) if name not in read]
+    with ThreadPoolExecutor(_READERS) as pool:
+        rows = [row for table in pool.map(files.unnamed, names) for row in table.to_pylist()]
+        records = {row["id"]: RangeRecord(**row) for row in rows if row["id"] not in read}
+        note(f"reading {len(records):,} ranges that no commit of {repository.facts.id} names")
+        for range_id, paths in zip(
+            records, pool.map(lambda record: _read(files, record, key), records.values()), strict=True
+        ):
+            if paths:
+                yield UnnamedRange(range_id, paths)
+
+
+def _read(files: LiveFiles, record: RangeRecord, key: str) -> tuple[str, ...]:
+    """The paths at which a range holds the address, as text."""
+    return tuple(path.decode("utf-8", "replace") for path in files.paths(record, key))
 
 
 def _is_uncommitted(repository: OpenRepository, key: str) -> bool:

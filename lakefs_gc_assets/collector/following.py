@@ -22,7 +22,8 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
 
     Args:
         cadence: the least time between the start of that run and the next one.
-        followed: id of the run that was followed last; empty for none.
+        followed: id of the run that was followed last; empty for none. Runs that were opened before it count as
+            followed: a run id tells when it was opened, the newer one is the smaller.
     Raises:
         CorruptFile: a plan or report cannot be read.
         StorageError: the store cannot be asked.
@@ -39,7 +40,7 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
         return (
             f"run {newest.run_id} did not succeed ({found.error or found.ending.value}): make it again, or a clean run"
         )
-    if found.run_id == followed:
+    if followed and found.run_id >= followed:
         return f"run {found.run_id} was followed already"
     due = found.started_at + cadence
     if now < due:

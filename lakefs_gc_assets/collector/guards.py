@@ -8,7 +8,7 @@ which they are not looked at; there is none where a share is set to 0, since who
 What the listing lacks has no floor: no ordinary work makes an object disappear that a branch holds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -119,17 +119,23 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
     if mark.branches_before is not None:
         yield from _lost_branches(mark.branches, mark.branches_before, settings)
     yield from mark.retention
-    if mark.nested:
+    yield from _shared_namespace(mark.nested, mark.repositories_unknown, settings)
+
+
+def _shared_namespace(
+    nested: Sequence[str], repositories_unknown: str | None, settings: CollectionSettings
+) -> Iterable[GuardTripped]:
+    if nested:
         yield GuardTripped(
             "namespaces",
-            f"the storage namespace lies inside of another repository's, or around it: {', '.join(mark.nested)}",
+            f"the storage namespace lies inside of another repository's, or around it: {', '.join(nested)}",
             "No setting lifts it: such repositories can be marked, not swept",
         )
-    if mark.repositories_unknown is not None and not settings.allow_unknown_repositories:
+    if repositories_unknown is not None and not settings.allow_unknown_repositories:
         yield GuardTripped(
             "other repositories",
             "the server does not say which repositories it has, so another one may be on this storage namespace: "
-            f"{mark.repositories_unknown}",
+            f"{repositories_unknown}",
             "Grant fs:ListRepositories on *, or set collection.allow_unknown_repositories where it is known that there "
             "is none",
         )
@@ -172,6 +178,18 @@ def require_commits_ended(marked: Mapping[str, str], now: Mapping[str, str]) -> 
 def require_branches(now: int, marked: int, settings: CollectionSettings) -> None:
     """Raises GuardTripped where a recheck finds too few of the branches of the mark."""
     for guard in _lost_branches(now, marked, settings):
+        raise guard
+
+
+def require_own_namespace(
+    nested: Sequence[str], repositories_unknown: str | None, settings: CollectionSettings
+) -> None:
+    """Raises GuardTripped where a recheck finds that another repository shares the storage namespace, or may.
+
+    Args:
+        nested, repositories_unknown: see Mark.
+    """
+    for guard in _shared_namespace(nested, repositories_unknown, settings):
         raise guard
 
 

@@ -3,7 +3,7 @@
 Runs of every kind go through the same five steps; they differ in their plan alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -63,6 +63,7 @@ class Plan:
         base_run_attempt: the attempt of that run whose checkpoint is meant; one made again left another.
         why_clean: why a run that was asked to be optimized is a clean one; None where it is what was asked for.
         inventory: manifest of the S3 Inventory that is read in place of a listing; None where the store is listed.
+        loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
     """
 
     flow: Flow
@@ -86,6 +87,7 @@ class Plan:
     base_run_attempt: str | None = None
     why_clean: str | None = None
     inventory: str | None = None
+    loosened: dict[str, bool | int | float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     @property

@@ -59,6 +59,7 @@ def begin(
         windows=windows,
         sweep=settings.sweep,
         live_definition=live_definition(repository),
+        loosened=dict(repository.loosened),
         previous_run=next((other for other in run_folder.newest_runs(repository.store) if other > run_id), None),
     )
     if flow is Flow.OPTIMIZED:

@@ -1,9 +1,12 @@
 """What became live since the mark, asked right before anything is deleted: the whole live definition again."""
 
+from dataclasses import replace
+
 from lakefs_gc_assets.collector import guards, order
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Uncommitted,
@@ -17,21 +20,38 @@ from lakefs_gc_assets.collector.step import Step
 def find_live_again(step: Step[R]) -> R:
     """Addresses (LIVE) that became live since the mark: uncommitted data prepared anew, and ranges not read before.
 
-    Raises GuardTripped or OrderViolation where what is found does not fit what the mark found.
+    Raises GuardTripped where another repository shares the storage namespace by now, or may; GuardTripped or
+    OrderViolation where what is found does not fit what the mark found.
     """
-    marked = step.stored(COMMITTED_DF).figures
+    marked, repository = step.stored(COMMITTED_DF).figures, step.repository
+    # A repository may have been made here since the listing.
+    around = other_repositories.neighbours(
+        repository.api, repository.facts.id, repository.namespace, repository.settings.also_live
+    )
+    guards.require_own_namespace(around.nested, around.refusal, repository.settings)
     shown = heads_shown(step)
     prepared = prepare_uncommitted(step)
-    known = ranges_read.read(step.repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
-    found = ask_committed(step, prepared.ended_at, known, shown)
+    known = ranges_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
+    found = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
     order.require_same_source(found.source, marked.commit_source)
     require_retention_holds(found)
     guards.require_commits_ended(marked.sealed, found.own.sealed)
-    guards.require_branches(len(found.own.heads), len(marked.heads), step.repository.settings)
+    guards.require_branches(len(found.own.heads), len(marked.heads), repository.settings)
     live = step.engine.union(*prepared.addresses, *found.addresses(step))
     require_uncommitted_kept(step, live, prepared, found)
     step.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live
+
+
+def _without(step: Step[R], told: str) -> Step[R]:
+    """The step, whose log has some lines already."""
+    lines, log = frozenset(told.splitlines()), step.log
+
+    def note(line: str) -> None:
+        if line not in lines:
+            log(line)
+
+    return replace(step, log=note)
 
 
 def require_retention_holds(found: Committed) -> None:

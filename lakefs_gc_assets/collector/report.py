@@ -11,7 +11,7 @@ from enum import StrEnum
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -53,6 +53,8 @@ class Report:
         counts: objects and addresses by what they were found to be.
         object_bytes: sizes by the same names.
         kept: unreferenced objects that stay, by reason.
+        loosened: settings that launches changed for this run, at its mark or at its approval, `sweep` among them where
+            one asked for that.
     """
 
     run_id: str
@@ -80,6 +82,7 @@ class Report:
     base_run: str | None = None
     checkpoint: Checkpoint | None = None
     no_checkpoint: str | None = None
+    loosened: dict[str, bool | int | float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     @property
@@ -157,6 +160,7 @@ def failed(plan: Plan, now: datetime, error: str) -> Report:
         error=error,
         why_clean=plan.why_clean,
         base_run=plan.base_run,
+        loosened=plan.loosened,
     )
 
 

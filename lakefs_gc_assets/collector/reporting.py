@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -23,7 +24,7 @@ from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report, ending
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
@@ -148,6 +149,7 @@ def make_report(
         base_run=plan.base_run,
         checkpoint=left if isinstance(left, Checkpoint) else None,
         no_checkpoint=left if isinstance(left, str) else None,
+        loosened={**plan.loosened, **step.repository.loosened},
         warnings=(
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),
@@ -165,8 +167,10 @@ def list_warnings(
     """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
     lost = describe_losses(candidates)
     tripped = () if swept else guards.tripped(mark, settings)
+    unasked = describe_unasked(candidates, settings)
     return (
         *([lost] if lost else []),
+        *([unasked] if unasked else []),
         *committed.figures.retention_warnings,
         *(f"a sweep would be refused: {guard}" for guard in tripped),
     )
@@ -181,6 +185,18 @@ def describe_losses(candidates: StoredFrame[CandidateFigures]) -> str | None:
         f"{lost:,} objects that earlier runs deleted are held by a branch head or by staging, such as "
         f"{', '.join(examples)}. `lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address "
         "ADDRESS` brings it back where the bucket keeps versions or the run moved it to quarantine"
+    )
+
+
+def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> str | None:
+    """What is kept because there was too much to ask, and the setting that changes it. None where all was asked."""
+    kept, unasked = candidates.figures.kept.get(Kept.UNCERTAIN.value, 0), candidates.figures.paths_unasked
+    if not kept:
+        return None
+    return (
+        f"{kept:,} objects stay although they may be garbage: whether they are staged could not be asked for within "
+        f"collection.hidden_suspect_limit ({settings.hidden_suspect_limit:,}). {unasked:,} more questions would tell: "
+        "raise it by as much, or delete branches that nobody needs"
     )
 
 

@@ -1,6 +1,7 @@
 """One repository, opened: what the steps of a collection work with."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lakefs_gc_assets.collector.clock import Clock
@@ -19,6 +20,7 @@ class OpenRepository:
     Attributes:
         opener: opens the same store again in another process.
         others: repositories whose references into this one's namespace count as well.
+        loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
     """
 
     facts: Repository
@@ -29,6 +31,7 @@ class OpenRepository:
     settings: CollectionSettings
     clock: Clock
     others: tuple["OpenRepository", ...] = ()
+    loosened: Mapping[str, bool | int | float] = field(default_factory=dict)
 
     @property
     def skew(self) -> timedelta:

@@ -18,6 +18,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector import gap_check, guards, order, report, sightings
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
+from lakefs_gc_assets.collector.described_report import describe_loosened
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -47,7 +48,14 @@ from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.collector.reporting import count_amounts, describe_losses, make_report, mark_of, stored_mark
+from lakefs_gc_assets.collector.reporting import (
+    count_amounts,
+    describe_losses,
+    describe_unasked,
+    make_report,
+    mark_of,
+    stored_mark,
+)
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
@@ -67,6 +75,7 @@ Outcomes = StoredFrame[DeletedFigures]
 def list_stored(step: Step[R]) -> Stored:
     """The first step: find the objects that may be garbage, and keep the list."""
     plan, store = step.plan, step.repository.store
+    warn_of_loosening(step)
     if plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = open_base_checkpoint(step)
@@ -98,6 +107,12 @@ def list_stored(step: Step[R]) -> Stored:
     )
     checkpoint.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
     return step.complete(STORE_DF, figures, written)
+
+
+def warn_of_loosening(step: Step[R]) -> None:
+    """Tells in what a launch changed the settings of this run."""
+    if step.repository.loosened:
+        step.warn(f"loosened by its launch: {describe_loosened(step.repository.loosened)}")
 
 
 def look_around(step: Step[R]) -> Neighbours:
@@ -201,7 +216,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
         reasons = count_reasons(engine, unreferenced)
         eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
-        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema)
+        etags = partial(listed.rows, engine, "address", "size", "etag")
+        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags)
         with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
             sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
@@ -211,6 +227,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             figures = CandidateFigures(
                 kept={**reasons.kept, **cleared.kept},
                 paths_asked=cleared.asked,
+                paths_unasked=cleared.unasked,
                 missing=gap.missing,
                 expected=gap.expected,
                 missing_examples=gap.examples,
@@ -225,6 +242,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
         step.log(f"a sweep would be refused: {warning}")
     if lost := describe_losses(stored):
         step.warn(lost)
+    if unasked := describe_unasked(stored, step.repository.settings):
+        step.warn(unasked)
     return stored
 
 
@@ -232,6 +251,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     """The last step: delete the candidates if the plan says so, after a recheck, and report what became of each."""
     step.require_attempt(candidates)
     require_inputs(step, candidates)
+    warn_of_loosening(step)
     swept = step.plan.sweep or passes.approve(step, candidates)
     written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))

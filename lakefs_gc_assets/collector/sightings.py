@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS
 from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
-from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS, TIME
+from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
@@ -18,11 +18,17 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step, Turn, step
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.columns import column_lineage, column_schema
 from lakefs_gc_assets.defs.failures import explained, summary
-from lakefs_gc_assets.defs.models import MODELS
+from lakefs_gc_assets.defs.garbage import count_garbage
+from lakefs_gc_assets.defs.garbage import pictures as garbage_pictures
+from lakefs_gc_assets.defs.history import Historian
+from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
+from lakefs_gc_assets.defs.pictures import bars
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
@@ -61,7 +67,13 @@ def candidates(
 ) -> Candidates:
     """Subtracts what is live from what is stored."""
     with making(context, collector) as this:
-        return run.mark(this, store_df, uncommitted_df, committed_df)
+        found = run.mark(this, store_df, uncommitted_df, committed_df)
+        # Pictures that nobody will see are not drawn: this instance is gone with its process.
+        if not context.instance.is_ephemeral:
+            now = collector.clock.now()
+            garbage = count_garbage(found, collector.engine(this.repository.settings), now)
+            context.add_output_metadata(garbage_pictures(found, garbage, now))
+        return found
 
 
 def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: Candidates) -> Outcomes:
@@ -69,7 +81,8 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
     with making(context, collector) as this:
         outcomes, report = run.sweep(this, candidates)
         context.add_output_metadata(report_figures(report))
-        return outcomes
+    Historian.of(context, collector_names(context, collector)).ended(this.repository.store, report)
+    return outcomes
 
 
 def define(names: Names) -> list[dg.AssetsDefinition]:
@@ -87,14 +100,14 @@ def define(names: Names) -> list[dg.AssetsDefinition]:
 def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.AssetsDefinition:
     """The asset that is named as a function is, which takes the context, the collector, and frames by their names."""
     name = compute.__name__
-    metadata: dict[str, object] = {"dagster/column_schema": column_schema(MODELS[name])}
+    metadata: dict[str, object] = {"dagster/column_schema": column_schema(FRAMES[name])}
     if lineage := column_lineage(name, names.asset(name).path[:-1]):
         metadata["dagster/column_lineage"] = lineage
 
     @dg.asset(
         key=names.asset(name),
         ins={frame: dg.AssetIn(names.asset(frame)) for frame in signature(compute).parameters if frame in STEPS},
-        description=(MODELS[name].__doc__ or "").strip(),
+        description=FRAMES[name].description,
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
         group_name=names.of("garbage_collection"),
@@ -122,6 +135,7 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
     Raises:
         dagster.Failure: with the one line that says what happened; the failed run's report is stored before.
     """
+    historian, run_id = Historian.of(context, collector_names(context, collector)), None
     try:
         run_id, windows = selected(context.partition_keys)
         at = STEPS.index(context.asset_key.path[-1])
@@ -133,26 +147,40 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
             continues=any(chosen(context.run, STEPS[:at])),
             goes_on=any(chosen(context.run, STEPS[at + 1 :])),
         )
-        with step(turn, SparkProcess(collector, context.log.info, context.log.warning)) as this:
+        permit = launching.read(context.instance, collector.name, run_id)
+        with step(turn, SparkProcess(collector, permit, context.log.info, context.log.warning)) as this:
+            if not turn.continues:
+                historian.begins(this.repository.store, this.plan, this.repository.settings)
             yield this
     except BaseException as error:
+        historian.failed(collector.last_opened(), run_id, collector.clock.now(), summary(error))
         failure = explained(error)
         if failure is None:
             raise
         raise failure from error
 
 
+def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> Names:
+    """The names of the repository that an asset belongs to."""
+    return Names(collector.name, apart=len(context.asset_key.path) > 1)
+
+
 @dataclass(frozen=True)
 class SparkProcess:
-    """What a step needs of this process (collector.step.Process): the repository's resource, and Spark."""
+    """What a step needs of this process (collector.step.Process): the repository's resource, and Spark.
+
+    Attributes:
+        permit: what the run was opened to do; None where somebody materializes assets without opening a run.
+    """
 
     collector: Collector
+    permit: Permit | None
     log: Callable[[str], None]
     warn: Callable[[str], None]
 
     def open(self) -> OpenRepository:
         """See Process.open."""
-        return self.collector.open()
+        return self.collector.open_for(self.permit)
 
     def last_opened(self) -> ObjectStore | None:
         """See Process.last_opened."""
@@ -172,19 +200,31 @@ class SparkProcess:
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
-    """Tells the UI how many rows each cell has; everything else that it shows is about the whole frame."""
-    rows = manifest.rows_by_window()
+    """Tells the UI what each cell has; its numbers alone are plotted."""
     for cell in context.partition_keys:
         assert isinstance(cell, dg.MultiPartitionKey)
-        count = rows.get(cell.keys_by_dimension["slice"], 0)
-        context.add_asset_metadata({"dagster/partition_row_count": count}, context.asset_key, cell)
+        shown = cell_metadata(manifest, cell.keys_by_dimension["slice"])
+        context.add_asset_metadata(shown, context.asset_key, cell)
 
 
-def report_figures(report: Report) -> dict[str, int | str]:
+def report_figures(report: Report) -> dict[str, object]:
     """What the UI shows of a report beside the frame; bytes that moved to quarantine are not freed."""
-    shown: dict[str, int | str] = {"ending": report.ending.value}
+    rows: dict[str, object] = {}
     for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
-        shown[name] = report.counts[name]
-        if name in report.object_bytes:
-            shown[f"{name}_bytes"] = report.object_bytes[name]
-    return shown
+        rows[name] = described(report.counts[name], report.object_bytes.get(name))
+    return {"ending": report.ending.value, "outcome": table_of(rows), "from_stored_to_deleted": funnel(report)}
+
+
+def funnel(report: Report) -> dg.MarkdownMetadataValue:
+    """A picture of what was listed, what of it is held, what is garbage and what of that is gone."""
+    counts = report.counts
+    gone = counts.get("deleted", 0) + counts.get("quarantined", 0)
+    steps = {
+        "listed": counts.get("listed", 0),
+        "held by commits": counts.get("committed", 0),
+        "staged": counts.get("uncommitted", 0),
+        "kept all the same": sum(report.kept.values()),
+        "garbage": counts.get("candidates", 0),
+        "deleted or moved": gone,
+    }
+    return bars("from stored to deleted", [(f"{name}: {count:,}", count) for name, count in steps.items()])

@@ -1,12 +1,17 @@
 """Blocking checks of the stored frames: their shape by pandera, and what no run may get wrong.
 
 A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
-Frames are annotated as `Any` where Dagster reads the annotation: it takes no generic types.
+
+Checks have no partitions, although their assets have: Dagster notes the partition of an evaluation only where a step
+has a single one, so that a check with partitions which a run over several windows passed would be shown as skipped.
+A check reads the frames of the run that its own Dagster run is about. Executed alone, it looks at the run that made its
+asset last, and ends nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import dagster as dg
@@ -25,16 +30,28 @@ from lakefs_gc_assets.collector.checking import (
     find_losses,
     find_young_candidates,
 )
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    FRAMES,
+    STEPS,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    Frame,
+)
+from lakefs_gc_assets.collector.frame.kinds import F as Figures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.defs.failures import between_steps, end_run
-from lakefs_gc_assets.defs.models import MODELS, Frame
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.defs.failures import between_steps, end_run, summary
+from lakefs_gc_assets.defs.history import Historian
+from lakefs_gc_assets.defs.models import MODELS, FrameModel
 from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.partitions import chosen, made_last, run_id_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.spark.tasks import Rows
 
-_Check = Callable[..., dg.AssetCheckResult]
+_Find = Callable[["Checked"], list[Violation]]
 _BROKEN = pa.schema([pa.field("rule", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
 _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
     "isin": lambda column, allowed_values: pc.invert(pc.is_in(column.drop_null(), pa.array(allowed_values))),
@@ -45,10 +62,11 @@ _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
 
 def define(names: Names) -> list[dg.AssetChecksDefinition]:
     """The checks of one repository's assets."""
-    return [*(_shape(name, names) for name in STEPS), *_rules(names)]
+    shape = "Columns, types and values are what the frame's pandera model says."
+    return [*(_check(names, name, "shape", shape, _well_shaped) for name in STEPS), *_rules(names)]
 
 
-def shape_violations(rows: Rows, model: type[Frame]) -> list[Violation]:
+def shape_violations(rows: Rows, model: type[FrameModel]) -> list[Violation]:
     """What is wrong with a frame's columns and values, in pandera's words; a sound frame is read once.
 
     pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then the tasks
@@ -107,103 +125,131 @@ def _errors(schema: DataFrameSchema, frame: DataFrame) -> list[Violation]:
     ]
 
 
-def _shape(name: str, names: Names) -> dg.AssetChecksDefinition:
+@dataclass(frozen=True)
+class Checked:
+    """The run that a check looks at.
+
+    Attributes:
+        frame_name: of the asset's frame, which the check is about.
+        ends_run: whether the Dagster run makes assets of the run, so that a check that fails ends it. A check that is
+            executed alone has no lock to give back and nothing to report.
+    """
+
+    collector: Collector
+    run_id: str
+    frame_name: str
+    ends_run: bool
+
+    @cached_property
+    def repository(self) -> OpenRepository:
+        """The repository, opened when it is first asked for. Raises CollectionError."""
+        return self.collector.open()
+
+    def note_end(self, historian: Historian, why: str) -> None:
+        """Tells the history that the check ended the run."""
+        if self.ends_run:
+            now = self.collector.clock.now()
+            historian.failed(self.collector.last_opened(), self.run_id, now, why)
+
+    def stored(self, frame: Frame[Figures]) -> StoredFrame[Figures]:
+        """A frame of the run. Raises OrderViolation where it was not made, or CorruptFile."""
+        return StoredFrame.of(self.repository.store, self.repository.opener, self.run_id, frame)
+
+    @property
+    def frame(self) -> StoredFrame[Any]:
+        """The asset's frame."""
+        return self.stored(FRAMES[self.frame_name])
+
+
+def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -> Checked:
+    """The run that the Dagster run is about, else the one that made the asset last. Raises dagster.Failure."""
+    collector: Collector = names.resource(context.resources, "collector")
+    run_id = run_id_of(context.run) or made_last(context.instance, names.asset(asset))
+    if run_id is None:
+        raise dg.Failure(description=f"nothing has made {asset} yet: make a run first", allow_retries=False)
+    return Checked(collector, run_id, asset, ends_run=any(chosen(context.run, STEPS)))
+
+
+def _check(
+    names: Names,
+    asset: str,
+    name: str,
+    description: str,
+    find: _Find,
+    others: Sequence[str] = (),
+    blocking: bool = True,
+) -> dg.AssetChecksDefinition:
+    """A check of an asset.
+
+    Args:
+        find: says what is wrong.
+        others: further assets whose frames it reads.
+        blocking: whether violations end the run.
+    """
+
     @dg.asset_check(
-        asset=names.asset(name),
-        name="shape",
-        description="Columns, types and values are what the frame's pandera model says.",
-        blocking=True,
-        partitions_def=names.partitions.definition,
+        asset=names.asset(asset),
+        name=name,
+        description=description,
+        blocking=blocking,
+        additional_deps=[names.asset(other) for other in others],
         required_resource_keys={names.of("collector")},
         pool=names.pool,
     )
-    def shape(context: dg.AssetCheckExecutionContext, frame: Any) -> dg.AssetCheckResult:
-        collector: Collector = names.resource(context.resources, "collector")
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        checked = _checked(context, names, asset)
+        try:
+            with between_steps(checked.collector, checked.run_id, holds_lock=checked.ends_run):
+                frame, violations = checked.frame, find(checked)
+        except BaseException as error:
+            checked.note_end(Historian.of(context, names), summary(error.__cause__ or error))
+            raise
+        if violations and blocking and checked.ends_run:
+            end_run(checked.collector, checked.run_id, _in_words(frame, violations))
+            checked.note_end(Historian.of(context, names), _in_words(frame, violations))
+        return _told(frame, violations)
 
-        def violations() -> list[Violation]:
-            return shape_violations(frame.rows(collector.engine()), MODELS[name])
-
-        return _result(collector, frame, violations)
-
-    return shape
+    return check
 
 
 def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
-    def check(description: str, *others: str) -> Callable[[_Check], dg.AssetChecksDefinition]:
-        return dg.asset_check(
-            asset=names.asset("candidates"),
-            description=description,
-            blocking=True,
-            partitions_def=names.partitions.definition,
-            required_resource_keys={names.of("collector")},
-            pool=names.pool,
-            additional_ins={other: dg.AssetIn(names.asset(other)) for other in others},
-        )
-
-    def collector_of(context: dg.AssetCheckExecutionContext) -> Collector:
-        found: Collector = names.resource(context.resources, "collector")
-        return found
-
-    @check("No candidate is committed or uncommitted.", "uncommitted_df", "committed_df")
-    def disjoint(
-        context: dg.AssetCheckExecutionContext,
-        candidates: Any,
-        uncommitted_df: Any,
-        committed_df: Any,
-    ) -> dg.AssetCheckResult:
-        collector = collector_of(context)
-
-        def find() -> list[Violation]:
-            return find_live_candidates(collector.engine(), candidates, uncommitted_df, committed_df)
-
-        return _result(collector, candidates, find)
-
-    @check("Every candidate was written and named before the cutoff.")
-    def older_than_cutoff(context: dg.AssetCheckExecutionContext, candidates: Any) -> dg.AssetCheckResult:
-        collector = collector_of(context)
-
-        def find() -> list[Violation]:
-            plan = plans.read(collector.open().store, candidates.manifest.span.run_id)
-            return find_young_candidates(collector.engine(), candidates, plan.cutoff)
-
-        return _result(collector, candidates, find)
-
-    @check(
-        "Something is committed where live commits count entries and there are candidates.",
-        "store_df",
-        "uncommitted_df",
-        "committed_df",
-    )
-    def live_set(
-        context: dg.AssetCheckExecutionContext,
-        candidates: Any,
-        store_df: Any,
-        uncommitted_df: Any,
-        committed_df: Any,
-    ) -> dg.AssetCheckResult:
-        find = partial(find_empty_live_set, store_df, uncommitted_df, committed_df, candidates)
-        return _result(collector_of(context), candidates, find)
-
-    @dg.asset_check(
-        asset=names.asset("candidates"),
-        description="No branch head and nothing staged holds an object that an earlier run deleted. It ends no run.",
-        partitions_def=names.partitions.definition,
-        pool=names.pool,
-    )
-    def nothing_deleted_is_live(candidates: Any) -> dg.AssetCheckResult:
-        return _told(candidates, find_losses(candidates))
-
-    return [disjoint, older_than_cutoff, live_set, nothing_deleted_is_live]
+    """What no run may get wrong about its candidates."""
+    check = partial(_check, names, "candidates")
+    return [
+        check("disjoint", "No candidate is committed or uncommitted.", _disjoint, ("uncommitted_df", "committed_df")),
+        check("older_than_cutoff", "Every candidate was written and named before the cutoff.", _older_than_cutoff),
+        check(
+            "live_set",
+            "Something is committed where live commits count entries and there are candidates.",
+            _live_set,
+            ("store_df", "uncommitted_df", "committed_df"),
+        ),
+        check(
+            "nothing_deleted_is_live",
+            "No branch head and nothing staged holds an object that an earlier run deleted. It ends no run.",
+            lambda checked: find_losses(checked.stored(CANDIDATES_DF)),
+            blocking=False,
+        ),
+    ]
 
 
-def _result(collector: Collector, frame: StoredFrame[Any], find: Callable[[], list[Violation]]) -> dg.AssetCheckResult:
-    """The result of a check; one that fails, or cannot be made, also ends the collection in the store."""
-    run_id = frame.manifest.span.run_id
-    with between_steps(collector, run_id):
-        violations = find()
-    if violations:
-        end_run(collector, run_id, _in_words(frame, violations))
-    return _told(frame, violations)
+def _well_shaped(checked: Checked) -> list[Violation]:
+    return shape_violations(checked.frame.rows(checked.collector.engine()), MODELS[checked.frame_name])
+
+
+def _disjoint(checked: Checked) -> list[Violation]:
+    uncommitted, committed = checked.stored(UNCOMMITTED_DF), checked.stored(COMMITTED_DF)
+    return find_live_candidates(checked.collector.engine(), checked.stored(CANDIDATES_DF), uncommitted, committed)
+
+
+def _older_than_cutoff(checked: Checked) -> list[Violation]:
+    plan = plans.read(checked.repository.store, checked.run_id)
+    return find_young_candidates(checked.collector.engine(), checked.stored(CANDIDATES_DF), plan.cutoff)
+
+
+def _live_set(checked: Checked) -> list[Violation]:
+    stored = checked.stored
+    return find_empty_live_set(stored(STORE_DF), stored(UNCOMMITTED_DF), stored(COMMITTED_DF), stored(CANDIDATES_DF))
 
 
 def _in_words(frame: StoredFrame[Any], violations: Sequence[Violation]) -> str:

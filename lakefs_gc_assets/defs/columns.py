@@ -1,10 +1,12 @@
 """What the UI shows of a frame's columns: their types and meanings, and where they come from."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dagster as dg
+from pyspark.sql.pandas.types import from_arrow_type
 
-from lakefs_gc_assets.defs.models import MODELS, Frame, description
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, Frame
 
 _COLUMN_SOURCES: Mapping[str, tuple[str, ...]] = {
     "candidates": ("store_df",),
@@ -13,18 +15,17 @@ _COLUMN_SOURCES: Mapping[str, tuple[str, ...]] = {
 """Frames whose columns come from a column of the same name; addresses also depend on what is subtracted."""
 
 
-def column_schema(model: type[Frame]) -> dg.TableSchema:
-    """Columns, types and meanings of a frame, for the UI."""
-    fields = model.to_schema().columns
+def column_schema(frame: Frame[Any]) -> dg.TableSchema:
+    """Columns, types and meanings of a frame, for the UI; types are named as Spark names them."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
-                name=name,
-                type=field.dtype.type.simpleString(),
-                description=description(model, name),
-                constraints=dg.TableColumnConstraints(nullable=field.nullable),
+                name=column.name,
+                type=from_arrow_type(column.type).simpleString(),
+                description=column.description,
+                constraints=dg.TableColumnConstraints(nullable=column.nullable),
             )
-            for name, field in fields.items()
+            for column in frame.columns
         ]
     )
 
@@ -39,7 +40,7 @@ def column_lineage(name: str, prefix: Sequence[str] = ()) -> dg.TableColumnLinea
         return None
     deps: dict[str, list[dg.TableColumnDep]] = {}
     for source in _COLUMN_SOURCES[name]:
-        shared = set(MODELS[source].to_schema().columns) & set(MODELS[name].to_schema().columns)
+        shared = set(FRAMES[source].schema.names) & set(FRAMES[name].schema.names)
         for column in shared:
             deps.setdefault(column, []).append(dg.TableColumnDep(dg.AssetKey([*prefix, source]), column))
     if name == "candidates":

@@ -17,12 +17,15 @@ from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.io_manager import metadata
+from lakefs_gc_assets.defs.history import Historian
+from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName, Loaded
 
 _OP = "run_on_emr_serverless"
@@ -34,7 +37,9 @@ class Asking(dg.Config):
 
     flow: FlowName = Field(default="clean", description="As in the job open_run.")
     sweep: bool | None = Field(
-        default=None, description="Whether candidates are deleted; left out, what collection.sweep says."
+        default=None,
+        description="Delete at once, or not; only where launch.sweep is any in the configuration file. Left out, that "
+        "file decides where it is any, and it is a dry run otherwise.",
     )
 
 
@@ -50,6 +55,9 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
     )
     def run_on_emr_serverless(context: dg.OpExecutionContext, config: Asking) -> None:
         collector: Collector = names.resource(context.resources, "collector")
+        with readable():
+            permit = Permit(names.of("collect_on_emr_serverless"), sweep=config.sweep)
+            settled, _ = launching.settle(collector.collection.settings(), loaded.configuration.launch, permit)
         messages = boto3.client("s3", region_name=settings.region or None)
         client = PipesEMRServerlessClient(
             client=boto3.client("emr-serverless", region_name=settings.region or None),
@@ -59,13 +67,18 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         ended = client.run(
             context=context,
             start_job_run_params=start_parameters(settings, loaded),
-            extras=extras(loaded, config),
+            extras=extras(loaded, config.flow, settled.sweep),
         )
         told = ended.get_custom_messages()
         with readable():
             if not told:
                 raise CollectionError("the job on EMR Serverless ended without a word: see its log")
-            report = _shown(context, names, collector.open(), told[-1]["run_id"])
+            repository = collector.open()
+            report = _shown(context, names, repository, told[-1]["run_id"])
+            historian = Historian.of(context, names)
+            plan = plans.read(repository.store, report.run_id)
+            historian.begins(repository.store, plan, repository.settings)
+            historian.ended(repository.store, report)
             context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
             if not report.success:
                 raise CollectionError(f"run {report.run_id} failed: {report.error}")
@@ -83,7 +96,15 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
 
 
 def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[str, Any]:
-    """The request that starts a job run; it names secrets of AWS Secrets Manager and holds none."""
+    """The request that starts a job run; it names secrets of AWS Secrets Manager and holds none.
+
+    Raises ConfigurationError for a Spark property that comes from the environment: requests are kept and shown.
+    """
+    if hidden := loaded.configuration.spark.config_from_environment:
+        raise ConfigurationError(
+            f"spark.config.{next(iter(hidden))} comes from the environment, and AWS shows what starts a job run: "
+            "set it in the application of EMR Serverless"
+        )
     properties = {_ENVIRONMENT + variable: f"EMR.secret@{name}" for variable, name in settings.environment.items()}
     return {
         "applicationId": settings.application_id,
@@ -103,16 +124,19 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
     }
 
 
-def extras(loaded: Loaded, config: Asking) -> dict[str, Any]:
-    """What the job on EMR is told through Pipes: the configuration without secrets, and what to do."""
-    # The session's properties are the job run's own, given when it is started.
-    spark = {"master": "", "remote": "", "config": {}}
+def extras(loaded: Loaded, flow: FlowName, sweep: bool) -> dict[str, Any]:
+    """What the job on EMR is told through Pipes: the configuration without what the environment has, and what to do."""
     content = loaded.configuration.model_dump(mode="json")
+    for section, name in loaded.text_variables:
+        content[section][name] = ""
+    # The session's properties are the job run's own, given when it is started.
+    spark = {"master": "", "remote": "", "config": {}, "config_from_environment": {}}
+    variables = {**loaded.text_variables, **loaded.secret_variables}
     return {
         "configuration": content | {"spark": content["spark"] | spark},
-        "secret_variables": [[*secret, variable] for secret, variable in loaded.secret_variables.items()],
-        "flow": config.flow,
-        "sweep": config.sweep,
+        "secret_variables": [[*setting, variable] for setting, variable in variables.items() if setting[0] != "spark"],
+        "flow": flow,
+        "sweep": sweep,
     }
 
 
@@ -129,7 +153,9 @@ def _shown(context: dg.OpExecutionContext, names: Names, repository: OpenReposit
         for window in plan.windows:
             context.log_event(
                 dg.AssetMaterialization(
-                    key, partition=f"{run_id}|{window}", metadata=metadata(frame, prefix=key.path[:-1])
+                    key,
+                    partition=f"{run_id}|{window}",
+                    metadata=metadata(frame, prefix=key.path[:-1]) | cell_metadata(frame.manifest, window),
                 )
             )
     report = reports.read(repository.store, run_id)

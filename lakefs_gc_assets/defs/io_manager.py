@@ -1,17 +1,18 @@
 """How frames pass between assets: as what is stored, with what the UI shows of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.columns import column_lineage
 from lakefs_gc_assets.defs.failures import between_steps
-from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.defs.partitions import asset_of, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
 
@@ -36,30 +37,46 @@ class FrameIOManager(dg.ConfigurableIOManager):
         run_id, _ = selected(context.asset_partition_keys)
         frame = context.asset_key.path[-1]
         step = context.step_context
-        first = next(chosen(step.dagster_run, MODELS))
+        first = next(chosen(step.dagster_run, STEPS))
         with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
             repository = self.collector.open()
             return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame])
 
 
+def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
+    """What the UI shows of one cell: numbers of the window alone, which it plots from cell to cell."""
+    files = [file for file in manifest.files if file.slice_window == window]
+    objects = sum(file.object_bytes for file in files)
+    return {
+        "dagster/partition_row_count": sum(file.rows for file in files),
+        "object_bytes": objects,
+        "objects_in_words": size(objects),
+    }
+
+
 def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
-    """What the UI shows of a frame; small, because Dagster copies it to every cell.
+    """What the UI shows of a whole frame; small, because Dagster copies it to every cell.
+
+    It has no numbers: each would be plotted once for every cell, always the same. They are in a table.
 
     Args:
         prefix: of the keys of the repository's assets.
     """
     manifest = frame.manifest
     return {
-        "dagster/row_count": manifest.rows,
         "dagster/uri": frame.uri,
         "path": dg.MetadataValue.path(frame.uri),
         "run_id": manifest.span.run_id,
         "attempt": manifest.span.attempt,
         "started_at": dg.MetadataValue.timestamp(manifest.span.started_at),
         "ended_at": dg.MetadataValue.timestamp(manifest.span.ended_at),
-        "object_bytes": manifest.object_bytes,
-        "file_bytes": manifest.file_bytes,
-        "files": len(manifest.files),
+        "frame": table_of(
+            {
+                "rows": described(manifest.rows, manifest.object_bytes),
+                "files": described(len(manifest.files), manifest.file_bytes),
+                **_numbers(manifest.figures),
+            }
+        ),
         "rows_by_window": dg.MetadataValue.md(_counts("window", manifest.rows_by_window())),
         "preview": dg.MetadataValue.md(_preview(frame.preview(rows=PREVIEW_ROWS))),
         **_figures(manifest.figures),
@@ -67,9 +84,21 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, A
     }
 
 
+def described(count: int, size_in_bytes: int | None = None) -> str:
+    """A count as a person reads it, with its bytes where it has any."""
+    return f"{count:,}" if size_in_bytes is None else f"{count:,}, {size(size_in_bytes)}"
+
+
+def table_of(rows: Mapping[str, object]) -> dg.MarkdownMetadataValue:
+    """Names and values, which are shown and not plotted."""
+    lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
+    return dg.MetadataValue.md("\n".join(["| figure | value |", "|---|---:|", *lines]))
+
+
 def _counts(what: str, counts: dict[str, int]) -> str:
-    lines = [f"| {name} | {count:,} |" for name, count in sorted(counts.items())]
-    return "\n".join([f"| {what} | rows |", "|---|---:|", *lines]) if lines else "no rows"
+    # Counts come first: a long name would push them out of sight.
+    lines = [f"| {count:,} | {name} |" for name, count in sorted(counts.items())]
+    return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
 
 
 def _preview(rows: pa.Table) -> str:
@@ -84,11 +113,21 @@ def _cell(value: object) -> str:
     return "" if value is None else str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
-def _figures(figures: Any) -> dict[str, Any]:
-    """Counts that a step made, also those by reason; lists and maps of names stay in the manifest."""
+def _numbers(figures: Any) -> dict[str, str]:
+    """Counts and words that a step noted."""
     values = {field.name: getattr(figures, field.name) for field in fields(figures)}
-    found: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
-    for name, value in values.items():
-        if isinstance(value, dict) and value and all(isinstance(count, int) for count in value.values()):
-            found[name] = dg.MetadataValue.md(_counts(name, value))
-    return found
+    return {
+        name: f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if isinstance(value, int | float | str)
+    }
+
+
+def _figures(figures: Any) -> dict[str, Any]:
+    """Counts by reason; lists and maps of names stay in the manifest."""
+    values = {field.name: getattr(figures, field.name) for field in fields(figures)}
+    return {
+        name: dg.MetadataValue.md(_counts(name, value))
+        for name, value in values.items()
+        if isinstance(value, dict) and value and all(isinstance(count, int) for count in value.values())
+    }

@@ -1,31 +1,39 @@
-"""The jobs that collect: one opens a run, the other makes it, and a sensor hands on what was opened."""
+"""The jobs that collect: two open a run or approve one, a third makes it, and a sensor hands on what was opened."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from pydantic import Field
+from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
+from pydantic import Field, create_model
 
+from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.launching import Permit, Relaxing, relaxing
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.opening import open_run
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, REPOSITORY_TAG
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.settings import FlowName
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import FlowName, LaunchSettings
 
 _OPENING_OP = "open_new_run"
-_OPENED_TAG_PREFIX = "lakefs/opened-"
-_RESOURCES = "resources"
+_APPROVING_OP = "approve_dry_run"
+_OPENED_TAG_PREFIX = f"{HIDDEN_TAG_PREFIX}lakefs-opened/"
 _SENSOR_SECONDS = 5
+_RELAX = "Settings of collection for this run alone, of those that launch.may_relax lists in the configuration file."
 
 
-def opening_config(names: Names, flow: FlowName) -> dict[str, Any]:
-    """Run configuration of the job open_run that chooses the flow."""
-    return {"ops": {names.of(_OPENING_OP): {"config": {"flow": flow}}}}
+def opening_config(names: Names, flow: FlowName, sweep: bool | None = None) -> dict[str, Any]:
+    """Run configuration of the job open_run that chooses the flow and, unless None, whether to delete."""
+    chosen = {"flow": flow} if sweep is None else {"flow": flow, "sweep": sweep}
+    return {"ops": {names.of(_OPENING_OP): {"config": chosen}}}
 
 
 class Opening(dg.Config):
@@ -38,6 +46,21 @@ class Opening(dg.Config):
         "committed: what only commits hold that retention rules let expire; nothing is listed. unified: look at every "
         "object; what expired commits hold may go.",
     )
+    sweep: bool | None = Field(
+        default=None,
+        description="Delete at once, or not; only where launch.sweep is any in the configuration file. Left out, that "
+        "file decides where it is any, and it is a dry run otherwise.",
+    )
+    relax: Relaxing = Field(default=Relaxing(), description=_RELAX)
+
+
+class Approving(dg.Config):
+    """Which dry run to approve."""
+
+    run_id: str = Field(
+        description="Id of the dry run whose candidates are to be deleted, unless they are live by now."
+    )
+    relax: Relaxing = Field(default=Relaxing(), description=_RELAX)
 
 
 def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
@@ -52,44 +75,47 @@ def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
     )
 
 
-def open_run_job(names: Names) -> dg.JobDefinition:
+def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """One op, which leaves what the new run needs as tags of its own run, where the sensor finds it."""
 
     @dg.op(
         name=names.of(_OPENING_OP),
         description="Lists slice windows, adds them and a new run id as partitions, and asks for the run.",
+        config_schema=_schema(Opening, policy),
         required_resource_keys={names.of("collector")},
     )
-    def opening(context: dg.OpExecutionContext, config: Opening) -> None:
+    def opening(context: dg.OpExecutionContext) -> None:
         collector: Collector = names.resource(context.resources, "collector")
+        config = Opening.model_validate(context.op_config)
         with readable():
-            opened = open_run(context.instance, collector, Flow(config.flow))
+            permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
+            if permit is None:
+                relaxed = launching.relaxed_by(config.relax, policy)
+                permit = Permit(names.of("open_run"), sweep=config.sweep, relaxed=relaxed)
+            settings, _ = launching.settle(collector.collection.settings(), policy, permit)
+            opened = open_run(context.instance, collector, Flow(config.flow), permit)
+        launching.use_ticket(context.instance, collector.name, context.run_tags)
         if opened.why_clean:
             context.log.warning(f"a clean run instead of an optimized one: {opened.why_clean}")
+        if collector.collection.sweep and not settings.sweep:
+            context.log.info(f"a dry run, since it was launched here: {launching.how_to_sweep(policy)}")
         context.log.info(f"opened run {opened.run_id} over {len(opened.windows)} windows: {', '.join(opened.windows)}")
         context.add_output_metadata(
             {
                 "run_id": opened.run_id,
                 "flow": Flow.CLEAN.value if opened.why_clean else config.flow,
                 **({"why_clean": opened.why_clean} if opened.why_clean else {}),
-                "sweep": collector.collection.sweep,
+                "sweep": settings.sweep,
                 "windows": dg.MetadataValue.md(", ".join(opened.windows)),
             }
         )
-        settings = {
-            "collection": {"config": collector.collection.settings().model_dump(mode="json")},
-            "spark": {"config": collector.spark.settings().model_dump(mode="json")},
-        }
-        tags = {**opened.tags, _RESOURCES: json.dumps(names.all_of(settings))}
-        context.instance.add_run_tags(
-            context.run_id, {_OPENED_TAG_PREFIX + name: value for name, value in tags.items()}
-        )
+        _hand_on(context, opened.tags)
 
     @dg.job(
         name=names.of("open_run"),
-        description=f"Opens a run of the whole repository {names.repository}: choose the flow and, under "
-        f"resources.{names.of('collection')}.config, whether to sweep; without that it does what the settings say, "
-        f"which is a dry run by default. The sensor {names.of('launch_opened_runs')} starts it within seconds.",
+        description=f"Opens a run of the whole repository {names.repository}: choose the flow. "
+        f"{_what_a_launch_deletes(names, policy)} The sensor {names.of('launch_opened_runs')} starts it within "
+        "seconds.",
         executor_def=dg.in_process_executor,
     )
     def open_run_() -> None:
@@ -98,20 +124,98 @@ def open_run_job(names: Names) -> dg.JobDefinition:
     return open_run_
 
 
+def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
+    if policy.sweep == "any":
+        return "It deletes if `sweep` says so, and without that if the configuration does."
+    if policy.sweep == "approved":
+        approve = names.of("approve")
+        return f"It is a dry run: look at what it finds, and launch the job {approve} with its id to delete that."
+    return "It is a dry run."
+
+
+def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
+    """One op, which stores the approval of a dry run, and leaves what the sensor needs to make its last step again."""
+
+    @dg.op(
+        name=names.of(_APPROVING_OP),
+        description="Says how much the dry run found, approves it, and asks for its last step.",
+        config_schema=_schema(Approving, policy),
+        required_resource_keys={names.of("collector")},
+        pool=names.pool,
+    )
+    def approving(context: dg.OpExecutionContext) -> None:
+        collector: Collector = names.resource(context.resources, "collector")
+        config = Approving.model_validate(context.op_config)
+        run_id = config.run_id
+        with readable():
+            if policy.sweep == "never":
+                raise ConfigurationError(
+                    f"a launch may not approve run {run_id}: run `lakefs-gc approve {run_id}`, or set launch.sweep to "
+                    "approved in the configuration file"
+                )
+            relaxed = launching.relaxed_by(config.relax, policy)
+            permit = Permit(names.of("approve"), relaxed=relaxed)
+            repository = collector.open_for(permit)
+            found = approval.require_dry_run(repository.store, run_id)
+            objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
+            context.log.info(
+                f"dry run {run_id} of {found.span.ended_at:%F %T}Z found {objects}: they are deleted after a look "
+                "whether they are live by now"
+            )
+            plan = plans.read(repository.store, run_id)
+            launching.write(context.instance, collector.name, run_id, permit)
+            approval.give(repository.store, found, repository.clock.now())
+            windows = names.partitions.add(context.instance, run_id, plan.windows)
+        context.add_output_metadata({"run_id": run_id, "objects": found.rows, "bytes": found.object_bytes})
+        _hand_on(context, {**names.partitions.tags(run_id, windows, plan.flow.value), **permit.tags})
+
+    @dg.job(
+        name=names.of("approve"),
+        description=f"Deletes what a dry run of {names.repository} found: give its id. The log and the page of the run "
+        "say how many objects and bytes that is. The run's own plan and every guard of a sweep hold; what is live by "
+        f"now stays. The sensor {names.of('launch_opened_runs')} starts the deletion within seconds, as a run of "
+        f"{names.of('collect')} that makes deleted_report again.",
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository},
+    )
+    def approve() -> None:
+        approving()
+
+    return approve
+
+
+def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:
+    """What the launchpad shows of a configuration, with the settings that a launch may change."""
+    kind = relaxing(policy)
+    shown = create_model(
+        config.__name__,
+        __base__=config,
+        __doc__=config.__doc__,
+        relax=(kind, Field(default=kind(), description=_RELAX)),
+    )
+    return dg.Field(shown.to_config_schema().as_field().config_type)
+
+
+def _hand_on(context: dg.OpExecutionContext, tags: Mapping[str, str]) -> None:
+    """Leaves tags for the run that the sensor is to launch."""
+    context.instance.add_run_tags(context.run_id, {_OPENED_TAG_PREFIX + name: value for name, value in tags.items()})
+
+
 def launch_opened_runs(
-    names: Names, opening: dg.JobDefinition, collecting: UnresolvedAssetJobDefinition
+    names: Names, opening: dg.JobDefinition, approving: dg.JobDefinition, collecting: UnresolvedAssetJobDefinition
 ) -> dg.SensorDefinition:
-    """Starts what the job open_run has opened, once each."""
+    """Starts what the job open_run has opened and the job approve has approved, once each."""
 
     @dg.run_status_sensor(
         name=names.of("launch_opened_runs"),
         run_status=dg.DagsterRunStatus.SUCCESS,
-        monitored_jobs=[opening],
+        monitored_jobs=[opening, approving],
         request_job=collecting,
         minimum_interval_seconds=_SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches each run that the job {names.of('open_run')} has opened, for a person or a schedule. It "
-        "starts nothing of its own accord; turned off, what is opened is not launched.",
+        description=f"Launches each run that the job {names.of('open_run')} has opened, for a person or a schedule, "
+        f"and the deletion of each dry run that the job {names.of('approve')} has approved. It starts nothing of its "
+        "own accord; turned off, what is opened is not launched.",
     )
     def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         tags = {
@@ -122,7 +226,11 @@ def launch_opened_runs(
         if RANGE_START_TAG not in tags:
             yield dg.SkipReason("nothing was opened")
             return
-        settings = json.loads(tags.pop(_RESOURCES))
-        yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags, run_config={"resources": settings})
+        if context.dagster_run.job_name == approving.name:
+            # Whoever approves again, after a sweep that failed, asks for another run.
+            key = f"{tags[RANGE_START_TAG]}|{context.dagster_run.run_id}"
+            yield dg.RunRequest(run_key=key, tags=tags, asset_selection=[names.asset(STEPS[-1])])
+            return
+        yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
 
     return sensor

@@ -1,12 +1,13 @@
 """Opening a run: finding the slice windows that it needs, and adding them and a new run id as partitions."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG
 from lakefs_gc_assets.defs.resources import Collector
@@ -30,37 +31,26 @@ class OpenedRun:
     why_clean: str | None = None
 
 
-def open_run(instance: dg.DagsterInstance, collector: Collector, flow: Flow = Flow.CLEAN) -> OpenedRun:
+def open_run(
+    instance: dg.DagsterInstance, collector: Collector, flow: Flow = Flow.CLEAN, permit: Permit | None = None
+) -> OpenedRun:
     """Adds the partitions of a new run over every window that it needs.
 
-    Raises ConfigurationError, LakeFSError or StorageError where the repository cannot be looked at.
+    Args:
+        permit: what the run may do; None where its process decides that, as the command line's does.
+    Raises:
+        ConfigurationError, LakeFSError or StorageError: the repository cannot be looked at, or the file does not allow
+            what a launch asks for.
     """
-    repository = collector.open()
+    repository = collector.open() if permit is None else collector.open_for(permit)
     needed, why_clean = planning.windows_to_collect(repository, flow)
     run_id = xids.issue_run_id(repository.clock.now())
     partitions = Names(collector.name).partitions
     windows = partitions.add(instance, run_id, needed)
     tags = partitions.tags(run_id, windows, flow.value)
+    if permit is not None:
+        launching.write(instance, collector.name, run_id, permit)
+        tags |= permit.tags
     if why_clean is not None:
         tags[WHY_CLEAN_TAG] = why_clean[:_TAG_LENGTH]
     return OpenedRun(run_id, windows, tags, why_clean)
-
-
-def run_config(sweep: bool, names: Names | None = None) -> dict[str, Any]:
-    """Run configuration that decides whether candidates are deleted, whatever the settings say.
-
-    Args:
-        names: where a code location collects several repositories.
-    """
-    collection = names.of("collection") if names else "collection"
-    return {"resources": {collection: {"config": {"sweep": sweep}}}}
-
-
-def approval_config(run_id: str, names: Names | None = None) -> dict[str, Any]:
-    """Run configuration that lets the last step of a dry run delete what the run found.
-
-    Args:
-        names: where a code location collects several repositories.
-    """
-    collection = names.of("collection") if names else "collection"
-    return {"resources": {collection: {"config": {"approve_run": run_id}}}}

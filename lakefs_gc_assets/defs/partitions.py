@@ -13,6 +13,7 @@ from lakefs_gc_assets.errors import OrderViolation
 
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
+_PARTITION_TAG = "dagster/partition"
 REPOSITORY_TAG = "lakefs/repository"
 FLOW_TAG = "lakefs/flow"
 WHY_CLEAN_TAG = "lakefs/why_clean"
@@ -84,6 +85,19 @@ def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return run_ids.pop(), tuple(dict.fromkeys(cell["slice"] for cell in cells))
 
 
+def run_id_of(run: dg.DagsterRun) -> str | None:
+    """The run id that a Dagster run is about; None where it covers no partition."""
+    cell = run.tags.get(RANGE_START_TAG) or run.tags.get(_PARTITION_TAG)
+    return cell.partition("|")[0] if cell else None
+
+
+def made_last(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str | None:
+    """The id of the run that made an asset last; None where none did."""
+    event = instance.get_latest_materialization_event(asset)
+    made = event.asset_materialization if event else None
+    return made.partition.partition("|")[0] if made and made.partition else None
+
+
 def asked_flow(run: dg.DagsterRun) -> Flow:
     """The flow that a Dagster run asks for by its tag, without one a clean run. Raises OrderViolation for another."""
     asked = run.tags.get(FLOW_TAG, Flow.CLEAN.value)
@@ -93,7 +107,12 @@ def asked_flow(run: dg.DagsterRun) -> Flow:
 
 
 def chosen(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
-    """Those of the assets that a Dagster run makes: a selection or a re-execution makes some, without one all."""
+    """Those of the assets that a Dagster run makes: a selection or a re-execution makes some, without one all.
+
+    A selection of checks alone makes none.
+    """
+    if run.asset_check_selection and not run.asset_selection:
+        return
     selection = {key.path[-1] for key in run.asset_selection or ()}
     steps = {asset_of(step) for step in run.step_keys_to_execute or ()}
     for name in assets:

@@ -4,17 +4,17 @@ Every field is described once, in `settings.py`; the UI shows the same words.
 """
 
 from collections.abc import Callable
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
-from pydantic import create_model
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.repository import OpenRepository, require_writable
+from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -23,6 +23,7 @@ from lakefs_gc_assets.settings import (
     CollectionSettings,
     Configuration,
     LakeFSSettings,
+    LaunchSettings,
     Loaded,
     Settings,
     SparkSettings,
@@ -84,7 +85,8 @@ class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[typ
     def session(self) -> SparkSession:
         """The session; a JRE is found or brought along where the master is local."""
         spark_session.wait_for_start()
-        session: SparkSession = LazyPySparkResource(spark_config=self.properties()).spark_session
+        with spark_session.handed_over(self.settings()) as remaining:
+            session: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
         return session
 
     def properties(self) -> dict[str, str]:
@@ -92,8 +94,17 @@ class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[typ
         return spark_session.properties(self.settings())
 
 
-class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The repository that is collected, with everything a step needs to reach it.
+class LaunchResource(dg.ConfigurableResource, LaunchSettings):  # type: ignore[type-arg]
+    """What a launch through Dagster may decide."""
+
+    def settings(self) -> LaunchSettings:
+        """The same, free of Dagster."""
+        return LaunchSettings.model_validate(_plain(self, LaunchSettings))
+
+
+@dataclass(frozen=True)
+class Target:
+    """The repository that is collected. It is no configuration: what the launchpad shows, whoever launches sends.
 
     Attributes:
         name: what Dagster calls it.
@@ -101,11 +112,33 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     name: str
     repository: str
+
+
+class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The repository that is collected, with everything a step needs to reach it."""
+
+    target: dg.ResourceDependency[Target]
     lakefs: dg.ResourceDependency[LakeFSResource]
     store: dg.ResourceDependency[StoreResource]
     collection: dg.ResourceDependency[CollectionResource]
     spark: dg.ResourceDependency[SparkResource]
+    launch: dg.ResourceDependency[LaunchResource]
     clock: dg.ResourceDependency[Clock]
+
+    @property
+    def name(self) -> str:
+        """What Dagster calls the repository."""
+        return self.target.name
+
+    @property
+    def repository(self) -> str:
+        """The repository's own name."""
+        return self.target.repository
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Refuses a run whose launch sets anything of a resource. Raises ConfigurationError."""
+        if context.run is not None:
+            launching.require_closed(context.run.run_config, self.launch.settings())
 
     def open(self) -> OpenRepository:
         """Asks the server for the repository and opens its store, to collect it.
@@ -113,6 +146,14 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises ConfigurationError, LakeFSError or ReadOnlyRepository.
         """
         return self._open(require_writable)
+
+    def open_for(self, permit: Permit | None) -> OpenRepository:
+        """The same with the settings of a run that was opened by this permit; None where nobody opened it.
+
+        Raises also ConfigurationError where the launch asked for what the file does not allow.
+        """
+        settings, loosened = launching.settle(self.collection.settings(), self.launch.settings(), permit)
+        return replace(self.open(), settings=settings, loosened=loosened)
 
     def open_to_read(self) -> OpenRepository:
         """The same of a repository that may be read-only. Raises ConfigurationError or LakeFSError."""
@@ -157,12 +198,12 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
 def collector(configuration: Configuration, clock: Clock) -> Collector:
     """The resource outside of a Dagster run."""
     return Collector(
-        name=configuration.label,
-        repository=configuration.repository,
+        target=Target(configuration.label, configuration.repository),
         lakefs=LakeFSResource(**configuration.lakefs.model_dump()),
         store=StoreResource(**configuration.store.model_dump()),
         collection=CollectionResource(**configuration.collection.model_dump()),
         spark=SparkResource(**configuration.spark.model_dump()),
+        launch=LaunchResource(**configuration.launch.model_dump()),
         clock=clock,
     )
 
@@ -170,44 +211,23 @@ def collector(configuration: Configuration, clock: Clock) -> Collector:
 def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
     """The resources of a configuration, by name; secrets stay in the environment.
 
-    A run may be given its own `collection` and `spark`; what it leaves out stays as configured.
+    A launch sets nothing of them: see `launching.require_closed`.
     """
     configuration = loaded.configuration
-    lakefs = LakeFSResource(**_section(loaded, "lakefs"))
-    store = StoreResource(**_section(loaded, "store"))
-    collection = _with_defaults(CollectionResource, configuration.collection)
-    spark = _with_defaults(SparkResource, configuration.spark)
-    given = Collector(
-        name=configuration.label,
-        repository=configuration.repository,
-        lakefs=lakefs,
-        store=store,
-        collection=collection,
-        spark=spark,
-        clock=clock,
-    )
-    return {"lakefs": lakefs, "store": store, "collection": collection, "spark": spark, "collector": given}
-
-
-def _with_defaults(kind: type[dg.ConfigurableResource[Any]], settings: Settings) -> Any:
-    """A resource whose defaults are these settings.
-
-    Dagster puts every field that a run's own configuration leaves out back to its default, not to the configured value.
-    """
-    defaults: dict[str, Any] = {}
-    for name, value in settings.model_dump().items():
-        field = copy(kind.model_fields[name])
-        field.default, field.default_factory = value, None
-        defaults[name] = (field.annotation, field)
-    configured = create_model(
-        kind.__name__, __base__=kind, __module__=kind.__module__, __doc__=kind.__doc__, **defaults
-    )
-    return configured.configure_at_launch()
+    sections = {
+        "lakefs": LakeFSResource(**_section(loaded, "lakefs")),
+        "store": StoreResource(**_section(loaded, "store")),
+        "collection": CollectionResource(**_section(loaded, "collection")),
+        "spark": SparkResource(**_section(loaded, "spark")),
+        "launch": LaunchResource(**_section(loaded, "launch")),
+    }
+    target = Target(configuration.label, configuration.repository)
+    given = Collector(target=target, clock=clock, **sections)
+    return {**sections, "collector": given}
 
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:
     values: dict[str, Any] = getattr(loaded.configuration, name).model_dump()
-    secrets = {
-        field: dg.EnvVar(variable) for (section, field), variable in loaded.secret_variables.items() if section == name
-    }
-    return {**values, **secrets}
+    variables = {**loaded.text_variables, **loaded.secret_variables}
+    named = {field: dg.EnvVar(variable) for (section, field), variable in variables.items() if section == name}
+    return {**values, **named}

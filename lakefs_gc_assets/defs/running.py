@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
 
 import dagster as dg
@@ -21,7 +22,7 @@ from lakefs_gc_assets.defs.partitions import FLOW_TAG, asset_of
 from lakefs_gc_assets.defs.resources import Collector, collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, RunFailed
-from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.settings import LaunchSettings, Loaded
 
 Progress = Callable[[str], None]
 _STACK = ("\tat ", "  File ", "Traceback ")
@@ -46,13 +47,15 @@ def execute(
         progress: is told each line as it happens.
         level: of the lines that are told, as in `logging`; with DEBUG also what Dagster says of each step.
     """
-    definitions, names = build(loaded, clock, {"console": line_logger(progress, level)}), Names.of_loaded(loaded)
+    changes = {} if sweep is None else {"sweep": sweep}
+    loaded, names = decided_here(loaded, **changes), Names.of_loaded(loaded)
+    definitions = build(loaded, clock, {"console": line_logger(progress, level)})
     new = opening.open_run(home, opened(loaded, clock), flow)
     if level <= logging.INFO:
         progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
     job = definitions.resolve_job_def(names.of("collect"))
-    config = {"loggers": {"console": {}}, **({} if sweep is None else opening.run_config(sweep, names))}
-    result = job.execute_in_process(instance=home, tags=new.tags, run_config=config, raise_on_error=False)
+    console: dict[str, object] = {"loggers": {"console": {}}}
+    result = job.execute_in_process(instance=home, tags=new.tags, run_config=console, raise_on_error=False)
     return result.success, new.run_id, _failure(result, new.run_id)
 
 
@@ -66,18 +69,33 @@ def execute_approved(
     Raises:
         CollectionError: where there is no such run.
     """
-    definitions, names = build(loaded, clock, {"console": line_logger(progress)}), Names.of_loaded(loaded)
+    loaded, names = decided_here(loaded, approve_run=run_id), Names.of_loaded(loaded)
+    definitions = build(loaded, clock, {"console": line_logger(progress)})
     plan = plans.read(opened(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
     windows = names.partitions.add(home, run_id, plan.windows)
     result = definitions.resolve_job_def(names.of("collect")).execute_in_process(
         instance=home,
         tags=names.partitions.tags(run_id, windows, plan.flow.value),
-        run_config={"loggers": {"console": {}}, **opening.approval_config(run_id, names)},
+        run_config={"loggers": {"console": {}}},
         asset_selection=[names.asset(STEPS[-1])],
         raise_on_error=False,
     )
     return _failure(result, run_id)
+
+
+def decided_here(loaded: Loaded, **collection: object) -> Loaded:
+    """The configuration of a process that makes a run itself: the file and this process decide what the run may do.
+
+    Args:
+        collection: settings of that section which the process changes.
+    """
+    content = loaded.configuration
+    changes = {
+        "launch": LaunchSettings(sweep="any"),
+        "collection": content.collection.model_copy(update=collection),
+    }
+    return replace(loaded, configuration=content.model_copy(update=changes))
 
 
 def opened(loaded: Loaded, clock: Clock) -> Collector:

@@ -1,10 +1,12 @@
 """Schedules: clean runs, dry runs, the end of old runs and of quarantined objects. All are stopped until turned on."""
 
+from collections.abc import Callable
+
 import dagster as dg
 
-from lakefs_gc_assets.defs import expiring, jobs, quarantine
+from lakefs_gc_assets.defs import expiring, jobs, launching, quarantine
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.opening import run_config
 from lakefs_gc_assets.settings import AutomationSettings
 
 
@@ -18,7 +20,12 @@ def define(
     """The schedules of one repository. Runs are opened by the job open_run: where that fails, it says so under Runs."""
 
     def schedule(
-        name: str, cron: str, job: dg.JobDefinition, config: dict[str, object], description: str
+        name: str,
+        cron: str,
+        job: dg.JobDefinition,
+        config: dict[str, object],
+        description: str,
+        decides: Callable[[dg.ScheduleEvaluationContext], dict[str, str]] = lambda _: {},
     ) -> dg.ScheduleDefinition:
         return dg.ScheduleDefinition(
             name=names.of(name),
@@ -26,9 +33,14 @@ def define(
             execution_timezone=settings.time_zone,
             job=job,
             run_config=config,
+            tags_fn=decides,
             default_status=dg.DefaultScheduleStatus.STOPPED,
             description=description,
         )
+
+    def by_the_file(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
+        permit = Permit(names.of("clean_runs"), automatic=True)
+        return launching.issue_ticket(context.instance, names.repository, permit)
 
     flow = settings.dry_run_flow
     return [
@@ -40,12 +52,13 @@ def define(
             f"Opens a clean run of repository {names.repository}: every object is looked at. It deletes if the "
             "configuration says sweep, and is a dry run otherwise. Optimized runs may follow it by the sensor "
             f"{names.of('follow_deleted_report')}. Cron: automation.clean_cron.",
+            by_the_file,
         ),
         schedule(
             "dry_runs",
             settings.dry_run_cron,
             opening,
-            {**jobs.opening_config(names, flow), **run_config(False, names)},
+            jobs.opening_config(names, flow, sweep=False),
             f"Opens a dry run of repository {names.repository}, flow {flow}: it reports what would go and deletes "
             "nothing, whatever the configuration says. Cron: automation.dry_run_cron; flow: automation.dry_run_flow.",
         ),

@@ -1,13 +1,19 @@
 """The sensor that lets an optimized run follow each run that deleted."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import dagster as dg
+from dagster._core.definitions.metadata import RawMetadataMapping
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from lakefs_gc_assets.collector.following import report_to_follow
+from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.opening import open_run
 from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, REPOSITORY_TAG
@@ -15,14 +21,52 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import AutomationSettings
 
 
+class ReportSensor(dg.AssetSensorDefinition):
+    """A sensor of an asset, as Dagster shows it on both their pages, that keeps its cursor itself.
+
+    `asset_sensor` moves its cursor past an event even where its function skips, so that a report which comes before
+    its time would be lost; and it knows only events of this instance, in their order. `multi_asset_sensor` leaves the
+    cursor to its author, but in storage ids of events, and Dagster does not show which assets it watches. So a tick is
+    that of a plain sensor, which goes by the reports in the store; they tell when each run began.
+    """
+
+    def __init__(self, asset: dg.AssetKey, plain: dg.SensorDefinition) -> None:
+        super().__init__(
+            name=plain.name,
+            asset_key=asset,
+            job_name=None,
+            asset_materialization_fn=_ticks_as_a_plain_sensor,
+            minimum_interval_seconds=plain.minimum_interval_seconds,
+            description=plain.description,
+            jobs=plain.jobs,
+            default_status=plain.default_status,
+            required_resource_keys=set(plain.required_resource_keys),
+        )
+        self._plain = plain
+
+    def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
+        """See SensorDefinition.evaluate_tick."""
+        return self._plain.evaluate_tick(context)
+
+    def with_attributes(
+        self, *, jobs: Sequence[ExecutableDefinition] | None = None, metadata: RawMetadataMapping | None = None
+    ) -> "ReportSensor":
+        """See AssetSensorDefinition.with_attributes."""
+        return ReportSensor(self.asset_key, self._plain.with_attributes(jobs=jobs, metadata=metadata))
+
+
+def _ticks_as_a_plain_sensor() -> dg.SkipReason:
+    """Never called: Dagster asks for a function of the event, and ReportSensor.evaluate_tick does without."""
+    return dg.SkipReason("see ReportSensor.evaluate_tick")
+
+
 def follow_deleted_report(
     names: Names, settings: AutomationSettings, collecting: UnresolvedAssetJobDefinition
 ) -> dg.SensorDefinition:
     """Opens an optimized run after each report of `deleted_report` that really deleted, once the cadence is over.
 
-    An asset sensor in what it does. The decorator of that name moves its cursor past an event even where the function
-    skips, so a report that comes before its time would be lost, and it goes by the order of events. This one goes by
-    the reports in the store. Its cursor is the run that was followed last; without it, the run key still holds.
+    Its cursor is the id of the run that was followed last, which tells when that was opened; without it, the run key
+    still holds.
     """
 
     @dg.sensor(
@@ -45,12 +89,13 @@ def follow_deleted_report(
             return dg.SkipReason(found)
         if waiting := under_way(context.instance, names):
             return dg.SkipReason(f"Dagster run {waiting} collects this repository or is about to")
-        opened = open_run(context.instance, collector, Flow.OPTIMIZED)
+        permit = Permit(names.of("follow_deleted_report"), automatic=True)
+        opened = open_run(context.instance, collector, Flow.OPTIMIZED, permit)
         tags = {**opened.tags, FOLLOWED_TAG: found.run_id}
         request = dg.RunRequest(run_key=f"after-{found.run_id}", tags=tags)
         return dg.SensorResult(run_requests=[request], cursor=found.run_id)
 
-    return sensor
+    return ReportSensor(names.asset(STEPS[-1]), sensor)
 
 
 def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:

@@ -1,13 +1,15 @@
 """The wiring of a repository, and nothing else: its assets, checks, jobs, schedules, sensors and resources."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import assets, checks, expiring, jobs, quarantine, schedules, sensors
+from lakefs_gc_assets.defs import assets, checks, expiring, history, jobs, notifying, quarantine, schedules, sensors
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.resources import resources
@@ -44,21 +46,32 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 
 
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
-    settings = loaded.configuration.automation
-    collecting, opening = jobs.collect_job(names), jobs.open_run_job(names)
+    settings, launch = loaded.configuration.automation, loaded.configuration.launch
+    collecting, opening = jobs.collect_job(names), jobs.open_run_job(names, launch)
+    approving = jobs.approve_job(names, launch)
     expire, purge = expiring.expire_runs_job(names, settings), quarantine.purge_job(names)
     given = resources(loaded, clock)
     elsewhere = []
     if loaded.configuration.emr_serverless.application_id:
         elsewhere.append(emr.collect_job(names, loaded))
+    every_job: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
+        collecting,
+        opening,
+        approving,
+        expire,
+        quarantine.restore_job(names),
+        purge,
+        *elsewhere,
+    ]
     return dg.Definitions(
-        assets=assets.define(names),
+        assets=[*assets.define(names), *history.define(names, timedelta(days=settings.sweep_within_days))],
         asset_checks=checks.define(names),
-        jobs=[collecting, opening, expire, quarantine.restore_job(names), purge, *elsewhere],
+        jobs=every_job,
         schedules=schedules.define(names, settings, opening, expire, purge),
         sensors=[
-            jobs.launch_opened_runs(names, opening, collecting),
+            jobs.launch_opened_runs(names, opening, approving, collecting),
             sensors.follow_deleted_report(names, settings, collecting),
+            *notifying.define(names, loaded, clock, {job.name for job in every_job}),
         ],
         resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),
     )

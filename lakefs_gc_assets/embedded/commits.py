@@ -149,7 +149,8 @@ def _named(core: Core, repository: Repository, reference: str) -> Commit:
     with core.database.transaction() as database:
         for table in ("branches", "tags"):
             row = database.execute(
-                f"SELECT commit_id FROM {table} WHERE repository = ? AND id = ?", (repository.id, reference)
+                f"SELECT commit_id FROM {table} WHERE repository = ? AND id = ?",  # noqa: S608
+                (repository.id, reference),
             ).fetchone()
             if row:
                 return get(core, repository, row[0])

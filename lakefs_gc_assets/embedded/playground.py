@@ -1,13 +1,8 @@
-"""A place to try the collector: an embedded server with a sample repository, and the Dagster UI on it."""
+"""A place to try the collector: an embedded server with a sample repository."""
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import click
 import yaml
@@ -22,8 +17,9 @@ from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 REPOSITORY = "sample"
 ACCESS_KEY_ID = "AKIAEMBEDDEDPLAYGROUND"
-_SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"
-_SECRET = "embedded-playground-secret"
+_SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"  # noqa: S105
+# Everybody knows it: the server that takes it listens on this machine alone.
+_SECRET = "embedded-playground-secret"  # noqa: S105
 _CONFIGURATION_FILE = "lakefs-gc.yaml"
 _SOON = {"optimized_every_hours": 0.05, "sensor_interval_seconds": 10}
 """Who turns the sensor on sees an optimized run minutes later."""
@@ -59,17 +55,3 @@ def playground(
 def _exists(server: EmbeddedServer, repository: str) -> bool:
     with session(server, repository) as api:
         return api.call("GET", "")[0] == 200
-
-
-def dagster_ui(environment: Mapping[str, str], workspace: Path, port: int) -> int:
-    """Runs webserver and daemon until they end or are interrupted; returns their exit status."""
-    command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, env={**os.environ, **environment})
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        process.send_signal(signal.SIGINT)
-
-    # Whoever ends this process ends the UI with it.
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, stop)
-    return process.wait()

@@ -68,7 +68,7 @@ def delete(core: Core, name: str) -> None:
         )
         database.execute("DELETE FROM parts WHERE upload_id IN (SELECT id FROM uploads WHERE repository = ?)", (name,))
         for table in ("branches", "tags", "commits", "retention_rules", "issued_addresses", "copies", "uploads"):
-            database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))
+            database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608
         database.execute("DELETE FROM repositories WHERE id = ?", (repository.id,))
 
 

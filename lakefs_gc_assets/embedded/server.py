@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 
@@ -30,6 +31,7 @@ from lakefs_gc_assets.embedded.gateway.service import Gateway
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Router, json_response
 from lakefs_gc_assets.embedded.http_server import Listener
 from lakefs_gc_assets.embedded.object_names import Writer
+from lakefs_gc_assets.errors import ConfigurationError
 
 API_PREFIX = "/api/v1"
 _DATABASE_FILE = "metadata.sqlite"
@@ -45,6 +47,8 @@ class EmbeddedServer:
         blockstore: where objects lie instead, such as a RemoteBlockstore on a bucket.
         settings: how the server behaves.
         rules: shorthand for the setting of that name.
+        host: the address to listen on, one of this machine's own unless `reachable` says otherwise.
+        reachable: whether other machines may reach the server: it keeps no secret as a production server does.
         port, s3_port: 0 for any free one.
         access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
     """
@@ -58,11 +62,14 @@ class EmbeddedServer:
         settings: Settings | None = None,
         clock: Clock | None = None,
         host: str = "127.0.0.1",
+        reachable: bool = False,
         port: int = 0,
         s3_port: int = 0,
         access_key_id: str = "",
         secret_access_key: str = "",
     ) -> None:
+        if not reachable:
+            _require_loopback(host)
         self.folder = folder
         self.clock = clock or Clock()
         self.faults = faults.Faults()
@@ -200,6 +207,19 @@ class EmbeddedServer:
             case _:
                 raise ApiFailure(404, "not found")
         return NO_CONTENT
+
+
+def _require_loopback(host: str) -> None:
+    """Raises ConfigurationError for an address that other machines reach, or one that is no address."""
+    try:
+        loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigurationError(
+            f"the embedded server is no production server and does not listen on {host or 'every address'!r}, where "
+            "other machines reach it: use 127.0.0.1, or say that it is to be reachable"
+        )
 
 
 def _signing_key(folder: Path) -> bytes:

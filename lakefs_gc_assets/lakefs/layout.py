@@ -34,7 +34,7 @@ _XID = r"[0-9a-v]{19}[0g]"
 _SIGNATURE = r"(?:,[A-Za-z0-9_-]{43})?"
 SLICE_NAME = rf"data/({_XID})/({_XID}){_SIGNATURE}"
 _SHARDED_NAME = rf"data/![0-9A-Za-z_-]{{2}}/[0-9A-Za-z_-]/({_XID})/({_XID}){_SIGNATURE}"
-_TOKEN_NAME = r"data/[A-Za-z0-9_-]+:[A-Za-z0-9_:-]+/[A-Za-z0-9_-]{20,21}"
+_TOKEN_NAME = r"data/[A-Za-z0-9_-]+:[A-Za-z0-9_:-]+/[A-Za-z0-9_-]{20,21}"  # noqa: S105
 _FLAT_NAME = r"[0-9a-f]{32}"
 _PATTERNS = tuple(re.compile(p) for p in (SLICE_NAME, _SHARDED_NAME, _TOKEN_NAME, _FLAT_NAME))
 
@@ -44,7 +44,7 @@ class Layout(StrEnum):
 
     SLICE = "slice"
     SHARDED = "sharded"
-    TOKEN = "token"
+    TOKEN = "token"  # noqa: S105
     FLAT = "flat"
     UNRECOGNISED = "unrecognised"
     SPECIAL = "special"

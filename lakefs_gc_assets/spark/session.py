@@ -7,15 +7,17 @@ it needs them; the two hardly disturb each other, since the session starts in a 
 import atexit
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark.start import class_archive
 from lakefs_gc_assets.spark.start.java import ensure_java, use_this_python
@@ -40,6 +42,16 @@ _OF_EVERY_SESSION = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": _LIGHT_SIDE,
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": _LIGHT_SIDE,
 }
+_LOOPBACK = "127.0.0.1"
+_ON_THIS_MACHINE = {
+    "spark.driver.bindAddress": _LOOPBACK,
+    "spark.driver.host": _LOOPBACK,
+    "spark.authenticate": "true",
+}
+"""Of a local master: no other machine needs to reach it, and whoever is on this one has to know Spark's secret."""
+_REDACTION, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|token|access[.]?key"
+"""Names of properties whose values Spark shows nobody, by a property and by its default."""
+_SUBMIT_ARGUMENTS, _LOCAL_ADDRESS = "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_IP"
 _SOCKET_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LONGEST_ADDRESS = 103
 """Of a Unix socket, in bytes, on macOS; Linux has four more."""
@@ -51,12 +63,13 @@ def properties(settings: SparkSettings) -> dict[str, str]:
 
     Where this process starts the driver, a JRE is found or brought along.
 
-    Raises ConfigurationError where there is no Java.
+    Raises ConfigurationError where there is no Java, or an environment variable is not set that has a property's value.
     """
+    given = {**settings.config, **_from_environment(settings)}
     if settings.remote:
-        return {"spark.remote": settings.remote, **_OF_EVERY_SESSION, **settings.config}
+        return {"spark.remote": settings.remote, **_OF_EVERY_SESSION, **given}
     if not settings.master:
-        return {**_OF_EVERY_SESSION, **settings.config}
+        return {**_OF_EVERY_SESSION, **given}
     home = ensure_java()
     use_this_python()
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *class_archive.options(home)]
@@ -72,10 +85,27 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     if settings.master.startswith("local"):
         if not settings.many_objects:
             options.append(_QUICK_COMPILER)
+        found |= _ON_THIS_MACHINE
         found["spark.python.daemon.module"] = "lakefs_gc_assets.spark.start.worker_daemon"
         found |= _sockets(_socket_folder())
         found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
-    return {**found, "spark.driver.extraJavaOptions": " ".join(options), **settings.config}
+    return {**found, "spark.driver.extraJavaOptions": " ".join(options), **given}
+
+
+def _from_environment(settings: SparkSettings) -> dict[str, str]:
+    """The properties whose values are in the environment, and one that keeps Spark from showing them."""
+    if not settings.config_from_environment:
+        return {}
+    found = {}
+    for name, variable in settings.config_from_environment.items():
+        if variable not in os.environ:
+            raise ConfigurationError(
+                f"spark.config.{name} is to come from the environment variable {variable}, which is not set"
+            )
+        found[name] = os.environ[variable]
+    hidden = "|".join(re.escape(name) for name in found)
+    shown = settings.config.get(_REDACTION, _REDACTED_BY_SPARK)
+    return {_REDACTION: f"{shown}|{hidden}", **found}
 
 
 def _sockets(folder: str) -> dict[str, str]:
@@ -127,9 +157,55 @@ def session(settings: SparkSettings) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
-    for name, value in properties(settings).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with handed_over(settings) as remaining:
+        for name, value in remaining.items():
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
+
+
+@contextmanager
+def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
+    """Lets a session be started; yields the properties that its builder is to be told.
+
+    Where that starts a Java, there are none: whatever a builder is told is on the command line of that Java, where
+    everybody on the machine can read it. A file that only this user can read has them instead, until the exit.
+    """
+    from pyspark import SparkContext
+
+    found = properties(settings)
+    if settings.remote or not settings.master or SparkContext._gateway is not None:
+        yield found
+        return
+    with tempfile.TemporaryDirectory(prefix="gc") as folder, _environment() as environment:
+        file = Path(folder, "session.properties")
+        file.touch(mode=0o600)
+        file.write_text("".join(f"{_escape(name)}={_escape(value)}\n" for name, value in found.items()), "utf-8")
+        submitted = environment.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
+        environment[_SUBMIT_ARGUMENTS] = f"--load-spark-defaults --properties-file {shlex.quote(str(file))} {submitted}"
+        if settings.master.startswith("local"):
+            # Spark's UI, where it is turned on, goes by this variable alone.
+            environment.setdefault(_LOCAL_ADDRESS, _LOOPBACK)
+        yield {}
+
+
+@contextmanager
+def _environment() -> "Iterator[os._Environ[str]]":
+    """The environment, whose changes of what a Java is started with are undone at the exit."""
+    before = {name: os.environ.get(name) for name in (_SUBMIT_ARGUMENTS, _LOCAL_ADDRESS)}
+    try:
+        yield os.environ
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _escape(text: str) -> str:
+    """A name or a value as a file of Java properties has it."""
+    written = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+    return "".join(f"\\{each}" if each in " :=#!" else written.get(each, each) for each in text)
 
 
 def _warm(spark: Any) -> None:

@@ -21,6 +21,6 @@ def insisting(
         busy = [key for key in keys if was_busy(said[key])]
         if not busy:
             break
-        time.sleep(pause * random.uniform(0.5, 1))
+        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
         said |= delete(busy)
     return said

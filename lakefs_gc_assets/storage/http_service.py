@@ -60,7 +60,7 @@ class HttpService:
             if answer is not None and (answer.status not in BUSY or not left):
                 return answer
             if left:
-                time.sleep(uniform(pause / 2, pause))
+                time.sleep(uniform(pause / 2, pause))  # noqa: S311
                 pause = min(pause * 2, LONGEST_PAUSE)
         raise Unreachable
 

@@ -5,7 +5,7 @@ All times are UTC, sizes bytes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -27,12 +27,18 @@ LISTING_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """What a store says of one object."""
+    """What a store says of one object.
+
+    Attributes:
+        md5: of the content, in hexadecimal, where `head` knows that the service tells the MD5 of this very object; None
+            where it may be something else, and in listings, which do not say how an object is encrypted.
+    """
 
     key: str
     size: int
     last_modified: datetime
     etag: str | None
+    md5: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> ObjectFacts:
-        """Size, time and ETag of one object. Raises ObjectNotFound."""
+        """Size, time, ETag and, where the service tells it, the MD5 of one object. Raises ObjectNotFound."""
         ...
 
     def put(self, key: str, data: bytes) -> str | None:

@@ -30,6 +30,11 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
     """The store bound to a namespace. Raises ConfigurationError where its kind is not supported or a setting lacks."""
     if "@" in settings.endpoint_url:
         raise ConfigurationError("store.endpoint_url holds a user or password: credentials have settings of their own")
+    if namespace.location.kind != "s3" and (settings.server_side_encryption or settings.kms_key_id):
+        raise ConfigurationError(
+            f"store.server_side_encryption is for S3, and {namespace.uri} is none: other stores encrypt as the bucket "
+            "or the account says"
+        )
     match namespace.location.kind:
         case "s3":
             return S3Store(settings, namespace.location)

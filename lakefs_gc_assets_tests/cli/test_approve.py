@@ -13,10 +13,8 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import checks
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, runs, write
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["invoke", "replaying", "runs"]
-pytestmark = needs_recordings
 
 
 @pytest.fixture
@@ -28,6 +26,7 @@ def dry(runs: GraphRuns, invoke: Invoke) -> str:
     return run_id
 
 
+@pytest.mark.slow
 def test_what_a_dry_run_found_is_deleted_after_a_recheck(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
 
@@ -62,6 +61,7 @@ def test_a_mark_that_is_too_old_is_refused(runs: GraphRuns, invoke: Invoke, dry:
     assert runs.server.deleted == set()
 
 
+@pytest.mark.slow
 def test_a_sweep_that_failed_goes_on(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     runs.server.undeletable = {min(garbage)}
@@ -72,6 +72,7 @@ def test_a_sweep_that_failed_goes_on(runs: GraphRuns, invoke: Invoke, dry: str) 
     assert runs.server.deleted == garbage
 
 
+@pytest.mark.slow
 def test_only_a_dry_run_that_came_to_its_end_can_be_approved(
     runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

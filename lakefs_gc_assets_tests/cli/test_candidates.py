@@ -14,12 +14,11 @@ from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["invoke", "replaying", "runs"]
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_each_format_has_every_candidate(runs: GraphRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     assert_one_line(invoke("candidates"), "there is no such run yet")
@@ -51,7 +50,7 @@ def test_each_format_has_every_candidate(runs: GraphRuns, invoke: Invoke) -> Non
         assert Path("found").read_text() == invoke("candidates", "--format", form).stdout
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_what_became_of_each_object(runs: GraphRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     kept = min(garbage)
@@ -76,7 +75,6 @@ def test_what_became_of_each_object(runs: GraphRuns, invoke: Invoke) -> None:
     assert rows[kept]["error"] in line
 
 
-@needs_recordings
 def test_what_cannot_be_listed(runs: GraphRuns, invoke: Invoke) -> None:
     assert_one_line(invoke("candidates", "c" * 20), "has no plan in this repository")
     parquet_ = invoke("candidates", "--format", "parquet")

@@ -15,10 +15,11 @@ from lakefs_gc_assets.collector.explain import Decision, Explanation
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 
@@ -152,6 +153,28 @@ def test_addresses_in_full(made: RetainedRepository, explain: Invoke) -> None:
         assert f"{outside} lies outside of local://repo/" in result.stderr
 
 
+def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, explain: Invoke) -> None:
+    """As those of a second repository on the same namespace are."""
+    generator, then = xids.Generator(), datetime(2026, 1, 1, tzinfo=UTC)
+    address = f"data/{generator.descending(then)}/{generator.ascending(then)}"
+    store = store_of(made)
+    store.put(address, b"theirs")
+    record = put_range(store, {"their/path": Staged(address)})
+    metarange_id = put_metarange(store, [record])
+    try:
+        said = lines(explain(address))
+        assert "stays: 1 ranges that no commit names hold it" in said[0]
+        assert f"  in range {record.id}, which no commit names, at their/path" in said
+        made.configuration(keep_unnamed_ranges=False)
+        said = lines(explain(address))
+        assert "no commit holds it" in said[0]
+        assert not any(record.id in line for line in said)
+    finally:
+        made.configuration()
+        store.delete([address, f"_lakefs/{record.id}", f"_lakefs/{metarange_id}"])
+
+
+@pytest.mark.slow
 def test_references_of_another_repository_count(made: RetainedRepository, explain: Invoke, tmp_path: Path) -> None:
     clients.repository(made.server, "other")
     staging = {"physical_address": f"local://repo/{made.addresses['lost']}", "checksum": "0" * 32, "size_bytes": 4}

@@ -30,7 +30,7 @@ from lakefs_gc_assets_tests.cli.invoked import (
 )
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, refused, replaying, truth_classes
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import said, scripted
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 __all__ = ["invoke", "replaying", "runs"]
@@ -89,7 +89,6 @@ def test_a_repository_that_is_read_only_is_not_collected(invoke: Invoke) -> None
         assert_one_line(invoke("run"), "repository a is read-only")
 
 
-@needs_recordings
 def test_credentials_that_are_wrong(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LAKEFS_SECRET, SECRET)
 
@@ -97,19 +96,16 @@ def test_credentials_that_are_wrong(runs: GraphRuns, invoke: Invoke, monkeypatch
     assert_one_line(invoke("status"), "401", "error authenticating request")
 
 
-@needs_recordings
 def test_a_repository_that_is_unknown(runs: GraphRuns, invoke: Invoke) -> None:
     assert_one_line(invoke("run", "--repository", "unheard-of"), "unheard-of", "not found")
 
 
-@needs_recordings
 def test_a_home_of_dagster_that_is_missing(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DAGSTER_HOME", "/nowhere/at/all")
 
     assert_one_line(invoke("run"), "DAGSTER_HOME", "/nowhere/at/all", status=Status.CONFIGURATION)
 
 
-@needs_recordings
 def test_a_dry_run_a_sweep_and_the_status(runs: GraphRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
 
@@ -140,7 +136,7 @@ def test_a_dry_run_a_sweep_and_the_status(runs: GraphRuns, invoke: Invoke) -> No
     assert f"clean, dry run: marked, nothing deleted; {len(garbage)} candidates, 0 deleted" in kinds
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_a_sweep_that_could_not_delete_everything(runs: GraphRuns, invoke: Invoke) -> None:
     runs.server.undeletable = {min(truth_classes("chain/1")["unreferenced"])}
 
@@ -151,7 +147,6 @@ def test_a_sweep_that_could_not_delete_everything(runs: GraphRuns, invoke: Invok
     assert "1 failed" in result.stdout
 
 
-@needs_recordings
 def test_a_step_that_fails(runs: GraphRuns, invoke: Invoke) -> None:
     runs.server.fault = lambda method, target: refused(403, "not allowed") if "prepare_uncommited" in target else None
 
@@ -167,7 +162,7 @@ def test_a_step_that_fails(runs: GraphRuns, invoke: Invoke) -> None:
     assert "clean, dry run: failed: AccessDenied" in invoke("status").stdout
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)]
@@ -182,7 +177,7 @@ def test_a_check_that_fails(runs: GraphRuns, invoke: Invoke, monkeypatch: pytest
     assert runs.server.deleted == set()
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_a_guard_that_refuses(runs: GraphRuns, invoke: Invoke) -> None:
     write(content_of(runs.server, {"max_candidates": 0, "max_candidate_share": 1}))
 
@@ -192,7 +187,7 @@ def test_a_guard_that_refuses(runs: GraphRuns, invoke: Invoke) -> None:
     assert runs.server.deleted == set()
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_quiet_and_verbose(runs: GraphRuns, invoke: Invoke) -> None:
     quiet = invoke("run", "--quiet")
     assert (quiet.exit_code, quiet.stderr) == (0, "")
@@ -206,7 +201,6 @@ def test_quiet_and_verbose(runs: GraphRuns, invoke: Invoke) -> None:
     assert "exclude each other" in both.stderr
 
 
-@needs_recordings
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_releases_its_lock(runs: GraphRuns, invoke: Invoke, number: signal.Signals) -> None:
     def interrupt(method: str, target: str) -> None:
@@ -225,7 +219,6 @@ def test_a_run_that_is_interrupted_releases_its_lock(runs: GraphRuns, invoke: In
     assert "clean, dry run: failed: interrupted" in invoke("status").stdout
 
 
-@needs_recordings
 def test_a_store_that_is_down(runs: GraphRuns, invoke: Invoke) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -236,7 +229,6 @@ def test_a_store_that_is_down(runs: GraphRuns, invoke: Invoke) -> None:
         assert_one_line(invoke("run"))
 
 
-@needs_recordings
 def test_a_lock_that_somebody_holds(runs: GraphRuns, invoke: Invoke) -> None:
     Lock.acquire(
         runs.repository.store, run_id="other", owner="somebody", now=runs.clock.now(), expiry=timedelta(hours=1)
@@ -249,10 +241,9 @@ def test_a_lock_that_somebody_holds(runs: GraphRuns, invoke: Invoke) -> None:
     assert "lock: held by somebody for run other" in invoke("status").stdout
 
 
-@needs_recordings
 def test_a_process_of_its_own_says_no_more_than_that(tmp_path: Path) -> None:
     """What Dagster, Spark and the JVM would say of themselves is kept away from the reader."""
-    with ReplayServer(FIXTURES / "empty") as server:
+    with ReplayServer(folder_of("empty")) as server:
         (tmp_path / "gc.yaml").write_text(yaml.safe_dump(content_of(server)))
         ended = subprocess.run(
             [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()", "run", "--config", "gc.yaml"],

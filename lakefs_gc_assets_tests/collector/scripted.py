@@ -8,9 +8,11 @@ from typing import Generic, TypeVar
 
 from lakefs_gc_assets.errors import NotFound
 from lakefs_gc_assets.lakefs.api.models import (
+    OBJECTS_ON_PAGE,
     Branch,
     Commit,
     DiffEntry,
+    ObjectsPage,
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
@@ -78,6 +80,7 @@ class ScriptedApi:
         branch_lists: answers of branches.
         changes_of: staged changes by branch; none for other branches.
         stats: by reference and path; `asked` are those that it was asked for.
+        objects: what listings show, by reference; `listed` are the places from which it was asked for them.
     """
 
     pages: Script[UncommittedPage] = field(default_factory=lambda: Script(page()))
@@ -102,6 +105,9 @@ class ScriptedApi:
     server_clocks: ServerClocks = field(default_factory=ServerClocks)
     tokens: list[str | None] = field(default_factory=list)
     asked: list[tuple[str, str]] = field(default_factory=list)
+    objects: dict[str, list[ObjectStats]] = field(default_factory=dict)
+    objects_on_page: int = OBJECTS_ON_PAGE
+    listed: list[tuple[str, str]] = field(default_factory=list)
     commits_asked: list[str] = field(default_factory=list)
 
     def repository(self) -> Repository:
@@ -135,6 +141,13 @@ class ScriptedApi:
     def stat(self, reference: str, path: str) -> ObjectStats | None:
         self.asked.append((reference, path))
         return self.stats[reference, path]() if (reference, path) in self.stats else None
+
+    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+        self.listed.append((reference, after))
+        behind = sorted(
+            (stats for stats in self.objects.get(reference, ()) if stats.path > after), key=lambda stats: stats.path
+        )
+        return ObjectsPage(tuple(behind[: self.objects_on_page]), more=len(behind) > self.objects_on_page)
 
     def start_refs_dump(self) -> str:
         return self.dump_starts()

@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened
 
 __all__ = ["opened"]

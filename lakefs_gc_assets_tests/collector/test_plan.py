@@ -99,7 +99,7 @@ def test_a_time_without_a_zone_is_no_time() -> None:
         {"owner": None},
         {"repository": 3},
         {"format_version": 2},
-        {"format_version": "2"},
+        {"format_version": "3"},
         {"format_version": True},
         {"dry_run": True},
     ],

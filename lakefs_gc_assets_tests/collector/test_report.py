@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.scripted import NOW

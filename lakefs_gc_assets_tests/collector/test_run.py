@@ -15,10 +15,8 @@ from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-pytestmark = needs_recordings
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 GARBAGE = "unreferenced"
 
@@ -82,6 +80,7 @@ def test_a_mark_that_is_too_old_is_not_swept(runs: GraphRuns) -> None:
     assert runs.server.deleted == set()
 
 
+@pytest.mark.slow
 def test_a_listing_that_lacks_what_branches_hold_is_not_swept(runs: GraphRuns) -> None:
     (lost, *_) = sorted(truth_classes("chain/1")["committed"])
     runs.server._overlay.delete(lost)
@@ -96,6 +95,7 @@ def test_a_listing_that_lacks_what_branches_hold_is_not_swept(runs: GraphRuns) -
     assert runs.make(runs.open(), sweep=True).success
 
 
+@pytest.mark.slow
 def test_a_long_sweep_rechecks_until_nothing_is_left(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = sorted(truth_classes("chain/1")[GARBAGE])
     left: list[int] = []
@@ -117,6 +117,7 @@ def test_a_long_sweep_rechecks_until_nothing_is_left(runs: GraphRuns, monkeypatc
     assert runs.report(opened.run_id).counts["deleted"] == len(garbage)
 
 
+@pytest.mark.slow
 def test_a_recheck_that_is_never_valid_ends_the_run(runs: GraphRuns) -> None:
     runs.settings["recheck_valid_minutes"] = 1e-9
     swept = runs.make(runs.open(), sweep=True)
@@ -124,6 +125,7 @@ def test_a_recheck_that_is_never_valid_ends_the_run(runs: GraphRuns) -> None:
     assert runs.server.deleted == set()
 
 
+@pytest.mark.slow
 def test_a_recheck_is_valid_from_its_beginning(runs: GraphRuns) -> None:
     """What became live while it asked was not asked for: a recheck that takes too long lets nothing be deleted."""
     runs.settings["recheck_valid_minutes"] = 10

@@ -18,8 +18,15 @@ import pytest
 
 from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
 from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.frame.kinds import PENDING_DF, STEPS, STORE_DF, UNCOMMITTED_DF, UncommittedFigures
-from lakefs_gc_assets.collector.frame.schemas import TIME
+from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.kinds import (
+    PENDING_DF,
+    STEPS,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CommittedFigures,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.current import ask_committed
@@ -39,7 +46,7 @@ from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock, moment
-from lakefs_gc_assets_tests.simulation.collecting import open_repository
+from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.commands import purge, restore
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, OPTIMIZED, RULES, SWEEP
@@ -340,7 +347,8 @@ class TestGuards:
         refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
         with world_of("clean") as scene, mock.patch.object(CollectorsApi, "repositories", refusal):
             told = Faults()
-            refused(scene, scene.start(SWEEP, told), "guard other repositories", told)
+            asked = allowing(allow_unknown_repositories=False)
+            refused(scene, scene.start(asked, told), "guard other repositories", told)
             lifted = scene.start(allowing(allow_unknown_repositories=True), Faults())
             assert lifted is Ended.WELL
 
@@ -413,12 +421,51 @@ class TestRecheck:
             told = Faults()
             refused(scene, approved(scene, STRICT, told, UNIFIED), "rules of unknown branches", told)
 
+    def test_what_the_mark_told_of_single_commits_is_not_told_again(self) -> None:
+        describe, said = run.describe_committed, list[str]()
+
+        def telling(*arguments: Any) -> CommittedFigures:
+            return replace(describe(*arguments), retention_differences="one\ntwo")
+
+        def asking(step: Step[ArrowRows], *more: Any) -> Any:
+            for line in ("two", "three"):
+                step.log(line)
+            return ask_committed(step, *more)
+
+        with world_of("unified") as scene:
+            with mock.patch.object(run, "describe_committed", telling):
+                dry(scene, asked=UNIFIED)
+            with (
+                mock.patch.object(recheck, "ask_committed", asking),
+                mock.patch.object(Run, "log", lambda process, line: said.append(line)),
+            ):
+                assert approved(scene, asked=UNIFIED) is Ended.WELL
+        assert "three" in said and "two" not in said
+
     def test_a_commit_that_has_been_under_way_since_the_mark(self) -> None:
         with world_of("clean") as scene:
             begin_commit(scene)
             dry(scene)
             told = Faults()
             refused(scene, approved(scene, faults=told), "commits under way", told)
+
+    def test_a_repository_that_was_made_on_this_namespace_since_the_mark(self) -> None:
+        twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
+        with world_of("clean") as scene:
+            dry(scene)
+            with mock.patch.object(CollectorsApi, "repositories", lambda api: (twin,)):
+                told = Faults()
+                refused(scene, approved(scene, faults=told), "twin", told)
+
+    def test_other_repositories_that_the_server_no_longer_lists(self) -> None:
+        refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
+        with world_of("clean") as scene:
+            dry(scene)
+            with mock.patch.object(CollectorsApi, "repositories", refusal):
+                told = Faults()
+                asked = allowing(DRY, allow_unknown_repositories=False)
+                refused(scene, approved(scene, asked, told), "guard other repositories", told)
+                assert approved(scene, allowing(DRY, allow_unknown_repositories=True)) is Ended.WELL
 
     def test_branches_that_are_gone_since_the_mark(self) -> None:
         with world_of("clean") as scene:

@@ -6,14 +6,13 @@ from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.collector.test_subtraction import place_old
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
 
-pytestmark = needs_recordings
 PARTS = "0123456789abcdef0123456789abcdef-3"
 
 
+@pytest.mark.slow
 def test_an_object_uploaded_in_parts_goes_an_hour_after_an_earlier_run_listed_it(replaying: Replaying) -> None:
     runs = replaying("empty", max_candidate_share=1)
     (parts,) = place_old(runs, days=3, etag=PARTS)
@@ -43,6 +42,7 @@ def marked(runs: GraphRuns) -> str:
     return opened.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["a file", "the manifest", "a file that is gone"])
 def test_damaged_sightings_keep_objects_for_longer_and_end_no_run(
     replaying: Replaying, caplog: pytest.LogCaptureFixture, damaged: str

@@ -24,7 +24,6 @@ from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.errors import LockLost, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, refused, replaying
-from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.spark.frame_rows import listed
 
@@ -44,7 +43,7 @@ def change_manifest(runs: GraphRuns, run_id: str, frame: str, **span: object) ->
     manifests.write(store, replace(found, span=replace(found.span, **cast(Any, span))))
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_a_run_keeps_its_lock_until_its_end_and_gives_it_back(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[str | None] = []
     handle_output = FrameIOManager.handle_output
@@ -63,7 +62,6 @@ def test_a_run_keeps_its_lock_until_its_end_and_gives_it_back(runs: GraphRuns, m
     assert runs.lock_holder() is None
 
 
-@needs_recordings
 def test_a_run_of_the_first_steps_gives_the_lock_back_after_them(runs: GraphRuns) -> None:
     opened = runs.open()
 
@@ -73,7 +71,7 @@ def test_a_run_of_the_first_steps_gives_the_lock_back_after_them(runs: GraphRuns
     assert plans.read(runs.repository.store, opened.run_id).windows == opened.windows
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_candidates_of_replaced_frames_are_not_deleted(runs: GraphRuns) -> None:
     """Ranges that the new committed_df has read would not be looked at by the recheck."""
     opened = runs.open()
@@ -90,7 +88,6 @@ def test_candidates_of_replaced_frames_are_not_deleted(runs: GraphRuns) -> None:
     assert runs.lock_holder() is None
 
 
-@needs_recordings
 def test_frames_of_two_attempts_are_refused(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=FIRST_THREE).success
@@ -104,7 +101,6 @@ def test_frames_of_two_attempts_are_refused(runs: GraphRuns) -> None:
     assert runs.server.deleted == set()
 
 
-@needs_recordings
 def test_frames_in_an_unsafe_order_are_refused(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=FIRST_THREE).success
@@ -116,7 +112,7 @@ def test_frames_in_an_unsafe_order_are_refused(runs: GraphRuns) -> None:
     assert "something live may have been missed" in failures(result)["candidates"]
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_an_ended_run_is_not_begun_again(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, sweep=False).success
@@ -130,7 +126,7 @@ def test_an_ended_run_is_not_begun_again(runs: GraphRuns) -> None:
     assert runs.lock_holder() is None
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
     opened = runs.open()
     runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
@@ -153,7 +149,6 @@ def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
     assert runs.lock_holder() is None
 
 
-@needs_recordings
 def test_an_interrupted_run_leaves_no_lock(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -168,7 +163,6 @@ def test_an_interrupted_run_leaves_no_lock(runs: GraphRuns, monkeypatch: pytest.
     assert runs.report(opened.run_id).error == "interrupted"
 
 
-@needs_recordings
 def test_what_fails_between_steps_ends_the_run_as_well(runs: GraphRuns) -> None:
     """The listing's manifest disappears while a later step works: the next step cannot even begin."""
     opened = runs.open()
@@ -189,7 +183,6 @@ def test_what_fails_between_steps_ends_the_run_as_well(runs: GraphRuns) -> None:
     assert runs.lock_holder() is None
 
 
-@needs_recordings
 def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +205,6 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
     assert runs.lock_holder() is None
 
 
-@needs_recordings
 @pytest.mark.parametrize(
     ("begins", "ended_in"),
     [
@@ -264,7 +256,7 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     assert runs.server.deleted == set()
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_each_step_tells_how_many_rows_it_stored_and_how_long_it_took(runs: GraphRuns) -> None:
     opened = runs.open()
 
@@ -275,7 +267,6 @@ def test_each_step_tells_how_many_rows_it_stored_and_how_long_it_took(runs: Grap
         assert any(f"{name}: {rows:,} rows in 0.0 s" in line for line in runs.lines), runs.lines
 
 
-@needs_recordings
 def test_asking_for_a_step_too_early_leaves_a_running_one_alone(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=["store_df"]).success
@@ -289,7 +280,6 @@ def test_asking_for_a_step_too_early_leaves_a_running_one_alone(runs: GraphRuns)
     assert owner in str(runs.lock_holder())
 
 
-@needs_recordings
 def test_a_lock_of_another_run_ends_the_step(runs: GraphRuns) -> None:
     Lock.acquire(
         runs.repository.store, run_id="another", owner="somebody", now=runs.clock.now(), expiry=timedelta(minutes=1)

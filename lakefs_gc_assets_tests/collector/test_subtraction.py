@@ -1,14 +1,13 @@
 from datetime import timedelta
 
+import pytest
+
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-
-pytestmark = needs_recordings
 
 
 def place_old(runs: GraphRuns, days: int, count: int = 1, etag: str | None = None) -> list[str]:
@@ -22,6 +21,7 @@ def place_old(runs: GraphRuns, days: int, count: int = 1, etag: str | None = Non
     return sorted(addresses)
 
 
+@pytest.mark.slow
 def test_a_run_of_some_windows_collects_these_and_subtracts_all(replaying: Replaying) -> None:
     runs = replaying("chain/1")
     old = place_old(runs, days=70, count=3)

@@ -75,7 +75,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 @pytest.fixture
 def automated(server: EmbeddedServer) -> Iterator[Automated]:
     """The repository without any run."""
-    with dg.DagsterInstance.ephemeral() as instance:
+    with dg.instance_for_test() as instance:
         found = Automated(server, instance)
         yield found
         found.changes.clear()

@@ -17,7 +17,6 @@ from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets_tests.collector.sweep.test_passes import stage
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
-from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, table_file
 
 __all__ = ["replaying"]
@@ -177,7 +176,6 @@ def assert_ended(runs: GraphRuns, run_id: str, error: str) -> None:
     assert runs.lock_holder() is None
 
 
-@needs_recordings
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -200,7 +198,6 @@ def test_a_poisoned_listing_goes_no_further(
     assert_ended(runs, opened.run_id, error)
 
 
-@needs_recordings
 def test_a_frame_that_cannot_be_read_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(
         runs,
@@ -219,7 +216,7 @@ def test_a_frame_that_cannot_be_read_goes_no_further(runs: GraphRuns, monkeypatc
     assert_ended(runs, opened.run_id, "columns")
 
 
-@needs_recordings
+@pytest.mark.slow
 @pytest.mark.parametrize("live_frame", ["committed_df", "uncommitted_df"])
 def test_a_live_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, live_frame: str) -> None:
     opened = runs.open()
@@ -236,7 +233,7 @@ def test_a_live_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.M
     assert_ended(runs, opened.run_id, f"disjoint from {live_frame}")
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_a_young_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(runs, monkeypatch, "candidates", "candidates", first_row(last_modified=runs.clock.now()))
     opened = runs.open()
@@ -248,7 +245,7 @@ def test_a_young_candidate_goes_no_further(runs: GraphRuns, monkeypatch: pytest.
     assert_ended(runs, opened.run_id, "older than the cutoff")
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_an_empty_live_set_goes_no_further(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(runs, monkeypatch, "candidates", "committed_df", lambda table: table.slice(0, 0))
     opened = runs.open()
@@ -260,7 +257,7 @@ def test_an_empty_live_set_goes_no_further(runs: GraphRuns, monkeypatch: pytest.
     assert_ended(runs, opened.run_id, "empty live set")
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_nothing_committed_ends_the_run_before_there_are_candidates(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,7 +270,6 @@ def test_nothing_committed_ends_the_run_before_there_are_candidates(
     assert_ended(runs, opened.run_id, "guard empty live set")
 
 
-@needs_recordings
 def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
     result = runs.make(runs.open(), sweep=False)
 
@@ -286,7 +282,7 @@ def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
     }
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_what_was_deleted_and_is_held_all_the_same_is_told_and_ends_no_run(runs: GraphRuns) -> None:
     first = runs.open()
     assert runs.make(first).success

@@ -27,7 +27,7 @@ from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, Loaded
+from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings, Loaded
 from lakefs_gc_assets.spark.start.java import ensure_java
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -117,10 +117,12 @@ def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
     )
     content = demo.configuration(server, repository)
     hidden = content.lakefs.model_copy(update={"secret_access_key": ""})
-    changed = content.model_copy(update={"emr_serverless": settings, "lakefs": hidden})
+    launch = LaunchSettings(sweep="any")
+    changed = content.model_copy(update={"emr_serverless": settings, "lakefs": hidden, "launch": launch})
     return Loaded(changed, {("lakefs", "secret_access_key"): VARIABLE})
 
 
+@pytest.mark.slow
 def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with buckets.server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
         sample = make_sample_repository(server, objects=60)
@@ -145,7 +147,12 @@ def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeyp
         assert [(each.asset_key.path[-1], each.partition) for each in materialized] == [
             (name, f"{run_id}|{window}") for name in STEPS for window in plan.windows
         ]
-        assert materialized[-1].metadata["dagster/row_count"].value == len(sample.garbage)
+        shown = [each.metadata for each in materialized if each.asset_key.path[-1] == STEPS[-1]]
+        rows = [each["dagster/partition_row_count"].value for each in shown]
+        assert sum(count for count in rows if isinstance(count, int)) == len(sample.garbage)
+        run = instance.get_run_by_id(result.run_id)
+        assert run is not None
+        assert (run.tags["lakefs/mode"], run.tags["lakefs/ending"]) == ("sweep", "deleted")
 
 
 def test_a_run_that_fails_there_fails_here(

@@ -12,11 +12,8 @@ from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import AutomationSettings, Loaded
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-
-pytestmark = needs_recordings
 
 
 @pytest.fixture
@@ -32,6 +29,7 @@ def collected(runs: GraphRuns, *, sweep: bool, flow: Flow = Flow.CLEAN) -> str:
     return opened.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_next_optimized_run_builds_on_what_was_kept(runs: GraphRuns) -> None:
     unreferenced = truth_classes("chain/1")["unreferenced"]

@@ -5,16 +5,14 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.defs import jobs
+from lakefs_gc_assets.defs import jobs, launching
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import FlowName
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
-from lakefs_gc_assets_tests.recordings import needs_recordings
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying, truth_classes
 
 __all__ = ["replaying"]
-
-pytestmark = needs_recordings
 
 
 @pytest.fixture
@@ -37,9 +35,10 @@ def sensed(runs: GraphRuns, definitions: dg.Definitions, event: dg.DagsterEvent,
 
 @pytest.mark.parametrize("sweep", [False, True])
 def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) -> None:
+    runs.launch["sweep"] = "any"
     definitions = build(runs.loaded, runs.clock)
     job = definitions.resolve_job_def("open_run")
-    config = {"resources": {"collection": {"config": {"sweep": sweep}}}}
+    config = {"ops": {"open_new_run": {"config": {"sweep": sweep}}}}
     ended = job.execute_in_process(instance=runs.instance, run_config=config)
     run = runs.instance.get_run_by_id(ended.run_id)
     assert run is not None
@@ -49,18 +48,15 @@ def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) ->
     assert isinstance(request, dg.RunRequest)
     (run_id,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
     assert request.run_key == f"{run_id}|legacy"
-    resources = request.run_config["resources"]
-    assert resources["collection"]["config"] == {
-        **runs.loaded.configuration.collection.model_dump(mode="json"),
-        "sweep": sweep,
-    }
-    assert resources["spark"]["config"] == runs.loaded.configuration.spark.model_dump(mode="json")
-    assert resources.keys() == {"collection", "spark"}
+    assert request.run_config == {}
+    permit = launching.read(runs.instance, runs.server.repository, run_id)
+    assert permit == Permit("open_run", sweep=sweep)
     assert {name: value for name, value in request.tags.items() if name.startswith(("lakefs/", "dagster/asset"))} == {
         RANGE_START_TAG: f"{run_id}|legacy",
         RANGE_END_TAG: f"{run_id}|2026-11",
         "lakefs/repository": runs.server.repository,
         "lakefs/flow": "clean",
+        **({"lakefs/loosened": "sweep=true"} if sweep else {}),
     }
 
 
@@ -78,7 +74,8 @@ def test_what_was_opened_can_be_collected(runs: GraphRuns) -> None:
     )
 
     assert collected.success
-    assert len(runs.addresses(request.run_key.split("|")[0] if request.run_key else "", "candidates")) == 11
+    run_id = (request.run_key or "").split("|")[0]
+    assert set(runs.addresses(run_id, "candidates")) == truth_classes("chain/1")["unreferenced"]
     assert runs.server.refused_deletes == set()
 
 

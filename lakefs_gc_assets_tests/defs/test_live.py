@@ -21,10 +21,11 @@ FOLLOWED, FLOW = "lakefs/followed_run_id", "lakefs/flow"
 
 
 def written(server: EmbeddedServer, repository: str, folder: Path, **sections: dict[str, Any]) -> Path:
-    """A configuration file that deletes; its secret is in the environment."""
+    """A configuration file that deletes, also where a run is launched; its secret is in the environment."""
     content = configuration(server, repository).model_dump(exclude_defaults=True)
     content["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
     content["collection"]["sweep"] = True
+    content["launch"] = {"sweep": "any"}
     content["spark"] = {"master": "local[2]", "driver_memory": "1g", "config": {"spark.ui.enabled": "false"}}
     file = folder / "lakefs-gc.yaml"
     file.write_text(yaml.safe_dump({**content, **sections}))
@@ -42,6 +43,7 @@ def ended(dev: DagsterDev, number: int) -> Run | None:
     return runs[number] if len(runs) > number and runs[number].status == "SUCCESS" else None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_a_clean_run_is_followed_by_an_optimized_one_by_itself_and_once(tmp_path: Path) -> None:
     home = tmp_path / "home"

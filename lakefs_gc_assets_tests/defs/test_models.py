@@ -3,8 +3,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
-from lakefs_gc_assets.defs.models import MODELS, description
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.lakefs.layout import Layout
 
 
@@ -31,10 +31,25 @@ def test_a_model_allows_no_other_columns_and_changes_none(name: str) -> None:
     assert all(not field.coerce and field.required for field in schema.columns.values())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FRAMES)
 def test_every_frame_and_column_is_described(name: str) -> None:
-    assert (MODELS[name].__doc__ or "").strip().endswith(".")
-    assert all(description(MODELS[name], column).endswith(".") for column in FRAMES[name].schema.names)
+    assert FRAMES[name].description.endswith(".")
+    assert all(column.description.endswith(".") for column in FRAMES[name].columns)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_says_what_its_frame_says(name: str) -> None:
+    columns = MODELS[name].to_schema().columns
+    assert {column: field.description for column, field in columns.items()} == {
+        column.name: column.description for column in FRAMES[name].columns
+    }
+    assert MODELS[name].__doc__ == FRAMES[name].description
+
+
+def test_sizes_are_not_negative() -> None:
+    for name in ("store_df", "candidates", "deleted_report"):
+        (check,) = MODELS[name].to_schema().columns["size"].checks
+        assert check.statistics == {"min_value": 0}
 
 
 def test_times_are_stored_in_utc() -> None:

@@ -7,11 +7,8 @@ from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, Run
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, refused, replaying
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-
-pytestmark = needs_recordings
 
 
 @pytest.fixture

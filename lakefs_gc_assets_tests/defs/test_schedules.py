@@ -5,24 +5,27 @@ from datetime import UTC, datetime
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs.launching import Permit
+from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
 
 __all__ = ["automated", "server"]
 
 
 def request(automated: Automated, schedule: str) -> dg.RunRequest:
     found = automated.definitions.resolve_schedule_def(schedule)
-    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 11, 21, 2, tzinfo=UTC))
-    ticked = found.evaluate_tick(context)
+    moment = datetime(2026, 11, 21, 2, tzinfo=UTC)
+    with dg.build_schedule_context(instance=automated.instance, scheduled_execution_time=moment) as context:
+        ticked = found.evaluate_tick(context)
     (only,) = ticked.run_requests or []
     return only
 
 
 def opened(automated: Automated, schedule: str) -> dict[str, object]:
     """What the page of open_run says after a schedule asked for it."""
-    config = request(automated, schedule).run_config
+    asked = request(automated, schedule)
     job = automated.definitions.resolve_job_def("open_run")
-    result = job.execute_in_process(instance=automated.instance, run_config=config)
+    result = job.execute_in_process(instance=automated.instance, run_config=asked.run_config, tags=asked.tags)
     (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
     return {name: value.value for name, value in output.metadata.items()}
 
@@ -35,6 +38,23 @@ def test_clean_runs_do_what_the_configuration_says(automated: Automated, sweep: 
 
     assert (page["flow"], page["sweep"]) == ("clean", sweep)
     assert page["run_id"] in automated.run_ids
+    permit = launching.read(automated.instance, REPOSITORY, str(page["run_id"]))
+    assert permit == Permit("clean_runs", automatic=True)
+
+
+def test_what_a_schedule_may_nobody_else_may_by_its_tags(automated: Automated) -> None:
+    """The tags of a run that a schedule launched are there to be read; launched again, they are a person's."""
+    automated.changes["collection"] = {"sweep": True}
+    asked = request(automated, "clean_runs")
+    job = automated.definitions.resolve_job_def("open_run")
+
+    swept = []
+    for _ in range(2):
+        result = job.execute_in_process(instance=automated.instance, run_config=asked.run_config, tags=asked.tags)
+        (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
+        swept.append(output.metadata["sweep"].value)
+
+    assert swept == [True, False]
 
 
 def test_dry_runs_never_delete_whatever_the_configuration_says(automated: Automated) -> None:

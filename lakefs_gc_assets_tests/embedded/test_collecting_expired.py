@@ -43,6 +43,7 @@ def status_of(server: EmbeddedServer, reference: str, path: str, repository: str
     return clients.call(server, "GET", f"/repositories/{repository}/refs/{reference}/objects", path=path)[0]
 
 
+@pytest.mark.slow
 def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(spark: SparkSession, tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, settings=Settings()) as server:
         now = datetime.now(UTC)
@@ -126,6 +127,7 @@ def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
         assert status_of(server, less_old, "replaced") == 200
 
 
+@pytest.mark.slow
 def test_references_of_repositories_that_are_named_count(spark: SparkSession, tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, settings=Settings()) as server:
         with server.clock.at(datetime.now(UTC) - 30 * DAYS):

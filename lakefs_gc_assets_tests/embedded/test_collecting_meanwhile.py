@@ -25,6 +25,7 @@ WORKERS = 4
 LINK_SECONDS = 15
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("rules", ["oss", "seed"])
 def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSet) -> None:

@@ -12,6 +12,7 @@ from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import AccessDenied, NotFound, ServerUnavailable
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.api.models import ObjectsPage
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.settings import LakeFSSettings
 from lakefs_gc_assets_tests.embedded import clients
@@ -59,6 +60,13 @@ def test_it_reads_a_sample(tmp_path: Path) -> None:
         assert stats is not None
         assert (stats.physical_address, stats.size) == (f"local://sample/{live.address}", len(live.content))
         assert client.stat("main", "no such path") is None
+        equal = next(live for live in sample.live if live.kind == "uploaded again with equal content")
+        behind = client.list_objects(equal.reference, equal.path[:-1])
+        addresses = {each.path: each.physical_address for each in behind.objects}
+        assert addresses[equal.path] == f"local://sample/{equal.address}"
+        assert all(client.stat(equal.reference, each.path) == each for each in behind.objects[:10])
+        assert not behind.more
+        assert client.list_objects("no such branch", "") == ObjectsPage((), more=False)
         task = client.start_refs_dump()
         server.core.tasks.wait_for_all(10)
         dump = client.refs_dump(task)

@@ -15,6 +15,7 @@ from lakefs_gc_assets_tests.stores import bucket, s3_server
 __all__ = ["bucket", "s3_server"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_demo_collects_in_a_bucket(
     spark: SparkSession, s3_server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets_tests.embedded import clients
 
 _BRANCH = "/repositories/repo/branches/main"
@@ -309,3 +310,20 @@ def test_what_is_no_text_is_refused_or_not_found(server: EmbeddedServer) -> None
     )
     assert connection.getresponse().status == 400
     connection.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "192.0.2.1", "example.com"])
+def test_other_machines_reach_the_server_only_where_that_is_said(host: str, tmp_path: Path) -> None:
+    """It keeps no secret as a production server does, and the playground's secret is in its source."""
+    with pytest.raises(ConfigurationError, match="does not listen on"):
+        EmbeddedServer(tmp_path, host=host)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("host", "reachable"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
+def test_it_listens_where_it_was_told_to(host: str, reachable: bool, tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path, host=host, reachable=reachable) as server:
+        port = urlsplit(server.url).port
+        with urlopen(f"http://127.0.0.1:{port}/_health") as answer:
+            assert answer.status == 200

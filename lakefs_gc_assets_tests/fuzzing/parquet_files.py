@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.collector.stored import ids as stored_ids
 from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ObjectStore
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
@@ -103,8 +104,8 @@ def _receipts() -> bytes:
         ],
         names=["address", "size", "slice", "slice_window"],
     )
-    outcomes = [rng.choice(list(receipts.Outcome)) for _ in range(rows)]
-    errors = [hostile_text(rng) if each is receipts.Outcome.FAILED else None for each in outcomes]
+    outcomes = [rng.choice(list(Outcome)) for _ in range(rows)]
+    errors = [hostile_text(rng) if each is Outcome.FAILED else None for each in outcomes]
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     receipts.write(store.as_store(), "run", "batch", receipts.table(candidates, outcomes, errors, moment))
     return store.data
@@ -119,7 +120,7 @@ def _receipts_case(rng: random.Random) -> Case:
         assert found.schema == RECEIPTS
         for row in found.to_pylist():
             assert all(row[field.name] is not None for field in RECEIPTS if not field.nullable)
-            receipts.Outcome(row["outcome"])
+            Outcome(row["outcome"])
 
     return Case(len(data), lambda: outcome(lambda: receipts.read(OneObject(data).as_store(), "run"), right))
 

@@ -1,4 +1,7 @@
-"""Every target, 20,000 cases, the same each time, in a process of its own; `make fuzz` has more."""
+"""Every target, the same cases each time, in a process of its own: 1,000, or 20,000 in `make test-slow`.
+
+`make fuzz` has more.
+"""
 
 import os
 import random
@@ -16,8 +19,9 @@ CASES = int(os.environ.get("FUZZ_CASES", "20000"))
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TARGETS)
-def test_hostile_input_is_an_error_or_read_right(name: str) -> None:
-    arguments = [sys.executable, "-m", __package__, str(CASES), "1", name]
+@pytest.mark.parametrize("cases", [1000, pytest.param(CASES, marks=pytest.mark.slow)])
+def test_hostile_input_is_an_error_or_read_right(name: str, cases: int) -> None:
+    arguments = [sys.executable, "-m", __package__, str(cases), "1", name]
     finished = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr[-3000:]
 

@@ -12,7 +12,7 @@ import boto3
 import urllib3
 from obstore.store import S3Store
 
-from lakefs_gc_assets_tests.recordings import FIXTURES
+from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ RUNS = "_lakefs/retention/gc/uncommitted/"
 
 
 def listing(name: str) -> list[dict[str, Any]]:
-    plain = FIXTURES / name / "listing.json"
+    plain = folder_of(name) / "listing.json"
     content = plain.read_bytes() if plain.exists() else gzip.decompress(Path(f"{plain}.gz").read_bytes())
     return list(json.loads(content))
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FIXTURES / name / "api.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder_of(name) / "api.jsonl").read_text().splitlines()]
 
 
 def boto3_client(server: ReplayServer) -> "S3Client":

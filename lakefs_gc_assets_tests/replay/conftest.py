@@ -2,12 +2,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakefs_gc_assets_tests.recordings import FIXTURES
+from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.clients import NOW
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[ReplayServer]:
-    with ReplayServer(FIXTURES / "small", now=NOW) as server:
+    with ReplayServer(folder_of("small"), now=NOW) as server:
         yield server

@@ -8,11 +8,9 @@ from typing import Any
 import obstore
 import pytest
 
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import FIXTURES, REAL, folder_of, needs_recordings, recorded_and_made
 from lakefs_gc_assets_tests.replay.clients import NOW, Api, boto3_client, obstore_store, place, rows
 from lakefs_gc_assets_tests.replay.server import ReplayServer, Request
-
-pytestmark = needs_recordings
 
 
 def commits_of(server: ReplayServer, result: dict[str, Any]) -> set[str]:
@@ -56,7 +54,7 @@ class TestApi:
             if not page["pagination"]["has_more"]:
                 break
         assert found == whole
-        assert len(whole) == 12
+        assert len(whole) == 12 if REAL else len(whole) > 5
 
     def test_changes_that_were_not_recorded_are_none(self, small: ReplayServer) -> None:
         api = Api(small)
@@ -68,6 +66,7 @@ class TestApi:
         assert (rest["results"], rest["pagination"]["has_more"]) == ([], False)
         assert api("GET", "./branches/doomed/diff", amount="1") == (404, {"message": "branch not found"})
 
+    @needs_recordings
     @pytest.mark.parametrize("name", ["small", "random-dag/14", "chain/4"])
     def test_unrecorded_objects_come_from_the_heads(self, name: str) -> None:
         tables = {
@@ -113,7 +112,7 @@ class TestApi:
         assert api("GET", "./dump", task_id="another")[0] == 404
 
     def test_requests_are_counted(self) -> None:
-        with ReplayServer(FIXTURES / "empty") as server:
+        with ReplayServer(folder_of("empty")) as server:
             Api(server)("GET", ".")
             bucket, root = place(server)
             boto3_client(server).list_objects_v2(Bucket=bucket, Prefix=root + "é ", MaxKeys=1)
@@ -124,10 +123,10 @@ class TestApi:
 
 
 class TestPreparedCommits:
-    @pytest.mark.parametrize("name", ["small", "merge-dangling", "random-dag/11", "empty"])
+    @pytest.mark.parametrize("name", recorded_and_made("small", "merge-dangling", "random-dag/11", "empty"))
     def test_are_those_of_the_last_rules(self, name: str) -> None:
         recorded = [row["response_json"] for row in rows(name) if (row["note"] or "").startswith("gc: prepare_commits")]
-        with ReplayServer(FIXTURES / name) as server:
+        with ReplayServer(folder_of(name)) as server:
             api = Api(server)
             status, task = api("POST", "./gc/prepare_commits/async")
             assert status == 202
@@ -141,6 +140,7 @@ class TestPreparedCommits:
             assert api("GET", "./gc/prepare_commits/status", id="unknown") == (404, {"message": "not found"})
             assert api("GET", "./gc/prepare_commits/status")[0] == 400
 
+    @needs_recordings
     @pytest.mark.parametrize("name", ["merge-dangling", "random-dag/11", "random-dag/12", "random-dag/14"])
     def test_of_each_variant_are_those_of_its_rules(self, name: str) -> None:
         variants = json.loads((FIXTURES / name / "truth.json").read_text())["rule_variants"]
@@ -159,10 +159,11 @@ class TestPreparedCommits:
     def test_of_an_unknown_variant_cannot_be_replayed(self) -> None:
         for name, number in (("merge-dangling", 5), ("merge-dangling", -1), ("small", 0)):
             with pytest.raises(ValueError, match=rf"rule variants.* no {number}"):
-                ReplayServer(FIXTURES / name, variant=number)
+                ReplayServer(folder_of(name), variant=number)
 
 
 class TestPreparedPages:
+    @needs_recordings
     @pytest.mark.parametrize(("name", "pages", "files"), [("by-time", 4, 4), ("by-size", 3, 3), ("row-groups", 1, 1)])
     def test_follow_their_tokens(self, name: str, pages: int, files: int) -> None:
         folder = f"uncommitted-paging/{name}"
@@ -183,6 +184,7 @@ class TestPreparedPages:
                 assert (item["e_tag"] or "").strip('"') == hashlib.md5(content).hexdigest()
                 assert item["last_modified"] == NOW
 
+    @needs_recordings
     def test_repeat_tokens_in_order_and_start_anew_without_one(self) -> None:
         with ReplayServer(FIXTURES / "uncommitted-paging/by-time-tight.tar.gz") as server:
             first = self.prepared(server)
@@ -200,12 +202,12 @@ class TestPreparedPages:
                 {"message": "invalid continuation token"},
             )
 
-    def test_are_those_of_the_last_preparation_of_the_repository(self) -> None:
-        for name in ("small", "empty", "chain/3"):
-            ran = [row for row in rows(name) if row["note"] == "gc: prepare_uncommited"]
-            with ReplayServer(FIXTURES / name) as server:
-                assert self.prepared(server) == [ran[-1]["response_json"]]
-                assert Api(server)("POST", "./gc/prepare_uncommited", {"continuation_token": None})[0] == 201
+    @pytest.mark.parametrize("name", recorded_and_made("small", "empty", "chain/3"))
+    def test_are_those_of_the_last_preparation_of_the_repository(self, name: str) -> None:
+        ran = [row for row in rows(name) if row["note"] == "gc: prepare_uncommited"]
+        with ReplayServer(folder_of(name)) as server:
+            assert self.prepared(server) == [ran[-1]["response_json"]]
+            assert Api(server)("POST", "./gc/prepare_uncommited", {"continuation_token": None})[0] == 201
 
     @staticmethod
     def prepared(server: ReplayServer) -> list[dict[str, Any]]:

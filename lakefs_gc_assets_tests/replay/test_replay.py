@@ -14,16 +14,21 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.graph_runs import AGED, truth_classes
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import FIXTURES, MADE_PREFIX, folder_of, recorded, recorded_and_made
 from lakefs_gc_assets_tests.replay import collecting
 from lakefs_gc_assets_tests.replay.__main__ import main
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-pytestmark = needs_recordings
-
 PROJECT = Path(__file__).resolve().parents[2]
 DAGS = sorted(folder.name for folder in (FIXTURES / "random-dag").glob("*"))
-RECORDINGS = ["small", "merge-dangling", *(f"random-dag/{name}" for name in DAGS), "chain/1", "empty", "wide"]
+RECORDINGS = [
+    *recorded_and_made("small"),
+    *recorded("empty"),
+    *(
+        pytest.param(*each.values, marks=[*each.marks, pytest.mark.slow])
+        for each in recorded("merge-dangling", *(f"random-dag/{name}" for name in DAGS), "chain/1", "wide")
+    ),
+]
 FOREIGN = {"data/stray-1/s0", "stray-root-1"}
 """Objects of the recording `small` that another program put there."""
 
@@ -48,11 +53,11 @@ def servers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
 
 
 def replayed(folder: str, now: datetime) -> dict[str, Any]:
-    return collecting.replay(FIXTURES / folder, Flow.CLEAN, now, None, lambda line: None)
+    return collecting.replay(folder_of(folder), Flow.CLEAN, now, None, lambda line: None)
 
 
 def recorded_at(folder: str) -> datetime:
-    return ReplayServer(FIXTURES / folder).recorded_at
+    return ReplayServer(folder_of(folder)).recorded_at
 
 
 @pytest.mark.parametrize("folder", RECORDINGS)
@@ -65,7 +70,7 @@ def test_two_days_later_exactly_what_the_recording_calls_unreferenced_goes(
     unreferenced = classes.get("unreferenced", set())
     assert set(found["candidates"]) == unreferenced - FOREIGN
     assert len(found["candidates"]) == len(set(found["candidates"])) == found["counts"]["candidates"]
-    assert set(found["unrecognised"]) == (FOREIGN if folder == "small" else set())
+    assert set(found["unrecognised"]) == (FOREIGN if folder.removeprefix(MADE_PREFIX) == "small" else set())
     assert found["counts"]["committed"] == len(
         classes.get("committed", set())
         | classes.get("committed_expired_only", set())
@@ -75,6 +80,7 @@ def test_two_days_later_exactly_what_the_recording_calls_unreferenced_goes(
     assert [(server.deleted, server.refused_deletes) for server in servers] == [(set(), set())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["small", "chain/1"])
 def test_while_everything_is_young_nothing_goes(servers: list[ReplayServer], folder: str) -> None:
     found = replayed(folder, recorded_at(folder))
@@ -84,6 +90,7 @@ def test_while_everything_is_young_nothing_goes(servers: list[ReplayServer], fol
     assert [(server.deleted, server.refused_deletes) for server in servers] == [(set(), set())]
 
 
+@pytest.mark.slow
 def test_what_is_listed_but_too_young_is_kept(servers: list[ReplayServer]) -> None:
     """The slice is older than the cutoff, what lies in it is not."""
     objects = {address for address in truth_classes("small")["unreferenced"] if address not in FOREIGN}
@@ -116,10 +123,11 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_command_prints_one_object_last() -> None:
     now = recorded_at("chain/1") + AGED
 
-    ended = command(str(FIXTURES / "chain/1"), "--flow", "clean", "--now", now.isoformat())
+    ended = command(str(folder_of("chain/1")), "--flow", "clean", "--now", now.isoformat())
 
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])

@@ -13,17 +13,16 @@ from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import DeleteResult
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.clients import NOW, RUNS, boto3_client, listing, obstore_store, place
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-pytestmark = needs_recordings
-
 
 class TestListing:
-    @pytest.mark.parametrize(("name", "size"), [("small", 7), ("empty", 1000), ("wide", 1000)])
-    def test_is_the_recorded_one_for_boto3(self, name: str, size: int) -> None:
-        with ReplayServer(FIXTURES / name) as server:
+    @pytest.mark.parametrize("name", recorded_and_made("small", "empty", "wide"))
+    def test_is_the_recorded_one_for_boto3(self, name: str) -> None:
+        size = 7 if name.endswith("small") else 1000
+        with ReplayServer(folder_of(name)) as server:
             bucket, prefix = place(server)
             paginator = boto3_client(server).get_paginator("list_objects_v2")
             pages = list(paginator.paginate(Bucket=bucket, Prefix=prefix, PaginationConfig={"PageSize": size}))
@@ -85,9 +84,9 @@ class TestListing:
 
 
 class TestObjects:
-    @pytest.mark.parametrize("name", ["small", "wide"])
+    @pytest.mark.parametrize("name", recorded_and_made("small", "wide"))
     def test_are_those_of_the_folder(self, name: str) -> None:
-        with ReplayServer(FIXTURES / name) as server:
+        with ReplayServer(folder_of(name)) as server:
             store = obstore_store(server)
             for row in listing(name)[::17]:
                 content = bytes(obstore.get(store, row["key"]).bytes())
@@ -101,7 +100,7 @@ class TestObjects:
         key, size = root + row["key"], row["size"]
         whole = client.get_object(Bucket=bucket, Key=key)
         content = whole["Body"].read()
-        assert content == (FIXTURES / "small/namespace" / row["key"]).read_bytes()
+        assert content == (folder_of("small") / "namespace" / row["key"]).read_bytes()
         assert whole["LastModified"] == datetime.fromtimestamp(int(row["mtime"]), UTC)
         head = client.head_object(Bucket=bucket, Key=key)
         assert (head["ContentLength"], head["ETag"]) == (size, whole["ETag"])
@@ -120,7 +119,7 @@ class TestObjects:
             obstore.head(obstore_store(small), "nothing")
 
     def test_are_written_on_conditions_and_have_the_time_of_the_replay(self) -> None:
-        with ReplayServer(FIXTURES / "empty", now=NOW) as server:
+        with ReplayServer(folder_of("empty"), now=NOW) as server:
             client, (bucket, root) = boto3_client(server), place(server)
             key = f"{root}{RUNS}run/lock é+ %.json"
             first = client.put_object(Bucket=bucket, Key=key, Body=b"one", IfNoneMatch="*")
@@ -141,7 +140,7 @@ class TestObjects:
             assert bytes(obstore.get(store, "frames/part-0").bytes()) == b"three"
 
     def test_written_at_once_if_absent_have_one_winner(self) -> None:
-        with ReplayServer(FIXTURES / "empty") as server, ThreadPoolExecutor(16) as pool:
+        with ReplayServer(folder_of("empty")) as server, ThreadPoolExecutor(16) as pool:
             store = open_store(server.configuration().store, Namespace.parse(server.storage_namespace))
 
             def win(number: int) -> bool:
@@ -163,7 +162,7 @@ class TestObjects:
             client.put_object(Bucket=bucket, Key="outside", Body=b"")
 
     def test_the_collectors_own_store_works_on_it(self) -> None:
-        with ReplayServer(FIXTURES / "small") as server:
+        with ReplayServer(folder_of("small")) as server:
             store = open_store(server.configuration().store, Namespace.parse(server.storage_namespace))
             recorded = {row["key"]: row["size"] for row in listing("small")}
             found: dict[str, int] = {}
@@ -188,7 +187,7 @@ class TestObjects:
 
 class TestDeletes:
     def test_are_refused_key_by_key(self) -> None:
-        with ReplayServer(FIXTURES / "small") as server:
+        with ReplayServer(folder_of("small")) as server:
             client, (bucket, root) = boto3_client(server), place(server)
             victims = [row["key"] for row in listing("small") if row["key"].startswith("data/")][:5]
             client.put_object(Bucket=bucket, Key=root + RUNS + "lock", Body=b"")
@@ -207,7 +206,7 @@ class TestDeletes:
                 client.head_object(Bucket=bucket, Key=root + key)
 
     def test_happen_in_the_scratch_layer_where_wanted(self) -> None:
-        with ReplayServer(FIXTURES / "chain/1", deletes="overlay") as first:
+        with ReplayServer(folder_of("chain/1"), deletes="overlay") as first:
             client, (bucket, root) = boto3_client(first), place(first)
             victims = [row["key"] for row in listing("chain/1") if row["key"].startswith("data/")][:3]
             client.put_object(Bucket=bucket, Key=root + RUNS + "run/carry", Body=b"1")
@@ -217,7 +216,7 @@ class TestDeletes:
             assert "Errors" not in answer
             assert "Deleted" not in answer
             assert first.deleted == set(victims)
-        with ReplayServer(FIXTURES / "chain/2", continues=first) as second:
+        with ReplayServer(folder_of("chain/2"), continues=first) as second:
             client = boto3_client(second)
             pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=root)
             found = {item["Key"].removeprefix(root) for page in pages for item in page["Contents"]}
@@ -227,7 +226,7 @@ class TestDeletes:
 
     def test_and_writes_leave_the_folder_alone(self, tmp_path: Path) -> None:
         folder = tmp_path / "recording"
-        shutil.copytree(FIXTURES / "empty", folder)
+        shutil.copytree(folder_of("empty"), folder)
 
         def state() -> dict[str, tuple[int, bytes]]:
             return {

@@ -3,8 +3,9 @@
 import hashlib
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -36,6 +37,11 @@ class Stored:
 
 def md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def encrypted(key: str) -> bool:
+    """Whether a key of KMS encrypts an object in a bucket of foreign ETags: two objects of three, beside plain ones."""
+    return crc32(key.encode()) % 3 > 0
 
 
 @dataclass
@@ -70,7 +76,7 @@ class Bucket:
         etag: str | None = md5(data)
         if parts > 1 and self.etags != "none":
             etag = f"{md5(b'parts' + data)}-{parts}"
-        elif self.etags == "foreign":
+        elif self.etags == "foreign" and encrypted(key):
             etag = md5(b"encrypted" + data)
         elif self.etags == "none":
             # Services without such ETags date what is uploaded in parts to its end.
@@ -180,8 +186,9 @@ class BucketView:
 
     def head(self, key: str) -> ObjectFacts:
         self._point(f"head {key}")
-        self._stored(key)
-        return self._facts(key)
+        stored = self._stored(key)
+        digest = md5(stored.data)
+        return replace(self._facts(key), md5=digest if digest == stored.etag else None)
 
     def put(self, key: str, data: bytes) -> str | None:
         lost = self._point(f"put {key}")

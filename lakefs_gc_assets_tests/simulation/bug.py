@@ -53,6 +53,16 @@ class Bug:
         return tuple(dict.fromkeys(place for place in named if place.startswith(f"{_PRODUCT}.")))
 
 
+@dataclass(frozen=True)
+class TestedBug:
+    """A bug, and the test that fails with it."""
+
+    bug: Bug
+    test: Callable[[], None]
+
+    __test__ = False
+
+
 def replaced(*replacements: Replacement) -> Bug:
     """A bug that remembers nothing."""
     return Bug(lambda: replacements)

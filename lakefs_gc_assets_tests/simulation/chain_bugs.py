@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import failing, recheck, report, run
 from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
-from lakefs_gc_assets.collector.frame.schemas import LIVE, TIME
+from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
@@ -32,7 +33,7 @@ from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.run import sweep_candidates
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore

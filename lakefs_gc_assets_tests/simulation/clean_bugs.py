@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import cutoff, guards, lock, order, run, sightings
 from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, TIME
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live import commits, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
@@ -27,7 +28,7 @@ from lakefs_gc_assets.collector.reporting import make_report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import batches, passes, receipts
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import addresses
 from lakefs_gc_assets.lakefs.addresses import Namespace

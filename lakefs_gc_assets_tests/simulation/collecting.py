@@ -105,7 +105,7 @@ def open_repository(
     facts = api.repository()
     namespace = Namespace.parse(facts.storage_namespace)
     opener = cast(StoreOpener, Opener(store, namespace.uri))
-    return WatchedRepository(facts, namespace, api, store, opener, settings, clock, opened, run)
+    return WatchedRepository(facts, namespace, api, store, opener, settings, clock, opened, run=run)
 
 
 @dataclass

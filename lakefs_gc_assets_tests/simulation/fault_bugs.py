@@ -27,6 +27,7 @@ from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
 from lakefs_gc_assets.collector.run import sweep_candidates
 from lakefs_gc_assets.collector.sweep import passes, receipts
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
@@ -121,7 +122,7 @@ _purge_batch = purge._delete
 
 
 def _told_first(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
-    told = purge._receipts(batch, receipts.Outcome.PURGED, clock.now())
+    told = purge._receipts(batch, Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, f"{receipts.OF_PURGE}first", told)
     yield from _purge_batch(store, plan, batch, clock)
 

@@ -6,7 +6,7 @@ it: with the bug that very test fails.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lakefs_gc_assets.collector import cutoff, gap_check, guards, order, planning, recheck, report, run, sightings
@@ -33,26 +33,18 @@ from lakefs_gc_assets_tests.simulation.bug import (
     ArrowStep,
     Bug,
     Replacement,
+    TestedBug,
     ignored,
     replaced,
     without_call,
     without_unnamed,
 )
+from lakefs_gc_assets_tests.simulation.hidden_bugs import HIDDEN_BUGS
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 
 _describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
 _once, _deleter = passes.sweep_once, passes._deleter
 _reason, _approve = leaving.reason_for_none, passes.approve
-
-
-@dataclass(frozen=True)
-class TestedBug:
-    """A bug, and the test that fails with it."""
-
-    bug: Bug
-    test: Callable[[], None]
-
-    __test__ = False
 
 
 def _describing(**changes: Any) -> Bug:
@@ -70,6 +62,13 @@ def _no_nested(**figures: Any) -> StoredFigures:
 
 def _all_known(**figures: Any) -> StoredFigures:
     return StoredFigures(**{**figures, "repositories_unknown": None})
+
+
+def _of_the_listing(figures: Callable[..., StoredFigures]) -> Bug:
+    """The first step tells something else, and no recheck makes up for it."""
+    return Bug(
+        lambda: ((run, "StoredFigures", figures), (guards, "require_own_namespace", ignored)), (run.list_stored,)
+    )
 
 
 def _commits_stay(*arguments: Any, commits_expire: bool) -> uncommitted.Prepared:
@@ -153,6 +152,12 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "recheck: commits under way not looked at": _guarding(
         guards, "require_commits_ended", find_live_again, _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark
     ),
+    "recheck: other repositories not asked for": _guarding(
+        guards,
+        "require_own_namespace",
+        find_live_again,
+        _RECHECK.test_a_repository_that_was_made_on_this_namespace_since_the_mark,
+    ),
     "recheck: branches not counted": _guarding(
         guards, "require_branches", find_live_again, _RECHECK.test_branches_that_are_gone_since_the_mark
     ),
@@ -167,11 +172,11 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _RETENTION.test_what_is_staged_by_an_address_that_uncommitted_data_leaves_out,
     ),
     "figures: no nested namespaces": TestedBug(
-        Bug(lambda: ((run, "StoredFigures", _no_nested),), (run.list_stored,)),
+        _of_the_listing(_no_nested),
         _GUARDS.test_a_namespace_inside_of_this_one,
     ),
     "figures: other repositories taken for none": TestedBug(
-        Bug(lambda: ((run, "StoredFigures", _all_known),), (run.list_stored,)),
+        _of_the_listing(_all_known),
         _GUARDS.test_other_repositories_that_the_server_does_not_list,
     ),
     "ranges that no commit names taken for orphans": TestedBug(
@@ -328,6 +333,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         LiveCheck._require_believable,
         _PURGE.test_branches_that_are_gone_since_the_run,
     ),
+    **HIDDEN_BUGS,
 }
 """Those that a test of the run shows, by name."""
 

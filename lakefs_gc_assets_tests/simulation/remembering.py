@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.frame.schemas import TIME
 from lakefs_gc_assets.collector.live import live_files, uncommitted
 from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.live_files import LiveFiles

@@ -1,7 +1,10 @@
 """What tests require of the histories of every kind."""
 
+from collections.abc import Iterable
+
 import pytest
 
+from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
@@ -9,19 +12,21 @@ from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.shortening import shortened, told
 
+QUICK = 64
+"""So many histories of a kind `make test` plays; `make test-slow` plays those that follow."""
 PARTS = 16
-"""Into so many tests the histories of a kind are divided."""
+"""Into so many tests the histories of a kind are divided where they are many."""
 
 
-def none_breaks_a_rule(kind: Kind, histories: int, part: int) -> None:
-    """Plays the histories of one part; of the first that breaks a rule the steps are told that are to blame."""
-    for seed in range(part, histories, PARTS):
+def none_breaks_a_rule(kind: Kind, seeds: Iterable[int]) -> None:
+    """Plays histories; of the first that breaks a rule the steps are told that are to blame."""
+    for seed in seeds:
         history = KINDS[kind].generate(seed)
         assert len(history.steps) >= LEAST_STEPS
         try:
             play(history)
         except Violation:
-            pytest.fail(told(shortened(history)))
+            pytest.fail(f"{told(shortened(history))}\nplay it again with {SEED_VARIABLE}={draw_seed()}")
 
 
 def a_seed_is_a_history(kind: Kind) -> None:

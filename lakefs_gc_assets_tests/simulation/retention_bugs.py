@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import recheck, run
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, TIME
+from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live import commits, current
@@ -34,7 +35,7 @@ from lakefs_gc_assets.collector.step import latest_clock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.subtraction import subtract_live
 from lakefs_gc_assets.collector.sweep import passes, receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers

@@ -18,6 +18,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     Commit,
     DiffEntry,
+    ObjectsPage,
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
@@ -45,6 +46,7 @@ _BLANKS_IN_A_ROW = 2
 _DEFAULT_BRANCH = "main"
 _ALIAS = "point-s3alias"
 """An access point of the bucket."""
+_OBJECTS_ON_PAGE = 2
 
 
 @dataclass
@@ -412,10 +414,26 @@ class CollectorsApi:
         entry = repository.find(reference, path)
         if entry is None:
             return None
-        uri = repository.uri
+        return ObjectStats(path, self._physical_address(entry), entry.size)
+
+    def _physical_address(self, entry: Entry) -> str:
+        if entry.address_type == 2:
+            return entry.address
+        uri = self._servers.repository.uri
         if self._servers.misbehaviour.aliased:
             uri = f"s3://{_ALIAS}/{uri.removeprefix('s3://').partition('/')[2]}"
-        return ObjectStats(path, entry.address if entry.address_type == 2 else uri + entry.address, entry.size)
+        return uri + entry.address
+
+    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+        self._ask(f"list_objects {reference} {after}")
+        repository = self._servers.repository
+        if reference not in repository.branches:
+            return ObjectsPage((), more=False)
+        entries = repository.visible(repository.branches[reference])
+        paths = sorted(path for path in entries if path > after)
+        page = paths[:_OBJECTS_ON_PAGE]
+        objects = tuple(ObjectStats(path, self._physical_address(entries[path]), None) for path in page)
+        return ObjectsPage(objects, more=len(paths) > len(objects))
 
     def start_refs_dump(self) -> str:
         self._ask("start_refs_dump")

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
 from lakefs_gc_assets_tests.simulation.commands import copies, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
+from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets_tests.simulation.around import ALONE, Around
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MachineClock, TrueTime
@@ -113,7 +115,8 @@ class World:
         if setup.around.other != "none":
             world.other = oracle.other = OtherRepository.of(setup.around, time, repository, servers)
             oracle.mislead("the twin", world.other.stages_unseen)
-        servers.others = lambda: listed(setup.around, world.other)
+        # Scenes are pickled, which a function inside of this one could not be.
+        servers.others = partial(_listed_in, world)
         world.begin()
         return world
 
@@ -270,3 +273,8 @@ class World:
             for key in self.bucket.keys
             if not key.startswith("_lakefs/") and key != "dummy" and not self.oracle.reachable(key)
         ]
+
+
+def _listed_in(world: World) -> tuple[RepositoryFacts, ...]:
+    """The other repositories that the server lists now."""
+    return listed(world.setup.around, world.other)

@@ -13,7 +13,6 @@ from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets_tests import process_tree
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, made, replaying
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
 
@@ -42,7 +41,7 @@ class Killer:
             os.kill(worker, signal.SIGKILL)
 
 
-@needs_recordings
+@pytest.mark.slow
 def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_same_phase(
     spark: SparkSession, replaying: Replaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,16 @@
+import json
+import os
+import shlex
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
-from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import SparkSettings, loaded_from
 from lakefs_gc_assets.spark import session as spark_session
 
 
@@ -73,3 +78,106 @@ def test_without_a_master_the_session_is_taken_as_spark_submit_made_it() -> None
     assert properties["spark.sql.session.timeZone"] == "UTC"
     assert properties["spark.x"] == "y"
     assert not {"spark.master", "spark.driver.memory", "spark.driver.extraJavaOptions"} & properties.keys()
+
+
+def test_a_session_of_one_machine_is_that_machines_own() -> None:
+    properties = spark_session.properties(SparkSettings())
+
+    assert {properties["spark.driver.bindAddress"], properties["spark.driver.host"]} == {"127.0.0.1"}
+    assert properties["spark.authenticate"] == "true"
+    assert "spark.authenticate" not in spark_session.properties(SparkSettings(master="spark://host:7077"))
+
+
+class TestPropertiesFromTheEnvironment:
+    SETTINGS = SparkSettings(config_from_environment={"spark.x": "GC_X", "spark.y": "GC_Y"})
+
+    def test_are_read_where_the_session_is_made_and_hidden_by_spark(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GC_X", "one")
+        monkeypatch.setenv("GC_Y", "two")
+
+        properties = spark_session.properties(self.SETTINGS)
+
+        assert (properties["spark.x"], properties["spark.y"]) == ("one", "two")
+        assert properties["spark.redaction.regex"].endswith(r"access[.]?key|spark\.x|spark\.y")
+
+    def test_are_missed_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GC_X", "one")
+        monkeypatch.delenv("GC_Y", raising=False)
+
+        with pytest.raises(ConfigurationError, match=r"spark\.config\.spark\.y .* GC_Y, which is not set"):
+            spark_session.properties(self.SETTINGS)
+
+    def test_are_no_longer_in_a_configuration_that_was_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GC_X", "planted")
+        loaded = loaded_from({"spark": {"config": {"spark.x": {"env": "GC_X"}, "spark.z": "plain"}}}, "gc.yaml")
+
+        assert "planted" not in repr(loaded)
+        spark = loaded.configuration.spark
+        assert (spark.config, spark.config_from_environment) == ({"spark.z": "plain"}, {"spark.x": "GC_X"})
+
+    def test_that_would_be_on_a_command_line_are_refused(self) -> None:
+        content = {"spark": {"config": {"spark.driver.extraJavaOptions": {"env": "GC_X"}}}}
+        with pytest.raises(ConfigurationError, match=r"extraJavaOptions cannot come from the environment"):
+            loaded_from(content, "gc.yaml")
+
+
+_STARTS = """
+import json, os, sys
+from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark import session as s
+from lakefs_gc_assets_tests import process_tree
+
+before = dict(os.environ)
+value = sys.argv[1]
+spark = s.session(SparkSettings(master="local[1]", driver_memory="700m", config={"spark.planted": value}))
+s._warm(spark)
+commands = [process_tree.command(pid) for pid in process_tree.descendants(os.getpid())]
+listening = {str(each) for pid in process_tree.descendants(os.getpid()) for each in process_tree.listening(pid)}
+told = {
+    "value": spark.conf.get("spark.planted"),
+    "memory": spark.conf.get("spark.driver.memory"),
+    "authenticates": spark.conf.get("spark.authenticate"),
+    "commands": commands,
+    "listening": sorted(listening),
+    "kept": sorted(name for name in os.environ if os.environ[name] != before.get(name)),
+}
+print(json.dumps(told))
+"""
+
+
+def test_properties_reach_spark_and_no_command_line(tmp_path: Path) -> None:
+    value = " planted: a=b\\c #!\tü"
+    started = subprocess.run(
+        [sys.executable, "-c", _STARTS, value],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert started.returncode == 0, started.stderr
+    told = json.loads(started.stdout)
+
+    assert told["value"] == value.strip()
+    assert (told["memory"], told["authenticates"]) == ("700m", "true")
+    assert told["listening"] == ["127.0.0.1"]
+    java = [command for command in told["commands"] if "SparkSubmit" in command]
+    assert java and "-Xmx700m" in java[0]
+    assert "planted" not in "".join(told["commands"])
+    assert "PYSPARK_SUBMIT_ARGS" not in told["kept"] and "SPARK_LOCAL_IP" not in told["kept"]
+    assert not list(tmp_path.rglob("session.properties"))
+
+
+def test_the_file_of_properties_is_for_this_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--verbose pyspark-shell")
+
+    with spark_session.handed_over(SparkSettings(master="local[1]", config={"spark.x": "y"})) as remaining:
+        arguments = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+        file = Path(arguments[arguments.index("--properties-file") + 1])
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.parent.stat().st_mode & 0o777 == 0o700
+        assert "spark.x=y\n" in file.read_text()
+
+    assert remaining == {}
+    assert arguments[-2:] == ["--verbose", "pyspark-shell"]
+    assert not file.exists()
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--verbose pyspark-shell"

@@ -1,5 +1,6 @@
 """What Google Cloud Storage and Azure can do or get wrong, against emulators over HTTP."""
 
+import hashlib
 import re
 import socket
 import time
@@ -253,6 +254,12 @@ def outcome_in(server: GcsServer, bucket: str, facts: Response | None) -> Delete
     store.put("key", b"")
     with server.failing(lambda request: facts if request.path == f"/storage/v1/b/{bucket}" else None):
         return store.delete(["key"])[0]
+
+
+def test_google_tells_the_md5(gcs_server: GcsServer, gcs_bucket: str) -> None:
+    store = Cloud(gcs_server, gcs, f"gs://{gcs_bucket}").store()
+    store.put("object", b"content")
+    assert store.head("object").md5 == hashlib.md5(b"content").hexdigest()
 
 
 def test_google_says_of_a_bucket_whether_it_keeps_what_is_deleted(gcs_server: GcsServer, gcs_bucket: str) -> None:

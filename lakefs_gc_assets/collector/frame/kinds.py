@@ -10,7 +10,15 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE, RECEIPTS, SIGHTINGS, UNRECOGNISED
+from lakefs_gc_assets.collector.frame.columns import (
+    LISTED_COLUMNS,
+    LIVE_COLUMNS,
+    RECEIPT_COLUMNS,
+    SIGHTING_COLUMNS,
+    UNRECOGNISED_COLUMNS,
+    Columns,
+    arrow_schema,
+)
 
 F = TypeVar("F")
 
@@ -21,13 +29,19 @@ class Frame(Generic[F]):
 
     Attributes:
         name: of the asset, of the frame's folder in the store, and in its manifest.
-        schema: columns as stored.
+        description: a sentence that says what its rows are.
         figures: what its manifest says beside files and times.
     """
 
     name: str
-    schema: pa.Schema
+    description: str
+    columns: Columns
     figures: type[F]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as they are stored."""
+        return arrow_schema(self.columns)
 
 
 @dataclass(frozen=True)
@@ -129,7 +143,8 @@ class CandidateFigures:
 
     Attributes:
         kept: unreferenced objects that stay, by reason (values of Kept).
-        paths_asked: how many paths were asked for on branches.
+        paths_asked: how many paths were asked for, each branch counted.
+        paths_unasked: how many more would have been, were it not for `hidden_suspect_limit`.
         missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
         missing_examples: a few of them.
         lost: addresses that earlier runs deleted and a branch head or staging holds all the same.
@@ -143,6 +158,7 @@ class CandidateFigures:
     missing_examples: tuple[str, ...]
     lost: int = 0
     lost_examples: tuple[str, ...] = ()
+    paths_unasked: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,15 +172,31 @@ class DeletedFigures:
     swept: bool
 
 
-STORE_DF = Frame("store_df", LISTED, StoredFigures)
-UNCOMMITTED_DF = Frame("uncommitted_df", LIVE, UncommittedFigures)
-COMMITTED_DF = Frame("committed_df", LIVE, CommittedFigures)
-CANDIDATES_DF = Frame("candidates", LISTED, CandidateFigures)
-DELETED_REPORT = Frame("deleted_report", RECEIPTS, DeletedFigures)
-UNRECOGNISED_DF = Frame("unrecognised", UNRECOGNISED, NoFigures)
-SIGHTINGS_DF = Frame("sightings", SIGHTINGS, NoFigures)
-PENDING_DF = Frame("pending", LISTED, NoFigures)
-CHECKPOINT_COMMITTED_DF = Frame("checkpoint_committed", LIVE, NoFigures)
+STORE_DF = Frame("store_df", "Every object of the store that a run looked at.", LISTED_COLUMNS, StoredFigures)
+UNCOMMITTED_DF = Frame(
+    "uncommitted_df", "Every address that is staged or tracked as copied.", LIVE_COLUMNS, UncommittedFigures
+)
+COMMITTED_DF = Frame("committed_df", "Every address that a live commit holds.", LIVE_COLUMNS, CommittedFigures)
+CANDIDATES_DF = Frame(
+    "candidates",
+    "Objects that nothing references and that are old enough: what a sweep deletes.",
+    LISTED_COLUMNS,
+    CandidateFigures,
+)
+DELETED_REPORT = Frame("deleted_report", "What became of each candidate.", RECEIPT_COLUMNS, DeletedFigures)
+UNRECOGNISED_DF = Frame(
+    "unrecognised", "Unreferenced objects whose names lakeFS never makes.", UNRECOGNISED_COLUMNS, NoFigures
+)
+SIGHTINGS_DF = Frame(
+    "sightings",
+    "Unreferenced objects uploaded in parts, and when a run listed them for the first time.",
+    SIGHTING_COLUMNS,
+    NoFigures,
+)
+PENDING_DF = Frame("pending", "Objects that the next run asks for again.", LISTED_COLUMNS, NoFigures)
+CHECKPOINT_COMMITTED_DF = Frame(
+    "checkpoint_committed", "Committed addresses outside of sealed slices.", LIVE_COLUMNS, NoFigures
+)
 
 STEPS: tuple[str, ...] = tuple(
     frame.name for frame in (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF, CANDIDATES_DF, DELETED_REPORT)

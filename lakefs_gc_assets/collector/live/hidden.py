@@ -1,29 +1,49 @@
 """Staged entries that the server never lists: those whose content equals the committed one at the same path.
 
-Such an entry is staged under an address of its own, yet neither uncommitted data nor a diff shows it. Its path is
-known, because the branch's head has an entry of the same size and content there: it is asked for on the branch.
+Such an entry is staged under an address of its own, yet neither uncommitted data nor a diff shows it, and no call tells
+which branches have any. Its path is known, because the branch's head has an entry of the same size and content there:
+it is asked for on the branch. Where many paths of a range are asked for, the branch's objects are listed there, a
+thousand with each request; a path that a listing lacks is asked for by itself.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, LakeFSApi
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-_CONCURRENT_QUESTIONS = 8
+PLACES = pa.schema([HEAD_ENTRIES.field("range_id"), HEAD_ENTRIES.field("path")])
+"""Paths in ranges of branch heads whose content may equal that of a candidate."""
+
+_CONCURRENT_QUESTIONS = 32
+_CONCURRENT_READS = 8
+_QUESTIONS_OF_A_TASK = 100
+_WORTH_LISTING = 10
+"""So many paths on a page of a listing cost the server as much asked one by one."""
+_LAST_CHARACTER = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A path in a range of a branch head whose content equals that of a candidate."""
+class HeadRange:
+    """A range of branch heads.
 
-    range_id: str
-    path: bytes
+    Attributes:
+        branches: those whose head holds it.
+        entries: how many it has.
+    """
+
+    branches: tuple[str, ...]
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +52,28 @@ class Answers:
 
     Attributes:
         live: every address that the asked paths have, in each spelling it may mean.
-        unasked: questions that were not asked on every branch: candidates of the same content are kept.
+        unaskable: places (PLACES) whose path is no text: candidates of the same content are kept.
         asked: how many paths were asked for, each branch counted.
+        requests: how many requests that took.
     """
 
     live: frozenset[str]
-    unasked: tuple[Question, ...]
+    unaskable: pa.Table
     asked: int
+    requests: int
 
 
-def branches_by_range(store: ObjectStore, heads: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """For each range of a branch head, the branches whose head holds it.
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Paths (string) of one range to ask for on a branch, in order: that of their characters is that of their bytes."""
+
+    branch: str
+    paths: pa.ChunkedArray
+    by_listing: bool
+
+
+def heads_by_range(store: ObjectStore, heads: Mapping[str, str]) -> dict[str, HeadRange]:
+    """The ranges of branch heads.
 
     Args:
         heads: metarange of each branch's head.
@@ -51,47 +82,111 @@ def branches_by_range(store: ObjectStore, heads: Mapping[str, str]) -> dict[str,
     for branch, metarange_id in heads.items():
         branches.setdefault(metarange_id, []).append(branch)
 
-    def parts(metarange_id: str) -> list[str]:
+    def parts(metarange_id: str) -> list[tuple[str, int]]:
         key = METADATA_PREFIX + metarange_id
-        return [part.id for part in ranges.read_metarange(fetch(store, key), key)]
+        return [(part.id, part.count) for part in ranges.read_metarange(fetch(store, key), key)]
 
     found: dict[str, list[str]] = {}
-    with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
-        for names, range_ids in zip(branches.values(), pool.map(parts, branches), strict=True):
-            for range_id in range_ids:
+    entries: dict[str, int] = {}
+    with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
+        for names, records in zip(branches.values(), pool.map(parts, branches), strict=True):
+            for range_id, count in records:
                 found.setdefault(range_id, []).extend(names)
-    return {range_id: tuple(names) for range_id, names in found.items()}
+                entries[range_id] = count
+    return {range_id: HeadRange(tuple(names), entries[range_id]) for range_id, names in found.items()}
 
 
-def ask(
-    api: LakeFSApi,
-    namespace: Namespace,
-    questions: Iterable[Question],
-    branches: Mapping[str, tuple[str, ...]],
-    limit: int,
-) -> Answers:
-    """Asks for each path on each branch that has it, each (branch, path) once, at most `limit` of them.
+def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[str, HeadRange]) -> Answers:
+    """Asks for each place on every branch whose head holds its range.
 
-    Raises LakeFSError where a question cannot be answered.
+    A path of a branch is in one range of its head only, so it is asked for once.
+
+    Args:
+        places: PLACES, each once.
+    Raises:
+        LakeFSError: a question cannot be answered.
     """
-    places: dict[tuple[str, str], None] = {}
-    unasked: list[Question] = []
-    for question in questions:
-        try:
-            path = question.path.decode()
-        except UnicodeDecodeError:
-            unasked.append(question)
-            continue
-        new = [(branch, path) for branch in branches[question.range_id] if (branch, path) not in places]
-        if len(places) + len(new) > limit:
-            unasked.append(question)
-            continue
-        places.update(dict.fromkeys(new))
+    text = _is_text(places.column("path"))
+    askable = places.filter(text)
+    askable = askable.set_column(1, "path", askable.column("path").cast(pa.string()))
+    asked, requests, live = 0, 0, set[str]()
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
-        live = {key for keys in pool.map(lambda place: _keys(api, namespace, *place), places) for key in keys}
-    return Answers(frozenset(live), tuple(unasked), len(places))
+        questions = list(_questions(askable, heads))
+        for question, (found, made) in zip(
+            questions, pool.map(partial(_answer, api, namespace), questions), strict=True
+        ):
+            live |= found
+            asked += len(question.paths)
+            requests += made
+    return Answers(frozenset(live), places.filter(pc.invert(text)), asked, requests)
 
 
-def _keys(api: LakeFSApi, namespace: Namespace, branch: str, path: str) -> tuple[str, ...]:
-    stats = api.stat(branch, path)
-    return () if stats is None else namespace.live_keys(stats.physical_address, AddressType.FULL)
+def _is_text(paths: pa.ChunkedArray) -> pa.BooleanArray:
+    def is_text(path: bytes) -> bool:
+        try:
+            path.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    return pa.array([is_text(path) for path in paths.to_pylist()], pa.bool_())
+
+
+def _questions(places: pa.Table, heads: Mapping[str, HeadRange]) -> Iterator[_Question]:
+    """The work, in pieces that several threads can share."""
+    ordered = places.sort_by([("range_id", "ascending"), ("path", "ascending")])
+    counts = pc.value_counts(ordered.column("range_id")).to_pylist()
+    start = 0
+    total = sum(row["counts"] * len(heads[row["values"]].branches) for row in counts)
+    piece = max(1, min(_QUESTIONS_OF_A_TASK, total // (4 * _CONCURRENT_QUESTIONS)))
+    for row in counts:
+        head, paths = heads[row["values"]], ordered.column("path").slice(start, row["counts"])
+        start += row["counts"]
+        pages = -(-head.entries // OBJECTS_ON_PAGE)
+        by_listing = len(paths) >= _WORTH_LISTING * pages
+        step = len(paths) if by_listing else piece
+        for branch in head.branches:
+            for place in range(0, len(paths), step):
+                yield _Question(branch, paths.slice(place, step), by_listing)
+
+
+def _answer(api: LakeFSApi, namespace: Namespace, question: _Question) -> tuple[set[str], int]:
+    """The addresses of the paths of a question, in each spelling, and how many requests it took."""
+    paths, requests = question.paths.to_pylist(), 0
+    addresses: dict[str, str] = {}
+    if question.by_listing:
+        addresses, requests = _listed(api, question.branch, paths)
+    spellings = partial(namespace.live_keys, address_type=AddressType.FULL)
+    for path in paths:
+        if path not in addresses:
+            requests += 1
+            if (stats := api.stat(question.branch, path)) is not None:
+                addresses[path] = stats.physical_address
+    return {key for address in set(addresses.values()) for key in spellings(address)}, requests
+
+
+def _listed(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[dict[str, str], int]:
+    """The addresses of those paths that a listing of the branch has, and how many pages it took."""
+    found: dict[str, str] = {}
+    place, pages, after = 0, 0, ""
+    while place < len(paths):
+        # What lies between two paths is passed over.
+        after = max(after, _right_before(paths[place]))
+        page = api.list_objects(branch, after)
+        pages += 1
+        addresses = {each.path: each.physical_address for each in page.objects}
+        after = page.objects[-1].path if page.objects else after
+        while place < len(paths) and (not page.more or paths[place] <= after):
+            if paths[place] in addresses:
+                found[paths[place]] = addresses[paths[place]]
+            place += 1
+    return found, pages
+
+
+def _right_before(path: str) -> str:
+    """A text before a path, with hardly any path between them."""
+    code = ord(path[-1]) if path else 0
+    if code == 0:
+        return path[:-1]
+    # Surrogates are no characters.
+    return path[:-1] + chr(0xD7FF if code == 0xE000 else code - 1) + _LAST_CHARACTER

@@ -2,32 +2,31 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import digests
-from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG, Kept
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden
-from lakefs_gc_assets.collector.live.hidden import Question
+from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
+from lakefs_gc_assets.collector.live.hidden import PLACES, HeadRange
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.storage.opening import StoreOpener
 
-_SAMPLE = 16
-_SAMPLED_BYTES = 1024 * 1024
-_LARGE_SAMPLE = 2
-_QUESTIONS = pa.schema([HEAD_ENTRIES.field("range_id"), HEAD_ENTRIES.field("path")])
-_CONTENTS = pa.schema([LISTED.field("address"), LISTED.field("size"), LISTED.field("etag")])
-"""Address, size and ETag of candidates, where the ETag is null or the MD5 of the content."""
-_SAMPLED = pa.schema([pa.field("key", pa.string()), pa.field("size", pa.int64()), pa.field("etag", pa.string())])
+_FEW_PLACES = 10_000
+_OF_SIZE = pa.schema([HEAD_ENTRIES.field("size"), pa.field("number", pa.int64())])
+_ALIKE = ("range_id", "path", "size", "etag")
+_COUNTED = pa.schema([HEAD_ENTRIES.field("size"), HEAD_ENTRIES.field("etag"), pa.field("questions", pa.int64())])
+"""By content, how many questions there are: each place on each branch is one."""
+
+Content = tuple[int, str | None]
+"""Size and MD5 of committed objects; the MD5 is None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -35,36 +34,54 @@ class Cleared(Generic[R]):
     """Candidates without those that are staged after all, and how many were kept, by reason.
 
     Attributes:
-        asked: how many paths were asked for.
+        asked: how many paths were asked for, each branch counted.
+        unasked: how many more there are than may be asked for.
         live: every address that these paths have.
     """
 
     candidates: R
     kept: Mapping[str, int] = field(default_factory=dict)
     asked: int = 0
+    unasked: int = 0
     live: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """Places to ask for (PLACES), each once, and how many questions are left out."""
+
+    places: pa.Table
+    left_out: int
+
+
 @contextmanager
-def clear_hidden(step: Step[R], candidates: R, heads: Mapping[str, str], columns: pa.Schema) -> Iterator[Cleared[R]]:
+def clear_hidden(
+    step: Step[R], candidates: R, heads: Mapping[str, str], columns: pa.Schema, listed: Callable[[], R] | None = None
+) -> Iterator[Cleared[R]]:
     """Leaves out candidates that a branch has staged with the content of a committed object.
 
     So it is with branches of other repositories that count, whose heads are asked for here. What is left may be made
     from what was read here, so it is of use until the exit only.
 
     Args:
-        candidates: address, size and etag at least, and `key` where an object lies elsewhere than at its address; used
+        candidates: address and size at least, and `key` where an object lies elsewhere than at its address; used
             several times, so worth being cached.
-        heads: metarange of each of this repository's branches' head.
+        heads: metarange of the head of each branch of this repository.
         columns: of the candidates.
+        listed: gives address, size and ETag of all objects of the store, where it was listed.
     """
-    repository = step.repository
     with ExitStack() as stack:
-        cleared = stack.enter_context(_cleared(step, repository, candidates, heads, columns))
-        for other in repository.others:
-            found = stack.enter_context(_cleared(step, other, cleared.candidates, _heads(other), columns))
-            kept = Counter(cleared.kept) + Counter(found.kept)
-            cleared = Cleared(found.candidates, kept, cleared.asked + found.asked, cleared.live | found.live)
+        cleared = stack.enter_context(_clear_one(step, step.repository, candidates, heads, columns, listed))
+        for other in step.repository.others:
+            again = _clear_one(step, other, cleared.candidates, _heads(other), columns, listed)
+            found = stack.enter_context(again)
+            cleared = Cleared(
+                found.candidates,
+                Counter(cleared.kept) + Counter(found.kept),
+                cleared.asked + found.asked,
+                cleared.unasked + found.unasked,
+                cleared.live | found.live,
+            )
         yield cleared
 
 
@@ -75,111 +92,146 @@ def _heads(repository: OpenRepository) -> dict[str, str]:
 
 
 @contextmanager
-def _cleared(
-    step: Step[R], repository: OpenRepository, candidates: R, heads: Mapping[str, str], columns: pa.Schema
+def _clear_one(
+    step: Step[R],
+    repository: OpenRepository,
+    candidates: R,
+    heads: Mapping[str, str],
+    columns: pa.Schema,
+    listed: Callable[[], R] | None,
 ) -> Iterator[Cleared[R]]:
     """Leaves out what branches of one repository have staged so."""
     engine = step.engine
-    sizes = engine.collect(engine.distinct(engine.select(candidates, "size"))).column("size").combine_chunks()
-    branches = hidden.branches_by_range(repository.store, heads)
-    read = step.references(repository).head_entries(sorted(branches), sizes)
-    with (
-        engine.cached(read, at_most=sys.maxsize) as entries,
-        engine.cached(know_contents(step, candidates, entries, columns), at_most=sys.maxsize) as contents,
-    ):
-        yield _clear(step, repository, candidates, entries, contents, branches)
+    amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
+    of_heads = hidden.heads_by_range(repository.store, heads)
+    weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
+    read = step.references(repository).head_entries(sorted(of_heads), pa.array(amounts, pa.int64()))
+    with engine.cached(read, at_most=sys.maxsize) as entries:
+        counted = engine.collect(engine.map_batches(entries, partial(_count_sizes, weights), _OF_SIZE))
+        if not (questions := _by_size(counted)):
+            yield Cleared(candidates)
+            return
+        looking = choose_sizes(amounts, questions, step.repository.settings.hidden_suspect_limit, step.plan.run_id)
+        with known_contents(step, candidates, entries, columns, looking, listed) as known:
+            yield _clear(step, repository, candidates, known, of_heads, weights)
+
+
+def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """How many rows of a task there are of each size (_OF_SIZE); where ranges have a weight, each counts as much."""
+    amounts: dict[int, int] = {}
+    for batch in batches:
+        ones = [1] * batch.num_rows
+        counts = ones if weights is None else [weights[range_id] for range_id in batch.column("range_id").to_pylist()]
+        for size, count in zip(batch.column("size").to_pylist(), counts, strict=True):
+            amounts[size] = amounts.get(size, 0) + count
+    if amounts:
+        yield pa.record_batch(
+            [pa.array(amounts.keys(), pa.int64()), pa.array(amounts.values(), pa.int64())], schema=_OF_SIZE
+        )
+
+
+def _by_size(counted: pa.Table) -> dict[int, int]:
+    """The same of all tasks."""
+    amounts: dict[int, int] = {}
+    for size, count in zip(counted.column("size").to_pylist(), counted.column("number").to_pylist(), strict=True):
+        amounts[size] = amounts.get(size, 0) + count
+    return amounts
 
 
 def _clear(
     step: Step[R],
     repository: OpenRepository,
     candidates: R,
-    entries: R,
-    contents: R,
-    branches: Mapping[str, tuple[str, ...]],
+    known: Known[R],
+    heads: Mapping[str, HeadRange],
+    weights: Mapping[str, int],
 ) -> Cleared[R]:
     engine = step.engine
-    limit = step.repository.settings.hidden_suspect_limit
-    alike = engine.distinct(engine.select(engine.same_content(entries, contents), "range_id", "path"))
-    rows = engine.collect(alike, limit=limit + 1).to_pylist()
-    if not rows:
+    chosen = _choose(step, engine.same_content(known.entries, known.candidates), weights)
+    if not chosen.places.num_rows and not chosen.left_out:
         return Cleared(candidates)
-    questions = [Question(row["range_id"], bytes(row["path"])) for row in rows]
-    answers = hidden.ask(repository.api, step.repository.namespace, questions[:limit], branches, limit)
-    step.log(f"asked for {answers.asked:,} paths that have the content of a candidate")
+    answers = hidden.ask(repository.api, step.repository.namespace, chosen.places, heads)
+    step.log(
+        f"asked for {chosen.places.num_rows:,} paths that may have the content of a candidate, on each branch: "
+        f"{answers.asked:,} questions in {answers.requests:,} requests"
+    )
     live = engine.table(pa.table({"address": pa.array(sorted(answers.live), pa.string())}))
     kept = {Kept.HIDDEN_STAGED.value: engine.count(engine.among_exactly(candidates, live, len(answers.live)))}
     cleared = engine.without_exactly(candidates, live, len(answers.live))
-    if answers.unasked or len(questions) > limit:
-        known = set(questions[:limit]) - set(answers.unasked)
-        asked = engine.table(pa.Table.from_pylist([asdict(question) for question in known], _QUESTIONS))
-        unknown = engine.without_matching(entries, asked, ("range_id", "path"))
-        uncertain = engine.select(
-            engine.same_content(engine.without_exactly(contents, live, len(answers.live)), unknown), "address"
-        )
-        kept[Kept.UNCERTAIN.value] = engine.count(uncertain)
+    if chosen.left_out or answers.unaskable.num_rows:
+        answered = engine.without_matching(engine.table(chosen.places), engine.table(answers.unaskable), PLACES.names)
+        unknown = engine.without_matching(known.entries, answered, PLACES.names)
+        contents = engine.without_exactly(known.candidates, live, len(answers.live))
+        uncertain = engine.select(engine.same_content(contents, unknown), "address")
+        reason = Kept.UNCERTAIN if chosen.left_out else Kept.UNASKABLE
+        kept[reason.value] = engine.count(uncertain)
         cleared = engine.without_exactly(cleared, uncertain)
-    return Cleared(cleared, {why: count for why, count in kept.items() if count}, answers.asked, answers.live)
+    return Cleared(
+        cleared, {why: count for why, count in kept.items() if count}, answers.asked, chosen.left_out, answers.live
+    )
 
 
-def know_contents(step: Step[R], candidates: R, entries: R, columns: pa.Schema) -> R:
-    """The contents of candidates (address, size, etag), where the ETag is null or the MD5 of the content.
+def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
+    """The places that may be asked for, as many contents as possible: one at many paths must not keep all others.
 
-    Where the store gives no ETags, or a sample shows that they are something else, candidates that have the size of an
-    entry are read.
+    Args:
+        alike: entries (HEAD_ENTRIES) whose content may be that of a candidate.
+        weights: on how many branches each range is.
     """
-    engine, store = step.engine, step.repository.store
-    key = "key" if "key" in columns.names else "address"
-    sampled = engine.collect(engine.map_batches(candidates, partial(_sample, key), _SAMPLED)).to_pylist()
-    plain = sorted((row for row in sampled if row["etag"] is not None), key=_as_sampled)[:_SAMPLE]
-    small = [row for row in plain if row["size"] <= _SAMPLED_BYTES] or plain[:_LARGE_SAMPLE]
-    readable = [(row["key"], row["etag"]) for row in small if row["size"] <= digests.LARGEST_READ]
-    trusted = len(readable) == len(small) and digests.etags_are_digests(store, readable)
-    if not trusted:
-        step.log("the store's ETags are no MD5 of the content: candidates of the size of a committed object are read")
-    if trusted and len(plain) == len(sampled):
-        return engine.select(candidates, *_CONTENTS.names)
-    sizes = engine.collect(engine.distinct(engine.select(entries, "size"))).column("size").combine_chunks()
-    read = partial(_read_contents, step.repository.opener, key, trusted, sizes)
-    return engine.map_batches(candidates, read, _CONTENTS)
+    engine, limit = step.engine, step.repository.settings.hidden_suspect_limit
+    count = partial(_count_questions, weights)
+    with engine.cached(engine.distinct(engine.select(alike, *_ALIKE)), at_most=sys.maxsize) as rows:
+        found = engine.collect(rows, limit=_FEW_PLACES + 1)
+        few = found.num_rows <= _FEW_PLACES
+        counted = pa.Table.from_batches(count(found.to_batches()), _COUNTED) if few else None
+        if counted is None:
+            counted = engine.collect(engine.map_batches(rows, count, _COUNTED))
+        contents, left_out = _within(limit, counted)
+        if contents is not None:
+            holds = partial(_is_among, contents)
+            found = found.filter(holds(found)) if few else engine.collect(engine.where(rows, holds))
+        elif not few:
+            found = engine.collect(rows)
+    return _Chosen(found.group_by(PLACES.names).aggregate([]).cast(PLACES), left_out)
 
 
-def _as_sampled(row: Mapping[str, object]) -> tuple[int, str]:
-    """Small ones first, and of these at random: where all are large, a few of the smallest."""
-    size, key = row["size"], row["key"]
-    assert isinstance(size, int) and isinstance(key, str)
-    return max(size, _SAMPLED_BYTES), key[::-1]
-
-
-def _sample(key: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Of the rows of a task those that a sample would have first, and one whose ETag is no MD5, as a null."""
-    rows: list[dict[str, object]] = []
-    unknown = False
+def _count_questions(weights: Mapping[str, int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """By content, how many questions the places of a task are."""
+    questions: dict[Content, int] = {}
     for batch in batches:
-        plain = pc.fill_null(pc.match_substring_regex(batch.column("etag"), PLAIN_ETAG), False)
-        unknown = unknown or not pc.all(plain).as_py()
-        there = batch.filter(pc.and_(plain, pc.greater(batch.column("size"), 0)))
-        named = pa.record_batch([there.column(key), there.column("size"), there.column("etag")], schema=_SAMPLED)
-        rows = sorted([*rows, *named.to_pylist()], key=_as_sampled)[:_SAMPLE]
-    rows += [{"key": None, "size": None, "etag": None}] if unknown else []
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, _SAMPLED)
-
-
-def _read_contents(
-    opener: StoreOpener, key: str, trusted: bool, sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Reads objects of these sizes whose ETag says nothing."""
-    for batch in batches:
-        etags = batch.column("etag").to_pylist() if trusted else [None] * batch.num_rows
-        known = pc.is_in(batch.column("size"), value_set=sizes).to_pylist()
-        rows = zip(batch.column(key).to_pylist(), batch.column("size").to_pylist(), etags, known, strict=True)
-        found: list[str | None] = []
-        for name, size, etag, wanted in rows:
-            if etag is None and wanted and 1 <= size <= digests.LARGEST_READ:
-                found.append(digests.content_digest(opener.open(), name))
-            else:
-                found.append(etag)
-        yield pa.record_batch(
-            [batch.column("address"), batch.column("size"), pa.array(found, pa.string())], schema=_CONTENTS
+        columns = [batch.column(name).to_pylist() for name in ("range_id", "size", "etag")]
+        for range_id, size, etag in zip(*columns, strict=True):
+            questions[size, etag] = questions.get((size, etag), 0) + weights[range_id]
+    if questions:
+        rows = [(size, etag, number) for (size, etag), number in questions.items()]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _COUNTED, strict=True)],
+            schema=_COUNTED,
         )
+
+
+def _within(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, int]:
+    """The contents that can be asked for, those with the fewest questions first, and how many questions others have.
+
+    None stands for all of them.
+    """
+    questions: dict[Content, int] = {}
+    for row in counted.to_pylist():
+        content = (row["size"], row["etag"])
+        questions[content] = questions.get(content, 0) + row["questions"]
+    total = sum(questions.values())
+    if total <= limit:
+        return None, 0
+    chosen, asked = set[Content](), 0
+    for content, number in sorted(questions.items(), key=lambda item: (item[1], item[0][0], item[0][1] or "")):
+        if asked + number > limit:
+            break
+        chosen.add(content)
+        asked += number
+    return frozenset(chosen), total - asked
+
+
+def _is_among(contents: Collection[Content], rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
+    """Which rows have one of these contents."""
+    columns = [rows.column(name).to_pylist() for name in ("size", "etag")]
+    return pa.array([content in contents for content in zip(*columns, strict=True)], pa.bool_())

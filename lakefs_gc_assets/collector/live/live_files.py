@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES, TIME
+from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.errors import CorruptFile
@@ -132,10 +133,20 @@ class LiveFiles:
         """Entries of a branch head's range (HEAD_ENTRIES) that have one of these sizes."""
         key = METADATA_PREFIX + range_id
         found = ranges.read_range(fetch(self.store, key), key, columns=("keys", "etags"))
-        table = pa.table(
-            [pa.repeat(pa.scalar(range_id), len(found)), found.keys, found.sizes, found.etags], schema=HEAD_ENTRIES
+        assert found.keys is not None and found.etags is not None
+        rows = pc.indices_nonzero(pc.is_in(found.sizes, value_set=sizes))
+        places, keys = self._keys(found.addresses.take(rows), found.address_types.take(rows), only_certain=True)
+        of_row = pc.index_in(pa.array(range(len(rows)), pa.int64()), value_set=places)
+        return pa.table(
+            [
+                pa.repeat(pa.scalar(range_id), len(rows)),
+                found.keys.take(rows),
+                found.sizes.take(rows),
+                found.etags.take(rows),
+                keys.take(of_row),
+            ],
+            schema=HEAD_ENTRIES,
         )
-        return table.filter(pc.is_in(table.column("size"), value_set=sizes))
 
     def _live(self, addresses: pa.StringArray, types: pa.UInt8Array) -> pa.Table:
         """Canonical keys of references; the usual spelling goes through untouched."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.lock import verify
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 

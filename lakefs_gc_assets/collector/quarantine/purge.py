@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, StorageError
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import Layout
@@ -163,7 +163,10 @@ def _emptied(
     live = moved.copies.filter(_among(moved.copies, verdict.live))
     yield from _brought_back(store, moved.plan, live, lock, clock)
     for row in moved.copies.filter(_among(moved.copies, verdict.unsure - verdict.live)).to_pylist():
-        why = "it may be staged with the content of a committed object, too many to ask"
+        why = (
+            "it may be staged with the content of a committed object: at a path that is no text, or there is more to "
+            "ask than collection.hidden_suspect_limit"
+        )
         yield Purged(moved.run_id, row["address"], row["size"], Fate.KEPT, why)
     copies = moved.copies.filter(pc.invert(_among(moved.copies, verdict.live | verdict.unsure)))
     for start in range(0, copies.num_rows, store.delete_limit):

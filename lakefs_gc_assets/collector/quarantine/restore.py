@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.quarantine.move import require_copies
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, ObjectNotFound, StorageError
 from lakefs_gc_assets.storage.interface import NULL_VERSION, CopiesObjects, KeepsVersions, ObjectFacts, ObjectStore
 

@@ -3,8 +3,13 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, ObjectNotFound, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 1
@@ -24,6 +29,29 @@ class Approval:
     candidates_digest: str
     approved_at: datetime
     format_version: int = FORMAT_VERSION
+
+
+def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigures]:
+    """What a dry run found that came to its end; its checks passed then.
+
+    Raises CollectionError where the run is no such run, or what it found is deleted.
+    """
+    planned, found = plans.read(store, run_id), reports.read(store, run_id)
+    if planned.sweep:
+        raise CollectionError(f"run {run_id} was no dry run: what it was to delete needs no approval")
+    if found is not None and found.success and not found.dry_run:
+        raise CollectionError(f"run {run_id} was approved before: {found.did}")
+    if found is None or not (found.success or read(store, run_id) is not None):
+        raise CollectionError(f"run {run_id} did not come to its end: make a new one")
+    try:
+        return manifests.read(store, run_id, CANDIDATES_DF)
+    except OrderViolation:
+        raise CollectionError(f"run {run_id} has no candidates stored: they were removed because it is old") from None
+
+
+def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime) -> None:
+    """Approves these very candidates: the last step of their run deletes them when it is made again."""
+    write(store, Approval(candidates.span.run_id, candidates.span.attempt, candidates.digest, now))
 
 
 def write(store: ObjectStore, approval: Approval) -> None:

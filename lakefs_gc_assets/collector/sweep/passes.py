@@ -19,9 +19,8 @@ from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.reporting import Amounts, quarantines
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, receipts, undeletable
-from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.undeletable import Failures, Verdict
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
@@ -35,8 +34,7 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
     """Whether these very candidates of a dry run are to be deleted after all; keeps the approval that is given now."""
     store, plan = step.repository.store, step.plan
     if step.repository.settings.approve_run == plan.run_id:
-        digest, now = candidates.manifest.digest, step.repository.clock.now()
-        approval.write(store, Approval(plan.run_id, plan.attempt, digest, now))
+        approval.give(store, candidates.manifest, step.repository.clock.now())
         step.log(f"the candidates of run {plan.run_id} are approved: they are deleted after a recheck")
     found = approval.read(store, plan.run_id)
     return found is not None and found.candidates_digest == candidates.manifest.digest

@@ -6,34 +6,16 @@ sweep goes on with the candidates that have none.
 
 from collections.abc import Sequence
 from datetime import datetime
-from enum import StrEnum
 
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _ADDED = ("attempt", "version_id")
-
-
-class Outcome(StrEnum):
-    """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is.
-
-    `COPIED` says that there is a copy in quarantine, `QUARANTINED` that the object was deleted after that. `RESTORED`
-    is a later receipt of the same address and attempt, after one of GONE or `COPIED`. `PURGED` is a later receipt too:
-    the copy was deleted, for good.
-    """
-
-    DRY_RUN = "dry_run"
-    ACCEPTED = "accepted"
-    FAILED = "failed"
-    KEPT_LIVE = "kept_live"
-    COPIED = "copied"
-    QUARANTINED = "quarantined"
-    RESTORED = "restored"
-    PURGED = "purged"
 
 
 GONE = (Outcome.ACCEPTED.value, Outcome.QUARANTINED.value)

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from lakefs_gc_assets.embedded.http import Response
+from lakefs_gc_assets.storage import safe_xml
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -37,8 +38,11 @@ def _render(element: Element) -> str:
 
 
 def parse(body: bytes) -> ElementTree.Element:
-    """The root of a request's body, namespaces taken off its names. Raises ElementTree.ParseError."""
-    root = ElementTree.fromstring(body)
+    """The root of a request's body, namespaces taken off its names.
+
+    Raises ElementTree.ParseError, also for a document with a DOCTYPE.
+    """
+    root = safe_xml.parse(body)
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
     return root

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lakefs_gc_assets.deferred import deferred
@@ -11,9 +12,11 @@ from lakefs_gc_assets.errors import ConfigurationError, LakeFSError
 from lakefs_gc_assets.lakefs.api import parsing
 from lakefs_gc_assets.lakefs.api.errors import Answer, Call
 from lakefs_gc_assets.lakefs.api.models import (
+    OBJECTS_ON_PAGE,
     Branch,
     Commit,
     DiffEntry,
+    ObjectsPage,
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
@@ -168,14 +171,50 @@ class LakeFSClient:
             accepted=frozenset({404, 410}),
         )
         if answer.meaning == 404:
-            if answer.message is None or not _NO_SUCH_OBJECT.fullmatch(answer.message) or "ambiguous" in answer.message:
-                raise self._caller.refusal(call, answer)
+            self._require_absence(call, answer)
             return None
         fields = Fields.read(call, answer.body)
         found = parsing.stats(fields)
         if found.path != path:
             raise fields.wrong("path", f"is {found.path!r}, which was not asked for")
         return found
+
+    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+        """The objects of a branch or commit behind a path, staged changes included, at most OBJECTS_ON_PAGE.
+
+        There are none where there is no such branch or commit, which only lakeFS itself can say: any other 404 raises
+        NotFound.
+        """
+        call = self._call("GET", f"/refs/{reference}/objects/ls?after={after}", "fs:ListObjects")
+        answer = self._caller.ask(
+            call,
+            self._objects.list_objects_with_http_info,
+            self._repository,
+            reference,
+            accepted=frozenset({404}),
+            user_metadata=False,
+            presign=False,
+            after=after,
+            amount=OBJECTS_ON_PAGE,
+        )
+        if answer.meaning == 404:
+            self._require_absence(call, answer)
+            return ObjectsPage((), more=False)
+        fields = Fields.read(call, answer.body)
+        results, next_offset = _page(fields)
+        found = tuple(map(parsing.listed_object, results))
+        paths = [after, *(each.path for each in found)]
+        # Characters have the order of their bytes.
+        if any(path <= before for before, path in pairwise(paths)):
+            raise fields.wrong("results", "is not in order of paths, or begins before the path that was asked for")
+        if not found and next_offset is not None:
+            raise fields.wrong("results", "is empty although the server has more")
+        return ObjectsPage(found, more=next_offset is not None)
+
+    def _require_absence(self, call: Call, answer: Answer) -> None:
+        """Raises NotFound unless a 404 is lakeFS's word that there is no such object, branch or commit."""
+        if answer.message is None or not _NO_SUCH_OBJECT.fullmatch(answer.message) or "ambiguous" in answer.message:
+            raise self._caller.refusal(call, answer)
 
     def start_refs_dump(self) -> str:
         """Starts a dump of commits, branches and tags; returns the task's id."""

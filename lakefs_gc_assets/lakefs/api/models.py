@@ -62,6 +62,18 @@ class ObjectStats:
     size: int | None
 
 
+OBJECTS_ON_PAGE = 1000
+"""Objects on one page of a listing, the server's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsPage:
+    """A part of the objects of a branch or commit, in order of their paths' bytes; `more` says whether some follow."""
+
+    objects: tuple[ObjectStats, ...]
+    more: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RefsDump:
     """State of a dump task; the ids name metaranges whose ranges hold all commits, branches and tags."""
@@ -159,6 +171,13 @@ class LakeFSApi(Protocol):
 
     def stat(self, reference: str, path: str) -> ObjectStats | None:
         """The object at a path of a branch or commit, staged changes included; None where there is none."""
+        ...
+
+    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+        """The objects of a branch or commit behind a path, staged changes included, at most OBJECTS_ON_PAGE.
+
+        There are none where there is no such branch or commit.
+        """
         ...
 
     def start_refs_dump(self) -> str:

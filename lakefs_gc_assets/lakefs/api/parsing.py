@@ -191,6 +191,14 @@ def stats(answer: Fields) -> ObjectStats:
     )
 
 
+def listed_object(answer: Fields) -> ObjectStats:
+    """One object of a listing without a delimiter, in which nothing but objects can be."""
+    kind = answer.text("path_type")
+    if kind != "object":
+        raise answer.wrong("path_type", f"is {kind!r} in a listing of objects")
+    return stats(answer)
+
+
 def refs_dump(answer: Fields) -> RefsDump:
     """State of a task: `refs` is there once it is done, and may lack some of its ids when it failed."""
     ids = answer.fields("refs") if answer.has("refs") else None

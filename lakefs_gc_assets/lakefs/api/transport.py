@@ -35,6 +35,8 @@ from lakefs_gc_assets.settings import LakeFSSettings
 _API_PATH = "/api/v1"
 _BACKOFF = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 0.5)
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
+_CONNECTIONS = 32
+"""Kept open for further calls; so many are made at once where candidates are asked for by path."""
 
 
 class Now(Protocol):
@@ -116,6 +118,7 @@ class Caller:
         configuration = Configuration(
             host=self.endpoint, username=settings.access_key_id, password=settings.secret_access_key
         )
+        configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.retries = urllib3.Retry(total=False)  # type: ignore[assignment]
         self.sdk = SdkClient(configuration, self._saw)
 

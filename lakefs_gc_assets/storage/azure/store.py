@@ -19,7 +19,7 @@ from obstore.store import AzureStore as Files
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import http_service, multipart, obstore_listing
+from lakefs_gc_assets.storage import http_service, multipart, obstore_listing, safe_xml
 from lakefs_gc_assets.storage.azure.credentials import VERSION, authorization
 from lakefs_gc_assets.storage.cloud_deletes import delete_in_batches, outcome_of
 from lakefs_gc_assets.storage.cloud_errors import CloudErrors, said
@@ -324,7 +324,7 @@ def _target(url: str) -> str:
 
 
 def _listing_page(body: bytes) -> xml.Element:
-    page = xml.fromstring(body)
+    page = safe_xml.parse(body)
     if page.tag != "EnumerationResults" or page.find("Blobs") is None or page.find("NextMarker") is None:
         raise ValueError("no page of a listing, or one that does not say whether there is more")
     return page

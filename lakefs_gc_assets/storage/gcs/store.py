@@ -130,7 +130,9 @@ class GCSStore:
         action = f"look at {full!r}"
         answer = self._ask(action, "GET", f"{self._path(full)}?{urlencode({'fields': _FIELDS})}")
         with self._errors.reading(action):
-            return _facts(key, self._json(action, answer))
+            found = self._json(action, answer)
+            md5 = base64.b64decode(found["md5Hash"], validate=True).hex() if "md5Hash" in found else None
+            return replace(_facts(key, found), md5=md5)
 
     def put(self, key: str, data: bytes) -> str:
         """See ObjectStore.put."""

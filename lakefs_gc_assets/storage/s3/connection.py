@@ -6,9 +6,10 @@ obstore is told both, so that the two can never talk to different stores.
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 ATTEMPTS = 10
 """How often a request is tried that was answered 5xx or SlowDown, timed out or lost its connection."""
 CONNECTIONS = 32
+_WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
+"""Operations that decide how an object is encrypted; parts of an upload are as the upload is."""
 _HANDED_ON_FOR = timedelta(minutes=9)
 """boto3 renews credentials at the latest ten minutes before they expire, so what it hands out lasts this long."""
 
@@ -137,7 +140,23 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
         ),
     )
     client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
+    if encryption := _encryption(settings):
+        for operation in _WRITES:
+            client.meta.events.register(f"before-parameter-build.s3.{operation}", partial(_encrypt, encryption))
     return client
+
+
+def _encryption(settings: StoreSettings) -> dict[str, str]:
+    """Arguments of a write that ask for the encryption of the settings. Raises ConfigurationError."""
+    if not settings.kms_key_id:
+        return {"ServerSideEncryption": settings.server_side_encryption} if settings.server_side_encryption else {}
+    if not settings.server_side_encryption.startswith("aws:kms"):
+        raise ConfigurationError("store.kms_key_id goes with store.server_side_encryption: aws:kms or aws:kms:dsse")
+    return {"ServerSideEncryption": settings.server_side_encryption, "SSEKMSKeyId": settings.kms_key_id}
+
+
+def _encrypt(encryption: Mapping[str, str], params: dict[str, Any], **_: object) -> None:
+    params |= encryption
 
 
 def _add_content_md5(request: AWSRequest, **_: object) -> None:

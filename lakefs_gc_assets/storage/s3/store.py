@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
@@ -29,7 +29,12 @@ from lakefs_gc_assets.storage.s3 import copies, listing
 from lakefs_gc_assets.storage.s3.connection import connect
 from lakefs_gc_assets.storage.s3.errors import BUSY, CONFLICT, FAILURES, code_of
 
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
+
 CONFLICT_ATTEMPTS = 5
+_MD5 = re.compile("[0-9a-f]{32}")
+_DIRECTORY_BUCKET = "--x-s3"
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _Result = TypeVar("_Result")
 
@@ -108,7 +113,20 @@ class S3Store:
             raise self._errors.explain(f"look at {full!r}", error) from None
         except BotoCoreError as error:
             raise self._errors.explain(f"look at {full!r}", error) from None
-        return _facts(key, found["ContentLength"], found["LastModified"], found.get("ETag"))
+        facts = _facts(key, found["ContentLength"], found["LastModified"], found.get("ETag"))
+        return replace(facts, md5=self._md5(facts.etag or "", found))
+
+    def _md5(self, etag: str, found: "HeadObjectOutputTypeDef") -> str | None:
+        """The ETag where it is the MD5 of the content.
+
+        It is that of what was written in one piece and is encrypted by the service's own keys or not at all. With keys
+        of KMS or of a customer it looks the same and is something else, as it is in directory buckets
+        (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html).
+        """
+        own_keys = found.get("ServerSideEncryption", "AES256") == "AES256"
+        other_keys = "SSEKMSKeyId" in found or "SSECustomerAlgorithm" in found or "SSECustomerKeyMD5" in found
+        plain = own_keys and not other_keys and not self._bucket.endswith(_DIRECTORY_BUCKET)
+        return etag if plain and _MD5.fullmatch(etag) else None
 
     def _bucket_exists(self) -> bool:
         """An answer to HEAD does not say whether the object is missing or the bucket."""

@@ -21,10 +21,8 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, replays, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-pytestmark = needs_recordings
 DAY = timedelta(days=1)
 
 
@@ -75,6 +73,7 @@ def change_open(store: ObjectStore, run_id: str) -> None:
     manifests.write(store, dataclasses.replace(found, span=later))
 
 
+@pytest.mark.slow
 def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) -> None:
     clean = collected(runs, Flow.CLEAN)
     assert (clean.flow, clean.ending) == ("clean", Ending.DELETED)
@@ -99,6 +98,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) ->
     assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
 
 
+@pytest.mark.slow
 def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     """As frames of many rows are; the driver keeps those of these recordings."""
     monkeypatch.setattr(stored, "LOCAL_ROWS", -1)
@@ -116,6 +116,7 @@ def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeyp
     assert runs.server.deleted == {stubborn, *others}
 
 
+@pytest.mark.slow
 def test_a_failed_deletion_waits_for_the_next_run(runs: GraphRuns) -> None:
     stubborn = sorted(truth_classes("chain/1")["unreferenced"])[0]
     runs.server.undeletable = {stubborn}
@@ -128,6 +129,7 @@ def test_a_failed_deletion_waits_for_the_next_run(runs: GraphRuns) -> None:
     assert stubborn not in runs.server.stored()
 
 
+@pytest.mark.slow
 def test_what_was_young_waits_for_the_next_run(runs: GraphRuns) -> None:
     generator = xids.Generator()
     (slice_name,) = {key.split("/")[1] for key in runs.server.stored() if key.startswith("data/")}
@@ -143,6 +145,7 @@ def test_what_was_young_waits_for_the_next_run(runs: GraphRuns) -> None:
     assert young not in runs.server.stored()
 
 
+@pytest.mark.slow
 def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: GraphRuns) -> None:
     generator, moment = xids.Generator(), swept.clock.moment
     new = f"data/{generator.descending(moment)}/{generator.ascending(moment)}"
@@ -160,6 +163,7 @@ def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: GraphRuns) -> None:
     assert (again.counts["late_arrivals"], clean.counts["late_arrivals"]) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
     generator = xids.Generator()
     moment = runs.clock.moment - 90 * DAY
@@ -177,6 +181,7 @@ def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
     assert again.flow == "clean" and "limited to the windows" in (again.why_clean or "")
 
 
+@pytest.mark.slow
 def test_a_changed_frame_is_not_built_on(swept: GraphRuns) -> None:
     clean = last_report(swept)
     store = swept.repository.store
@@ -185,6 +190,7 @@ def test_a_changed_frame_is_not_built_on(swept: GraphRuns) -> None:
     assert again.flow == "clean" and "pending/manifest.json: digest" in (again.why_clean or "")
 
 
+@pytest.mark.slow
 def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
     swept: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +215,7 @@ def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: GraphRuns)
     assert checkpoint_of(found).pending_windows[-1:] == ("legacy",)
 
 
+@pytest.mark.slow
 def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(swept: GraphRuns) -> None:
     swept.settings["min_age_hours"] = 30
     swept.clock.moment += DAY
@@ -226,6 +233,7 @@ def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(swept: Grap
     assert "minimum age" in str(materialization.metadata["why_clean"].value)
 
 
+@pytest.mark.slow
 def test_the_report_is_written_once_with_checkpoint_and_success_together(
     runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_commit_objects, put_dump, put_metarange
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 NO_WAIT = CollectionSettings(wait_before_dump_seconds=0)
@@ -319,12 +319,13 @@ def all_keys(store: ObjectStore) -> list[str]:
     return [key for batch in store.list("") for key in batch.column("key").to_pylist()]
 
 
-@needs_recordings
-@pytest.mark.parametrize("name", ["small", "merge-dangling", "random-dag/12", "random-dag/14", "chain/4", "empty"])
+@pytest.mark.parametrize(
+    "name", recorded_and_made("small", "merge-dangling", "random-dag/12", "random-dag/14", "chain/4", "empty")
+)
 class TestRecordedServers:
     def test_all_commits_of_a_dump(self, name: str) -> None:
-        truth = json.loads((FIXTURES / name / "truth.json").read_text())
-        with ReplayServer(FIXTURES / name) as server:
+        truth = json.loads((folder_of(name) / "truth.json").read_text())
+        with ReplayServer(folder_of(name)) as server:
             found = self._live(server, refuse_dump=False)
         stated = {each["id"]: each["meta_range_id"] for each in truth["commits"]}
         assert found.source is CommitSource.REFS_DUMP
@@ -332,7 +333,7 @@ class TestRecordedServers:
         assert set(found.metarange_ids) == {metarange for metarange in stated.values() if metarange}
 
     def test_the_folder_holds_all_that_a_dump_names(self, name: str) -> None:
-        with ReplayServer(FIXTURES / name) as server:
+        with ReplayServer(folder_of(name)) as server:
             dumped, folder = (self._live(server, refuse) for refuse in (False, True))
         assert folder.source is CommitSource.METADATA_FOLDER
         assert set(folder.files) >= set(dumped.metarange_ids)

@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector import digests
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine
-from lakefs_gc_assets.collector.live import commits
-from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden, know_contents
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
+from lakefs_gc_assets.collector.live import commits, hidden_staged
+from lakefs_gc_assets.collector.live.contents import Looking, known_contents
+from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -22,11 +24,8 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.made_steps import made_step
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, replays
-from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.spark.frame_rows import listed
-
-pytestmark = needs_recordings
 
 SCHEMA = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())])
 
@@ -210,11 +209,14 @@ def test_large_objects_are_no_reason_to_believe_etags(
     engine = ArrowEngine()
     step, candidates = made_step(engine, head.repository), engine.table(rows)
 
-    contents = know_contents(step, candidates, engine.select(candidates, "size"), SCHEMA)
+    entry = {"range_id": "r", "path": b"p", "size": size, "etag": None, "key": None}
+    entries = engine.table(pa.Table.from_pylist([entry], schema=HEAD_ENTRIES))
 
-    assert engine.collect(contents).to_pylist() == [
-        {"address": head.copy, "size": size, "etag": digest if expected else None}
-    ]
+    looking = Looking(None, 1.0, "seed")
+    with known_contents(step, candidates, entries, SCHEMA, looking, None) as known:
+        assert engine.collect(known.candidates).to_pylist() == [
+            {"address": head.copy, "size": size, "etag": digest if expected else None}
+        ]
 
 
 @pytest.mark.parametrize("etag", [None, "0123456789abcdef0123456789abcdef-2", "odd"])
@@ -227,13 +229,17 @@ def test_without_a_digest_content_or_size_decides(head: Head, etag: str | None) 
     assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
 
 
-def test_tasks_of_spark_read_contents_as_well(spark: SparkSession, head: Head) -> None:
+@pytest.mark.parametrize(("few", "limit"), [(10_000, 100), (0, 100), (0, 0)])
+def test_tasks_of_spark_read_contents_and_choose_as_well(
+    spark: SparkSession, head: Head, monkeypatch: pytest.MonkeyPatch, few: int, limit: int
+) -> None:
+    monkeypatch.setattr(hidden_staged, "_FEW_PLACES", few)
     head.stage()
 
-    left, found = head.clear(head.candidate(etag=None), other(head), engine=SparkEngine(spark, 2))
+    left, found = head.clear(head.candidate(etag=None), other(head), limit=limit, engine=SparkEngine(spark, 2))
 
     assert left == {"data/other"}
-    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
+    assert found.kept == {(Kept.HIDDEN_STAGED if limit else Kept.UNCERTAIN).value: 1}
 
 
 def test_rows_of_a_listing_are_enough(head: Head) -> None:

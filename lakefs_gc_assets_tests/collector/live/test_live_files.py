@@ -28,7 +28,7 @@ from lakefs_gc_assets_tests.collector.written import (
 )
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import TableBytes
 from lakefs_gc_assets_tests.lakefs.test_names import SHARDED, USUAL
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
@@ -244,11 +244,25 @@ class TestHeadEntries:
         table = files(store).head_entries(record.id, pa.array([2, 7], pa.int64()))
         assert table.schema == HEAD_ENTRIES
         assert table.to_pylist() == [
-            {"range_id": record.id, "path": b"d", "size": 2, "etag": "e2"},
-            {"range_id": record.id, "path": b"\xff", "size": 2, "etag": ""},
+            {"range_id": record.id, "path": b"d", "size": 2, "etag": "e2", "key": "data/d"},
+            {"range_id": record.id, "path": b"\xff", "size": 2, "etag": "", "key": "data/b"},
         ]
         assert files(store).head_entries(record.id, pa.array([], pa.int64())).num_rows == 0
         assert files(store).head_entries(record.id, pa.array([0], pa.int64())).num_rows == 1
+
+    def test_have_the_key_only_where_it_is_certain(self, store: LocalStore) -> None:
+        record = put_range(
+            store,
+            {
+                "a": Staged("s3://elsewhere/import/a", type=AddressType.FULL),
+                "b": Staged(NAMESPACE.uri + KEY, type=AddressType.FULL),
+                "c": Staged("data//twice", type=AddressType.RELATIVE),
+                "d": Staged(KEY),
+            },
+        )
+        table = files(store).head_entries(record.id, pa.array([10], pa.int64()))
+        assert table.column("path").to_pylist() == [b"a", b"b", b"c", b"d"]
+        assert table.column("key").to_pylist() == [None, KEY, None, KEY]
 
     def test_of_a_range_that_is_missing_end_the_run(self, store: LocalStore) -> None:
         with pytest.raises(CorruptFile, match="existence"):
@@ -259,16 +273,15 @@ def test_a_table_of_no_keys() -> None:
     assert live_table(pa.array([], pa.string()), "month") == LIVE.empty_table()
 
 
-@pytest.fixture(params=["small", "merge-dangling", "chain/4"])
+@pytest.fixture(params=recorded_and_made("small", "merge-dangling", "chain/4"))
 def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[LiveFiles, Path]]:
-    folder = FIXTURES / request.param
+    folder = folder_of(request.param)
     with ReplayServer(folder) as server:
         namespace = Namespace.parse(server.storage_namespace)
         yield files(open_store(server.configuration().store, namespace), namespace), folder
 
 
-@needs_recordings
-def test_all_that_real_servers_committed(recorded: tuple[LiveFiles, Path]) -> None:
+def test_all_that_recorded_servers_committed(recorded: tuple[LiveFiles, Path]) -> None:
     live_files, folder = recorded
     truth = json.loads((folder / "truth.json").read_text())
     committed = {row["address"] for row in truth["objects"] if row["n_commits"] and row["inside_namespace"]}

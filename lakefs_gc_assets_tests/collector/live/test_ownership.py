@@ -14,7 +14,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 S3, LOCAL = Namespace.parse("s3://bucket/repo"), Namespace.parse("local://repo")
@@ -144,9 +144,8 @@ def test_what_cannot_be_read_or_asked_ends_the_run(store: LocalStore) -> None:
         ownership.require_own_addresses(api, store, S3, {"main": head})
 
 
-@needs_recordings
-def test_a_real_server_on_s3() -> None:
-    with ReplayServer(FIXTURES / "small") as server:
+def test_a_recorded_server_on_s3() -> None:
+    with ReplayServer(folder_of("small")) as server:
         settings = server.configuration()
         namespace = Namespace.parse(server.storage_namespace)
         store = open_store(settings.store, namespace)

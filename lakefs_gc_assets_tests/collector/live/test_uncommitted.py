@@ -24,7 +24,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, branches, page
 from lakefs_gc_assets_tests.collector.written import put_uncommitted
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
@@ -519,8 +519,8 @@ class CalmClient(LakeFSClient):
         return branches("main")
 
 
-@needs_recordings
 class TestRecordedServers:
+    @needs_recordings
     def test_pages_of_several_kinds(self, paging: tuple[ReplayServer, Path]) -> None:
         server, folder = paging
         found = self._prepared(server)
@@ -529,14 +529,15 @@ class TestRecordedServers:
         assert sorted(found) == sorted(expected)
         assert len(set(found)) == 1000
 
+    @needs_recordings
     def test_hundreds_of_pages_without_a_file(self) -> None:
         with ReplayServer(FIXTURES / "uncommitted-paging/by-time-tight.tar.gz") as server:
             assert len(set(self._prepared(server))) == 1000
 
-    @pytest.mark.parametrize("recording", ["small", "chain/4"])
+    @pytest.mark.parametrize("recording", recorded_and_made("small", "chain/4"))
     def test_everything_staged_is_found(self, recording: str) -> None:
-        truth = json.loads((FIXTURES / recording / "truth.json").read_text())
-        with ReplayServer(FIXTURES / recording) as server:
+        truth = json.loads((folder_of(recording) / "truth.json").read_text())
+        with ReplayServer(folder_of(recording)) as server:
             settings = server.configuration()
             namespace = Namespace.parse(server.storage_namespace)
             store = open_store(settings.store, namespace)

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
@@ -268,6 +268,7 @@ def test_whatever_call_of_a_sweep_breaks_nothing_is_lost_and_a_repeat_finishes_i
     assert breaks(moving, sweep, moving.prepare, how) > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "how"), BREAKS, indirect=["store"])
 def test_whatever_call_of_a_restore_breaks_nothing_is_lost_and_a_repeat_finishes_it(moving: Moving, how: Break) -> None:
     def prepare() -> None:

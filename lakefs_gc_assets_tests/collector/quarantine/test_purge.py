@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Verdict
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break

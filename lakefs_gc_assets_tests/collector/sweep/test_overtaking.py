@@ -9,8 +9,8 @@ from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended, opened
 from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates

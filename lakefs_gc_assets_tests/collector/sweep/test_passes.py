@@ -10,13 +10,10 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.receipts import Outcome
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 
 __all__ = ["replaying"]
-
-pytestmark = needs_recordings
 
 MARK = ("store_df", "uncommitted_df", "committed_df", "candidates")
 
@@ -31,6 +28,7 @@ def outcomes(runs: GraphRuns, run_id: str) -> dict[str, str]:
     return dict(zip(table.column("address").to_pylist(), table.column("outcome").to_pylist(), strict=True))
 
 
+@pytest.mark.slow
 def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: Replaying) -> None:
     runs = replaying("small", deletes="overlay")
     classes = truth_classes("small")
@@ -72,6 +70,7 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
     assert runs.server.refused_deletes == set()
 
 
+@pytest.mark.slow
 def test_what_could_not_be_deleted_is_counted_and_left_to_the_next_run(runs: GraphRuns) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     runs.server.undeletable = set(sorted(garbage)[:3])
@@ -118,6 +117,7 @@ def stage(runs: GraphRuns, run_id: str, address: str) -> None:
     runs.repository.store.put(folder + "late", buffer.getvalue())
 
 
+@pytest.mark.slow
 def test_what_became_live_since_the_mark_stays(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=MARK, sweep=True).success
@@ -133,6 +133,7 @@ def test_what_became_live_since_the_mark_stays(runs: GraphRuns) -> None:
     assert (report.success, report.counts["kept_live"], report.counts["deleted"]) == (True, 1, len(garbage) - 1)
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_with_what_has_no_receipt(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=MARK, sweep=True).success

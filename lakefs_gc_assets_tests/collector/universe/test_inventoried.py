@@ -11,12 +11,10 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
-from lakefs_gc_assets_tests.recordings import needs_recordings
 from lakefs_gc_assets_tests.storage.s3 import inventories
 from lakefs_gc_assets_tests.storage.s3.inventories import Version
 
 __all__ = ["replaying"]
-pytestmark = needs_recordings
 HOUR = timedelta(hours=1)
 
 
@@ -49,6 +47,7 @@ def collected(runs: GraphRuns, flow: Flow = Flow.CLEAN) -> Report:
     return runs.report(opened.run_id)
 
 
+@pytest.mark.slow
 def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: GraphRuns) -> None:
     runs.settings["inventory"] = reported(runs, runs.clock.moment - HOUR)
     first = collected(runs)
@@ -68,6 +67,7 @@ def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: GraphR
     assert plans.read(runs.repository.store, optimized.run_id).inventory is None
 
 
+@pytest.mark.slow
 def test_what_an_inventory_may_lack_or_misstate_is_kept(runs: GraphRuns) -> None:
     created = runs.server.recorded_at + HOUR
     runs.settings |= {"inventory": reported(runs, created), "inventory_margin_hours": 30}

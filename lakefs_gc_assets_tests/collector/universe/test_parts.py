@@ -1,6 +1,5 @@
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,7 +15,7 @@ from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.inventory import open_inventory
 from lakefs_gc_assets_tests.lakefs.test_names import SIZES
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.s3_server import S3Server
 from lakefs_gc_assets_tests.storage.s3 import inventories
@@ -244,10 +243,9 @@ class TestWindows:
                 assert list(windows[1:]) == sorted(windows[1:])
 
 
-@needs_recordings
-@pytest.mark.parametrize("name", ["small", "chain/4"])
-def test_all_objects_of_a_real_server(name: str) -> None:
-    folder: Path = FIXTURES / name
+@pytest.mark.parametrize("name", recorded_and_made("small", "chain/4"))
+def test_all_objects_of_a_recorded_server(name: str) -> None:
+    folder = folder_of(name)
     rows = json.loads((folder / "listing.json").read_text())
     expected = {row["key"]: row for row in rows if row["key"].startswith("data/") or "/" not in row["key"]}
     with ReplayServer(folder) as server:

@@ -30,6 +30,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "pagination": {"has_more": True, "next_offset": "p", "results": 1},
     },
     "stat": {"path": "p", "physical_address": "s3://bucket/repo/data/x", "size_bytes": 3},
+    "list_objects": {
+        "results": [
+            {"path": "p", "path_type": "object", "physical_address": "s3://bucket/repo/data/x", "size_bytes": 3}
+        ],
+        "pagination": {"has_more": True, "next_offset": "p", "results": 1},
+    },
     "start_refs_dump": {"id": "task"},
     "refs_dump": {
         "done": True,
@@ -61,6 +67,7 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     "prepare_uncommitted": (None,),
     "first_change": ("main",),
     "stat": ("main", "p"),
+    "list_objects": ("main", "o"),
     "refs_dump": ("task",),
     "commit": ("c",),
     "prepare_commits_task": ("task",),

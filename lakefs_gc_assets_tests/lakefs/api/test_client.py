@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -16,6 +17,7 @@ from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     LakeFSApi,
+    ObjectsPage,
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
@@ -25,10 +27,12 @@ from lakefs_gc_assets.lakefs.api.models import (
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD, ask
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said
 from lakefs_gc_assets_tests.lakefs.api.talking import NOW, FixedClock, settings, talking
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
+from lakefs_gc_assets_tests.recordings import folder_of, needs_recordings, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-RECORDED = ("small", "merge-dangling", "random-dag/11", "random-dag/14", "chain/1", "chain/4", "empty", "wide")
+RECORDED = recorded_and_made(
+    "small", "merge-dangling", "random-dag/11", "random-dag/14", "chain/1", "chain/4", "empty", "wide"
+)
 
 
 def client_of(server: ReplayServer) -> LakeFSClient:
@@ -36,7 +40,7 @@ def client_of(server: ReplayServer) -> LakeFSClient:
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (FIXTURES / name / "api.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder_of(name) / "api.jsonl").read_text().splitlines()]
 
 
 def last(rows: list[dict[str, Any]], method: str, end: str) -> Any:
@@ -47,11 +51,10 @@ def last(rows: list[dict[str, Any]], method: str, end: str) -> Any:
 
 @pytest.fixture(scope="module", params=RECORDED)
 def replayed(request: pytest.FixtureRequest) -> Iterator[tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]]:
-    with ReplayServer(FIXTURES / request.param, now=NOW) as server:
+    with ReplayServer(folder_of(request.param), now=NOW) as server:
         yield server, client_of(server), recorded(request.param)
 
 
-@needs_recordings
 class TestRecordedServers:
     def test_repository_and_configuration(
         self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]
@@ -128,24 +131,22 @@ def test_paths_of_every_kind_are_asked_for_as_they_are() -> None:
         if row["note"] == "committed_live" and row["path"].endswith("/branches/main/objects")
     }
     assert {"we ird/sp ace+plus%25.txt", "unicode/שלום/日本.parquet", "a//double", "hash#q?and&"} <= uploads.keys()
-    with ReplayServer(FIXTURES / "small") as server:
+    with ReplayServer(folder_of("small")) as server:
         client = client_of(server)
         for path, upload in uploads.items():
             assert client.stat("v1", path) == ObjectStats(path, upload["physical_address"], upload["size_bytes"])
         assert client.stat("v1", "no such path") is None
 
 
-@needs_recordings
 def test_several_threads_ask_at_once() -> None:
-    with ReplayServer(FIXTURES / "small", now=NOW) as server, ThreadPoolExecutor(8) as pool:
+    with ReplayServer(folder_of("small"), now=NOW) as server, ThreadPoolExecutor(8) as pool:
         client = client_of(server)
         answers = {future.result() for future in [pool.submit(client.branches) for _ in range(64)]}
     assert len(answers) == 1
 
 
-@needs_recordings
 def test_the_endpoint_may_name_the_api_path_or_not() -> None:
-    with ReplayServer(FIXTURES / "empty") as server:
+    with ReplayServer(folder_of("empty")) as server:
         given = server.configuration().lakefs
         for end in ("", "/", "/api/v1", "/api/v1/"):
             client = LakeFSClient(
@@ -154,9 +155,8 @@ def test_the_endpoint_may_name_the_api_path_or_not() -> None:
             assert client.repository().id == server.repository
 
 
-@needs_recordings
 def test_wrong_keys_and_unknown_repositories_of_a_recorded_server() -> None:
-    with ReplayServer(FIXTURES / "small") as server:
+    with ReplayServer(folder_of("small")) as server:
         with pytest.raises(AccessDenied, match=r"access_key_id and lakefs\.secret_access_key"):
             LakeFSClient(settings(server.url), server.repository, FixedClock()).repository()
         with pytest.raises(NotFound, match=r"repository not found.* the setting repository"):
@@ -226,12 +226,49 @@ class TestAbsence:
     def test_of_something_else_is_not_absence_of_an_object(self, answer: Scripted) -> None:
         with talking(answer) as (client, _, _), pytest.raises(NotFound):
             client.stat("main", "p")
+        with talking(answer) as (client, _, _), pytest.raises(NotFound):
+            client.list_objects("main", "p")
+
+    def test_of_a_branch_is_no_objects(self) -> None:
+        with talking(refused(404, "branch not found")) as (client, _, _):
+            assert client.list_objects("gone", "p") == ObjectsPage((), more=False)
 
     def test_an_object_that_is_gone_keeps_its_address(self) -> None:
         with talking(said(GOOD["stat"], 410)) as (client, _, _):
             assert client.stat("main", "p") == ObjectStats("p", "s3://bucket/repo/data/x", 3)
         with talking(refused(410, "gone")) as (client, _, _), pytest.raises(LakeFSError, match="path is missing"):
             client.stat("main", "p")
+
+
+class TestListingObjects:
+    def test_asks_for_addresses_behind_a_path(self) -> None:
+        with talking(said(GOOD["list_objects"])) as (client, server, _):
+            found = client.list_objects("main", "o/\U0010ffff&")
+        assert found == ObjectsPage((ObjectStats("p", "s3://bucket/repo/data/x", 3),), more=True)
+        asked = urlsplit(server.requests[0][1])
+        assert asked.path.endswith("/repositories/repo/refs/main/objects/ls")
+        query = parse_qs(asked.query)
+        assert (query["after"], query["amount"]) == (["o/\U0010ffff&"], ["1000"])
+        assert (query["presign"][0].lower(), query["user_metadata"][0].lower()) == ("false", "false")
+
+    @pytest.mark.parametrize(
+        ("paths", "kind", "more"),
+        [
+            (["b", "a"], "object", False),
+            (["a", "a"], "object", False),
+            (["A"], "object", False),
+            (["a"], "common_prefix", False),
+            ([], "object", True),
+        ],
+    )
+    def test_believes_only_objects_in_order(self, paths: list[str], kind: str, more: bool) -> None:
+        results = [{"path": path, "path_type": kind, "physical_address": "s3://b/a"} for path in paths]
+        pagination = {"has_more": more, "next_offset": "z" if more else "", "results": len(paths)}
+        with (
+            talking(said({"results": results, "pagination": pagination})) as (client, _, _),
+            pytest.raises(LakeFSError),
+        ):
+            client.list_objects("main", "B")
 
 
 def page(names: list[str], more: bool, offset: str) -> Scripted:

@@ -19,6 +19,7 @@ OPTIONAL = {
     ("storage_configuration", "storage_config_list"),
     ("prepare_uncommitted", "continuation_token"),
     ("stat", "size_bytes"),
+    ("list_objects", "results.0.size_bytes"),
     ("refs_dump", "refs"),
     ("refs_dump", "refs.commits_meta_range_id"),
     ("refs_dump", "refs.branches_meta_range_id"),

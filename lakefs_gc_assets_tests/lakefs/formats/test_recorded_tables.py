@@ -12,9 +12,7 @@ import pytest
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import read_commits, rows
-from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
-
-pytestmark = needs_recordings
+from lakefs_gc_assets_tests.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
 
 _FOLDERS = {
     **dict.fromkeys(("small", "merge-dangling"), 20),
@@ -110,6 +108,7 @@ def _check_refs(data: bytes, file: str, entity: str, entries: list[dict[str, Any
         assert [(t.id, t.commit_id) for t in refs.read_tags(data, file)] == [(t["id"], t["commit_id"]) for t in stated]
 
 
+@needs_recordings
 @pytest.mark.parametrize("name", _FOLDERS)
 def test_every_recorded_table_reads_as_lakefs_reads_it(name: str) -> None:
     folder = FIXTURES / name
@@ -130,9 +129,9 @@ def test_every_recorded_table_reads_as_lakefs_reads_it(name: str) -> None:
     assert checked >= _FOLDERS[name]
 
 
-@pytest.mark.parametrize("name", ["small", "merge-dangling", "chain/4", "wide"])
+@pytest.mark.parametrize("name", recorded_and_made("small", "merge-dangling", "chain/4", "wide"))
 def test_each_range_agrees_with_every_metarange_that_names_it(name: str) -> None:
-    files = {file: data for file, data in _files(FIXTURES / name).items() if len(file) == 64}
+    files = {file: data for file, data in _files(folder_of(name)).items() if len(file) == 64}
     agreed = 0
     for file, data in files.items():
         kind = ranges.table_kind(data, file)
@@ -143,6 +142,7 @@ def test_each_range_agrees_with_every_metarange_that_names_it(name: str) -> None
     assert agreed >= 3
 
 
+@needs_recordings
 def test_columns_are_complete_arrow_arrays() -> None:
     for file, data in _files(FIXTURES / "large").items():
         if ranges.table_kind(data, file).type == "ranges":
@@ -157,8 +157,8 @@ def test_columns_are_complete_arrow_arrays() -> None:
 
 
 def test_a_dump_is_read_through_its_metaranges() -> None:
-    files = _files(FIXTURES / "small")
-    calls = [json.loads(line) for line in (FIXTURES / "small/api.jsonl").read_text().splitlines()]
+    files = _files(folder_of("small"))
+    calls = [json.loads(line) for line in (folder_of("small") / "api.jsonl").read_text().splitlines()]
     done = [call["response_json"]["refs"] for call in calls if (call.get("response_json") or {}).get("refs")]
     assert done
     for dump in done:

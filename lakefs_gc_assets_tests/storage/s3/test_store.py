@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
+from typing import cast
 from uuid import uuid4
 
 import moto
@@ -23,6 +24,7 @@ from lakefs_gc_assets.storage import busy_keys, obstore_clients, obstore_listing
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3 import connection
+from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
@@ -369,6 +371,63 @@ def test_a_write_that_collides_is_tried_again(s3_server: S3Server, store: Object
     ):
         store.put_if_match("key", b"3", etag)
     assert not isinstance(caught.value, PreconditionFailed)
+
+
+@pytest.mark.parametrize(
+    ("encryption", "told"),
+    [
+        ({}, True),
+        ({"ServerSideEncryption": "AES256"}, True),
+        ({"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "a-key"}, False),
+        ({"ServerSideEncryption": "aws:kms:dsse", "SSEKMSKeyId": "a-key"}, False),
+    ],
+)
+def test_the_md5_is_told_unless_keys_of_kms_encrypt_an_object(
+    s3_server: S3Server, bucket: str, prefix: str, store: ObjectStore, encryption: dict[str, str], told: bool
+) -> None:
+    content = b"content"
+    put = cast(Callable[..., object], s3_server.client().put_object)
+    put(Bucket=bucket, Key=f"{prefix}/key", Body=content, **encryption)
+    assert store.head("key").md5 == (hashlib.md5(content).hexdigest() if told else None)
+    assert not any("md5" in batch.schema.names for batch in store.list(""))
+
+
+@pytest.mark.parametrize(
+    ("bucket", "facts", "told"),
+    [
+        ("plain", {}, True),
+        ("plain", {"ServerSideEncryption": "aws:fsx"}, False),
+        ("plain", {"SSECustomerAlgorithm": "AES256"}, False),
+        ("plain", {"ServerSideEncryption": "AES256", "SSEKMSKeyId": "a-key"}, False),
+        ("directory--use1-az5--x-s3", {}, False),
+    ],
+)
+def test_no_md5_is_told_where_the_etag_may_be_something_else(
+    monkeypatch: pytest.MonkeyPatch, bucket: str, facts: dict[str, str], told: bool
+) -> None:
+    settings = StoreSettings(region="us-east-1", access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY)
+    store = cast(S3Store, open_store(settings, Namespace.parse(f"s3://{bucket}/prefix")))
+    etag = "0" * 32
+    answer = {"ContentLength": 1, "LastModified": datetime.now(UTC), "ETag": f'"{etag}"', **facts}
+    monkeypatch.setattr(store._client, "head_object", lambda **asked: answer)
+    assert store.head("key").md5 == (etag if told else None)
+
+
+def test_the_etag_of_an_upload_in_parts_is_no_md5(
+    s3_server: S3Server, bucket: str, prefix: str, store: ObjectStore
+) -> None:
+    client, key = s3_server.client(), f"{prefix}/key"
+    upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+    part = client.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"content")
+    client.complete_multipart_upload(
+        Bucket=bucket,
+        Key=key,
+        UploadId=upload,
+        MultipartUpload={"Parts": [{"ETag": part["ETag"], "PartNumber": 1}]},
+    )
+    facts = store.head("key")
+    assert facts.etag is not None and facts.etag.endswith("-1")
+    assert facts.md5 is None
 
 
 def test_an_endpoint_nobody_listens_at_is_named(bucket: str, impatient: None) -> None:

@@ -1,0 +1,397 @@
+"""The content of stored objects by its MD5, where it is known of the very object.
+
+A staged entry that the server does not list has the size and the checksum of the committed entry at its path. Such a
+checksum tells contents apart only where it is known to be the MD5 of the committed object: who links or imports an
+object names the checksum, with keys of KMS an ETag that looks like an MD5 and is none, and every copy keeps it. A
+candidate's ETag says something only where it is known to be the MD5 of this candidate, as little as others of the same
+bucket tell. So each is judged by itself, and what stays unknown has the content of whatever has its size.
+
+Requests are bounded. Of each size either the paths are asked for or the candidates are looked at, whichever is less; a
+committed object is looked at only where its checksum is what tells it from a candidate, and the listing does not say
+already that it is true.
+"""
+
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+CANDIDATES_LOOKED_AT = 1_000_000
+"""At so many candidates a run looks, one request each; of more, at a share that each run draws anew."""
+COMMITTED_LOOKED_AT = 100_000
+"""The same of committed objects."""
+READ_BYTES = 4 * 1024**3
+"""So many bytes are read in a run to learn contents that the store does not tell, the smallest objects first.
+
+Candidates take half of them at most: what they hold is of no use while the committed objects' checksums are in doubt.
+"""
+CONTENTS = pa.schema([LISTED.field("address"), LISTED.field("size"), LISTED.field("etag")])
+"""Address and size of candidates, and the MD5 of the content where it is known."""
+
+_SAMPLE = 16
+_SAMPLED_BYTES = 1024 * 1024
+_LARGE_SAMPLE = 2
+_LOOKING_AT_ONCE = 16
+_READING_AT_ONCE = 4
+_PLAIN = re.compile(PLAIN_ETAG)
+_SIGNATURE = ","
+"""Stands in the name of each object that was linked, so in none whose checksum the server computed."""
+_OBJECTS = pa.schema(
+    [
+        pa.field("address", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("checksum", pa.string()),
+    ]
+)
+"""Candidates, whose `checksum` is null, and committed objects with that of their entry, which looks like an MD5."""
+_TOLD = _OBJECTS.append(pa.field("md5", pa.string())).append(pa.field("looked_at", pa.bool_()))
+_TRUE_CHECKSUMS = pa.schema([HEAD_ENTRIES.field("key"), HEAD_ENTRIES.field("etag")])
+_SAMPLED = pa.schema([pa.field("key", pa.string()), pa.field("size", pa.int64()), pa.field("md5", pa.string())])
+_AMOUNTS = pa.schema([pa.field("bits", pa.int64()), pa.field("bytes", pa.int64())])
+_EXTREMES = pa.schema([pa.field("size", pa.int64()), pa.field("lowest", pa.string()), pa.field("highest", pa.string())])
+
+Extremes = Mapping[int, tuple[str, str]]
+"""The lowest and the highest MD5 that is known of candidates of a size."""
+
+
+@dataclass(frozen=True)
+class Known(Generic[R]):
+    """What is known of contents.
+
+    Attributes:
+        entries: entries (HEAD_ENTRIES), without ETag where the checksum would tell an entry from a candidate and is not
+            known to be the MD5.
+        candidates: those that have the size of an entry (CONTENTS); objects that are known to be gone are left out.
+    """
+
+    entries: R
+    candidates: R
+
+
+@dataclass(frozen=True)
+class Looking:
+    """Which objects are looked at.
+
+    Attributes:
+        sizes: of these sizes; all where there are none.
+        share: of them so many, from 0 to 1.
+        seed: another seed draws others.
+    """
+
+    sizes: pa.Int64Array | None
+    share: float
+    seed: str
+
+    def chooses(self, batch: pa.RecordBatch) -> list[bool]:
+        """Which of the objects."""
+        keys, sizes = batch.column("key").to_pylist(), batch.column("size")
+        among = [True] * len(keys) if self.sizes is None else pc.is_in(sizes, value_set=self.sizes).to_pylist()
+        bound = self.share * 2**32
+        return [
+            wanted and zlib.crc32((self.seed + key).encode()) < bound for key, wanted in zip(keys, among, strict=True)
+        ]
+
+
+def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], limit: int, seed: str) -> Looking:
+    """The sizes whose candidates are looked at: those of which there are more questions than candidates.
+
+    Where there are not, the paths are asked for whatever the candidates hold, unless that is more than may be asked.
+
+    Args:
+        candidates: how many there are of each size.
+        questions: how many paths on branches there are of each size.
+        limit: how many questions may be asked.
+        seed: see Looking.
+    """
+    asked, looked = 0, []
+    for size, number in sorted(questions.items(), key=lambda item: (item[1], item[0])):
+        if number <= candidates[size] and asked + number <= limit:
+            asked += number
+        elif size:
+            # Nothing has but one content: there is nothing to learn of it.
+            looked.append(size)
+    return Looking(
+        pa.array(looked, pa.int64()), _share(CANDIDATES_LOOKED_AT, sum(candidates[size] for size in looked)), seed
+    )
+
+
+@contextmanager
+def known_contents(
+    step: Step[R], candidates: R, entries: R, columns: pa.Schema, looking: Looking, listed: Callable[[], R] | None
+) -> Iterator[Known[R]]:
+    """Learns the contents of candidates that have the size of an entry, and which checksums of entries are true.
+
+    Args:
+        candidates: address and size at least, and `key` where an object lies elsewhere than at its address.
+        entries: entries of branch heads (HEAD_ENTRIES); used several times, so worth being cached.
+        columns: of the candidates.
+        looking: which candidates are looked at.
+        listed: gives address, size and ETag of all objects of the store, where it was listed.
+    """
+    engine = step.engine
+    sizes = engine.collect(engine.distinct(engine.select(entries, "size"))).column("size").combine_chunks()
+    key = "key" if "key" in columns.names else "address"
+    suspects = engine.map_batches(candidates, partial(_suspects, key, sizes), _OBJECTS)
+    with _learn(step, suspects, looking, READ_BYTES // 2) as (known, bytes_left):
+        contents = engine.map_batches(known, _contents, CONTENTS)
+        if extremes := _extremes(engine.collect(engine.map_batches(known, _extremes_of_task, _EXTREMES))):
+            with _without_doubtful_checksums(step, entries, extremes, listed, READ_BYTES // 2 + bytes_left) as judged:
+                yield Known(judged, contents)
+        else:
+            yield Known(entries, contents)
+
+
+@contextmanager
+def _without_doubtful_checksums(
+    step: Step[R], entries: R, extremes: Extremes, listed: Callable[[], R] | None, bytes_left: int
+) -> Iterator[R]:
+    """The entries, without ETag where it would tell an entry from a candidate and is not known to be the MD5."""
+    engine = step.engine
+    doubtful = engine.map_batches(entries, partial(_doubtful, extremes), HEAD_ENTRIES)
+    if listed is not None:
+        sizes = pa.array(extremes, pa.int64())
+        told = engine.map_batches(listed(), partial(_computed_by_server, sizes), _TRUE_CHECKSUMS)
+        doubtful = engine.without_matching(doubtful, told, _TRUE_CHECKSUMS.names)
+    with engine.cached(doubtful, at_most=sys.maxsize) as rest:
+        objects = engine.distinct(engine.map_batches(rest, _committed, _OBJECTS))
+        looking = Looking(None, _share(COMMITTED_LOOKED_AT, engine.count(objects)), step.plan.run_id)
+        with _learn(step, objects, looking, bytes_left) as (known, _):
+            true = engine.map_batches(known, _true_checksums, _TRUE_CHECKSUMS)
+            untold = engine.without_matching(rest, true, _TRUE_CHECKSUMS.names)
+            with engine.cached(untold, at_most=sys.maxsize) as unknown:
+                told = engine.without_matching(
+                    engine.select(entries, *HEAD_ENTRIES.names), unknown, ("range_id", "path")
+                )
+                yield engine.union(told, engine.map_batches(unknown, _without_etag, HEAD_ENTRIES))
+
+
+@contextmanager
+def _learn(step: Step[R], objects: R, looking: Looking, bytes_left: int) -> Iterator[tuple[R, int]]:
+    """What is known of objects (_TOLD, without those that are gone), and how many more bytes may be read afterwards.
+
+    Args:
+        objects: _OBJECTS.
+        bytes_left: how many bytes may be read.
+    """
+    engine, opener = step.engine, step.repository.opener
+    looked = engine.map_batches(objects, partial(_look, opener, looking), _TOLD)
+    with engine.cached(looked, at_most=sys.maxsize) as told:
+        trusted = _tells_the_truth(step, told)
+        largest, taken = _largest_to_read(step, told, trusted, bytes_left)
+        digested = engine.map_batches(told, partial(_digest, opener, trusted, largest), _TOLD)
+        with engine.cached(digested, at_most=sys.maxsize) as known:
+            yield known, bytes_left - taken
+
+
+def _share(most: int, there: int) -> float:
+    return min(1.0, most / max(1, there))
+
+
+def _suspects(key: str, sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Candidates of these sizes."""
+    for batch in batches:
+        alike = batch.filter(pc.is_in(batch.column("size"), value_set=sizes))
+        checksums = pa.nulls(alike.num_rows, pa.string())
+        yield pa.record_batch(
+            [alike.column("address"), alike.column(key), alike.column("size"), checksums], schema=_OBJECTS
+        )
+
+
+def _doubtful(extremes: Extremes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Entries whose checksum looks like an MD5 and differs from what a candidate of their size holds."""
+    for batch in batches:
+        rows = zip(batch.column("size").to_pylist(), batch.column("etag").to_pylist(), strict=True)
+        doubtful = [
+            size in extremes and _PLAIN.search(etag or "") is not None and extremes[size] != (etag, etag)
+            for size, etag in rows
+        ]
+        yield batch.select(HEAD_ENTRIES.names).filter(pa.array(doubtful, pa.bool_()))
+
+
+def _computed_by_server(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Objects that lakeFS wrote itself, and their ETags that look like an MD5.
+
+    Where the checksum of an entry equals such an ETag it is the MD5: lakeFS computes it of what is uploaded; and a copy
+    whose source had another checksum gets an ETag of its own, with keys of KMS too.
+    """
+    for batch in batches:
+        plain = pc.fill_null(pc.match_substring_regex(batch.column("etag"), PLAIN_ETAG), False)
+        linked = pc.match_substring(batch.column("address"), _SIGNATURE)
+        wanted = pc.and_(pc.and_not(plain, linked), pc.is_in(batch.column("size"), value_set=sizes))
+        found = batch.filter(wanted)
+        yield pa.record_batch([found.column("address"), found.column("etag")], schema=_TRUE_CHECKSUMS)
+
+
+def _committed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The committed objects of entries, where it is certain which they are."""
+    for batch in batches:
+        found = batch.filter(pc.is_valid(batch.column("key")))
+        keys = found.column("key")
+        yield pa.record_batch([keys, keys, found.column("size"), found.column("etag")], schema=_OBJECTS)
+
+
+def _look(opener: StoreOpener, looking: Looking, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Asks the store for the MD5 of the objects that are looked at; leaves out what is gone."""
+    with ThreadPoolExecutor(_LOOKING_AT_ONCE) as pool:
+        for batch in batches:
+            wanted = looking.chooses(batch)
+            found = list(pool.map(partial(_told, opener.open()), batch.column("key").to_pylist(), wanted))
+            told = pa.record_batch(
+                [*batch.columns, pa.array([each[1] for each in found], pa.string()), pa.array(wanted, pa.bool_())],
+                schema=_TOLD,
+            )
+            yield told.filter(pa.array([each[0] for each in found], pa.bool_()))
+
+
+def _told(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str | None]:
+    """Whether an object is there, as far as is known, and the MD5 that the store tells."""
+    if not wanted:
+        return True, None
+    try:
+        return True, store.head(key).md5
+    except ObjectNotFound:
+        return False, None
+
+
+def _tells_the_truth(step: Step[R], told: R) -> bool:
+    """Whether what the store tells is the MD5 of a sample.
+
+    It can only take trust away: services that speak like S3 exist whose ETags are nobody's MD5. Where nothing can be
+    read, nothing is trusted.
+    """
+    engine = step.engine
+    sampled = sorted(engine.collect(engine.map_batches(told, _sample, _SAMPLED)).to_pylist(), key=_as_sampled)[:_SAMPLE]
+    small = [row for row in sampled if row["size"] <= _SAMPLED_BYTES] or sampled[:_LARGE_SAMPLE]
+    readable = [(row["key"], row["md5"]) for row in small if row["size"] <= digests.LARGEST_READ]
+    trusted = len(readable) == len(small) and digests.are_digests(step.repository.store, readable)
+    if sampled and not trusted:
+        step.log("what the store tells as MD5 of objects is something else, or cannot be verified: it is not used")
+    return trusted
+
+
+def _as_sampled(row: dict[str, object]) -> tuple[int, str]:
+    """Small ones first, and of these at random: where all are large, a few of the smallest."""
+    size, key = row["size"], row["key"]
+    assert isinstance(size, int) and isinstance(key, str)
+    return max(size, _SAMPLED_BYTES), key[::-1]
+
+
+def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Of the objects of a task whose MD5 is told those that a sample would have first."""
+    rows: list[dict[str, object]] = []
+    for batch in batches:
+        told = batch.filter(pc.is_valid(batch.column("md5"))).select(_SAMPLED.names)
+        rows = sorted([*rows, *told.to_pylist()], key=_as_sampled)[:_SAMPLE]
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, _SAMPLED)
+
+
+def _largest_to_read(step: Step[R], told: R, trusted: bool, bytes_left: int) -> tuple[int, int]:
+    """Up to which size objects are read whose MD5 is not told, and how many bytes these have together at most."""
+    engine = step.engine
+    amounts: dict[int, int] = {}
+    for row in engine.collect(engine.map_batches(told, partial(_untold, trusted), _AMOUNTS)).to_pylist():
+        amounts[row["bits"]] = amounts.get(row["bits"], 0) + row["bytes"]
+    largest, taken = 0, 0
+    for bits, amount in sorted(amounts.items()):
+        if taken + amount > bytes_left:
+            step.log(f"objects of {2 ** (bits - 1):,} bytes and more are not read: their content is taken for unknown")
+            break
+        largest, taken = 2**bits - 1, taken + amount
+    if taken:
+        step.log(f"{taken:,} bytes are read: the store does not tell the MD5 of objects")
+    return min(largest, digests.LARGEST_READ), taken
+
+
+def _untold(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """How many bytes objects have that could be read, by the number of bits of their size."""
+    amounts: dict[int, int] = {}
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")]
+        for size, md5, looked_at in zip(*columns, strict=True):
+            if looked_at and 0 < size <= digests.LARGEST_READ and not (trusted and md5):
+                amounts[size.bit_length()] = amounts.get(size.bit_length(), 0) + size
+    if amounts:
+        columns = [pa.array(amounts.keys(), pa.int64()), pa.array(amounts.values(), pa.int64())]
+        yield pa.record_batch(columns, schema=_AMOUNTS)
+
+
+def _digest(
+    opener: StoreOpener, trusted: bool, largest: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The MD5 as the store tells it, or of what is read; null where it is neither."""
+
+    def digest(key: str, size: int, md5: str | None, looked_at: bool) -> str | None:
+        if trusted and md5:
+            return md5
+        return digests.content_digest(opener.open(), key) if looked_at and 0 < size <= largest else None
+
+    with ThreadPoolExecutor(_READING_AT_ONCE) as pool:
+        for batch in batches:
+            columns = [batch.column(name).to_pylist() for name in ("key", "size", "md5", "looked_at")]
+            found = pa.array(list(pool.map(digest, *columns)), pa.string())
+            yield batch.set_column(_TOLD.get_field_index("md5"), _TOLD.field("md5"), found).select(_TOLD.names)
+
+
+def _extremes_of_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The lowest and the highest MD5 of each size (_EXTREMES)."""
+    found: dict[int, tuple[str, str]] = {}
+    for batch in batches:
+        for size, md5 in zip(batch.column("size").to_pylist(), batch.column("md5").to_pylist(), strict=True):
+            if md5 is not None:
+                lowest, highest = found.get(size, (md5, md5))
+                found[size] = min(lowest, md5), max(highest, md5)
+    if found:
+        rows = [(size, *extremes) for size, extremes in found.items()]
+        columns = zip(zip(*rows, strict=True), _EXTREMES, strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in columns], schema=_EXTREMES)
+
+
+def _extremes(rows: pa.Table) -> Extremes:
+    """The same of all tasks."""
+    found: dict[int, tuple[str, str]] = {}
+    for row in rows.to_pylist():
+        lowest, highest = found.get(row["size"], (row["lowest"], row["highest"]))
+        found[row["size"]] = min(lowest, row["lowest"]), max(highest, row["highest"])
+    return found
+
+
+def _true_checksums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Committed objects whose checksum is their MD5."""
+    for batch in batches:
+        equal = pc.fill_null(pc.equal(batch.column("checksum"), batch.column("md5")), False)
+        found = batch.filter(equal)
+        yield pa.record_batch([found.column("key"), found.column("md5")], schema=_TRUE_CHECKSUMS)
+
+
+def _contents(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Candidates with what is known."""
+    for batch in batches:
+        yield pa.record_batch([batch.column("address"), batch.column("size"), batch.column("md5")], schema=CONTENTS)
+
+
+def _without_etag(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same entries, without what is not known."""
+    place = HEAD_ENTRIES.get_field_index("etag")
+    for batch in batches:
+        columns = batch.select(HEAD_ENTRIES.names).columns
+        columns[place] = pa.nulls(batch.num_rows, pa.string())
+        yield pa.record_batch(columns, schema=HEAD_ENTRIES)

@@ -1,0 +1,275 @@
+"""What Dagster keeps of a run that ended: an event of the asset `collection_history`, tags, and which partitions stay.
+
+`collection_history` has no partitions, so that its numbers are plotted over time: one event for each run that ended,
+also for those that failed or were refused. The cells of the five assets are about a window of a run, this is about
+whole runs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import dagster as dg
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.partition_status_cache import AssetPartitionStatus
+
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of, freed_in_all
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, run_id_of
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+HISTORY = "collection_history"
+SWEEPS = "sweeps"
+MODE_TAG = "lakefs/mode"
+ENDING_TAG = "lakefs/ending"
+FREED_TAG = "lakefs/freed"
+FREED_IN_ALL = "freed_bytes_in_all"
+OLDEST_GARBAGE = "oldest_garbage_days"
+_ERROR = 1000
+
+
+def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
+    """The assets without partitions that runs report to when they end; nothing materializes them.
+
+    Args:
+        sweep_within: how long there may be no sweep that succeeds; zero for an installation that need not sweep.
+    """
+    history = dg.AssetSpec(
+        key=names.asset(HISTORY),
+        deps=[names.asset(STEPS[-1])],
+        description=f"The runs of {names.repository}, one event each: how it ended, what it found, deleted and kept, "
+        "what is stored, how long each step took, and what was freed in all. Runs report here when they end, also "
+        "those that failed; it cannot be materialized. Metadata, below, has the plots.",
+        group_name=names.of("garbage_collection"),
+        kinds={"lakefs"},
+    )
+    days = sweep_within / timedelta(days=1)
+    sweeps = dg.AssetSpec(
+        key=names.asset(SWEEPS),
+        deps=[names.asset(STEPS[-1])],
+        description=f"Sweeps of {names.repository} that succeeded, one event each. automation.sweep_within_days says "
+        + (f"that it is overdue when there was none for {days:g} days." if days else "when it is overdue: never."),
+        group_name=names.of("garbage_collection"),
+        kinds={"lakefs"},
+        freshness_policy=dg.FreshnessPolicy.time_window(fail_window=sweep_within) if days else None,
+    )
+    return [history, sweeps]
+
+
+def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
+    """What a run does, in a word or two."""
+    if not plan.sweep:
+        return "approved sweep" if approved else "dry run"
+    return "quarantine" if settings.sweep_mode == "quarantine" else "sweep"
+
+
+@dataclass(frozen=True)
+class Historian:
+    """Tells Dagster of the end of one Dagster run.
+
+    Attributes:
+        warn: is told what could not be noted; a run does not fail for that.
+    """
+
+    instance: dg.DagsterInstance
+    names: Names
+    run: dg.DagsterRun
+    warn: Callable[[str], None]
+
+    @classmethod
+    def of(
+        cls, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext, names: Names
+    ) -> "Historian":
+        """The one of the Dagster run that a step belongs to."""
+        return cls(context.instance, names, context.run, context.log.warning)
+
+    def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
+        """Notes on the Dagster run what it does."""
+
+        def note() -> None:
+            approved = settings.approve_run == plan.run_id or approval.read(store, plan.run_id) is not None
+            self.instance.add_run_tags(self.run.run_id, {MODE_TAG: mode_of(plan, approved, settings)})
+
+        self._try(note)
+
+    def ended(self, store: ObjectStore, report: Report) -> None:
+        """Notes a run that came to its end; if it swept, runs that it has overtaken leave the partitions."""
+        self._try(lambda: self._note(figures_of(store, report), store))
+        if not report.dry_run and report.success:
+            self._try(lambda: forget_overtaken(self.instance, self.names, report.run_id))
+            self._try(lambda: self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS))
+
+    def failed(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
+        """Notes a run that failed or was refused.
+
+        Args:
+            store: the repository's store where this process has opened it.
+            run_id: None where the selection names no run.
+            now: UTC.
+        """
+        self._try(lambda: self._note_failure(store, run_id, now, error))
+
+    def _note_failure(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
+        if ENDING_TAG in self._tags():
+            return  # Of several checks that fail, the first one ended the run.
+        plan = None
+        if store is not None and run_id is not None:
+            try:
+                plan = plans.read(store, run_id)
+            except CollectionError:
+                plan = None
+        if store is not None and plan is not None:
+            self._note(figures_of(store, reports.failed(plan, now, error)), store)
+            return
+        self._tag(Ending.FAILED, 0)
+        self._report(
+            {
+                "ending": Ending.FAILED.value,
+                "success": False,
+                "error": error[:_ERROR],
+                **({"run_id": run_id} if run_id else {}),
+                **({"flow": self.run.tags[FLOW_TAG]} if FLOW_TAG in self.run.tags else {}),
+            }
+        )
+
+    def _note(self, figures: RunFigures, store: ObjectStore) -> None:
+        self._tag(figures.report.ending, figures.freed)
+        before = self._freed_before()
+        if before is None:
+            others = (other for other in run_folder.newest_runs(store) if other != figures.report.run_id)
+            before = freed_in_all(store, others)
+        shown = run_metadata(figures) | {FREED_IN_ALL: before + figures.freed}
+        if mode := self._tags().get(MODE_TAG):
+            shown["mode"] = mode
+        oldest = self._oldest_garbage(figures.report.run_id)
+        if oldest is not None:
+            shown[OLDEST_GARBAGE] = oldest
+        self._report(shown)
+
+    def _tag(self, ending: Ending, freed: int) -> None:
+        tags = {ENDING_TAG: ending.value, **({FREED_TAG: size(freed)} if freed else {})}
+        self.instance.add_run_tags(self.run.run_id, tags)
+
+    def _report(self, shown: Mapping[str, Any], asset: str = HISTORY) -> None:
+        if self.instance.is_ephemeral:
+            return  # It is gone with this process, and so would be its history.
+        metadata = {**shown, "dagster_run": dg.MetadataValue.dagster_run(self.run.run_id)}
+        event = dg.AssetMaterialization(self.names.asset(asset), metadata=metadata)
+        self.instance.report_runless_asset_event(event)
+
+    def _tags(self) -> Mapping[str, str]:
+        """The tags that the Dagster run has by now."""
+        run = self.instance.get_run_by_id(self.run.run_id)
+        return run.tags if run else {}
+
+    def _freed_before(self) -> int | None:
+        """The total of the last event that has one; None where there is none, or nobody keeps it."""
+        if self.instance.is_ephemeral:
+            return 0
+        for record in self.instance.fetch_materializations(self.names.asset(HISTORY), limit=20).records:
+            event = record.asset_materialization
+            if event and FREED_IN_ALL in event.metadata:
+                return int(str(event.metadata[FREED_IN_ALL].value))
+        return None
+
+    def _oldest_garbage(self, run_id: str) -> float | None:
+        """What the asset `candidates` said of its own run."""
+        latest = self.instance.get_latest_materialization_event(self.names.asset("candidates"))
+        event = latest.asset_materialization if latest else None
+        if event is None or not (event.partition or "").startswith(f"{run_id}|"):
+            return None
+        found = event.metadata.get(OLDEST_GARBAGE)
+        return float(str(found.value)) if found else None
+
+    def _try(self, note: Callable[[], object]) -> None:
+        """Notes something; what a run has done counts, not whether Dagster's storage could be told of it."""
+        try:
+            note()
+        except Exception as error:
+            self.warn(f"the history of {self.names.repository} lacks this run: {error}")
+
+
+def run_metadata(figures: RunFigures) -> dict[str, Any]:
+    """What the history says of a run; numbers are plotted, and figures of bytes have words beside them."""
+    report = figures.report
+    counts, sizes = report.counts, report.object_bytes
+    numbers: dict[str, float | None] = {
+        "found_objects": counts.get("candidates"),
+        "found_bytes": sizes.get("candidates"),
+        "deleted_objects": counts.get("deleted"),
+        "quarantined_objects": counts.get("quarantined"),
+        "quarantined_bytes": sizes.get("quarantined"),
+        "failed_objects": counts.get("failed"),
+        "kept_live_at_recheck": counts.get("kept_live"),
+        "listed_objects": counts.get("listed"),
+        "listed_bytes": sizes.get("listed"),
+        "stored_objects": figures.stored,
+        "live_committed_objects": counts.get("committed"),
+        "live_uncommitted_objects": counts.get("uncommitted"),
+        "seconds": (report.ended_at - report.started_at).total_seconds(),
+        **{f"seconds_{step}": seconds for step, seconds in figures.seconds.items()},
+        **{f"kept: {why}": count for why, count in report.kept.items()},
+    }
+    words = [
+        f"{what} {size(amount)}"
+        for what, amount in (("found", sizes.get("candidates")), ("freed", figures.freed))
+        if amount is not None
+    ]
+    return {
+        "run_id": report.run_id,
+        "flow": report.flow,
+        "ending": report.ending.value,
+        "success": report.success,
+        "in_words": ", ".join(words),
+        "freed_bytes": figures.freed,
+        **{name: number for name, number in numbers.items() if number is not None},
+        **({"error": report.error[:_ERROR]} if report.error else {}),
+        **(
+            {"warnings": dg.MetadataValue.md("\n".join(f"- {warning}" for warning in report.warnings))}
+            if report.warnings
+            else {}
+        ),
+    }
+
+
+def forget_overtaken(instance: dg.DagsterInstance, names: Names, swept: str) -> list[str]:
+    """Takes failed runs out of the partitions that a run which swept has overtaken; returns their ids.
+
+    Such a run cannot be finished any more: its mark is from before that sweep. Its cells would be shown as failed for
+    ever. Its plan and report stay in the store, and it stays in the history. Runs that are under way or wait for their
+    turn stay, as do those that came to their end.
+
+    Args:
+        swept: id of the run that swept.
+    """
+    partitions = names.partitions
+    name = partitions.run_ids.name or ""
+    older = {run_id for run_id in instance.get_dynamic_partitions(name) if run_id > swept}
+    waiting = instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)) if older else []
+    older -= {run_id for run in waiting if (run_id := run_id_of(run)) is not None}
+    overtaken = sorted(run_id for run_id in older & _failed(instance, names, older))
+    for run_id in overtaken:
+        instance.delete_dynamic_partition(name, run_id)
+    return overtaken
+
+
+def _failed(instance: dg.DagsterInstance, names: Names, run_ids: set[str]) -> set[str]:
+    """Those of the runs of which some cell is shown as failed."""
+    windows = instance.get_dynamic_partitions(names.partitions.windows.name or "")
+    cells = {f"{run_id}|{window}": run_id for run_id in run_ids for window in windows}
+    found = set()
+    for step in STEPS if cells else ():
+        statuses = instance.get_status_by_partition(names.asset(step), list(cells), names.partitions.definition) or {}
+        found |= {cells[cell] for cell, status in statuses.items() if status is AssetPartitionStatus.FAILED}
+    return found

@@ -1,0 +1,162 @@
+"""The Dagster UI as a child process: started, with one dry run made to look at, and ended with this process.
+
+What it logs goes to a file; a person is told the URL when there is something to see.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from lakefs_gc_assets.errors import CollectionError
+
+_START_SECONDS = 180
+_RUN_SECONDS = 1800
+_END_SECONDS = 30
+_ANSWER_SECONDS = 60
+_ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+_LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
+  locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
+_RUNS = """query { runsOrError(filter: {pipelineName: "collect"}, limit: 1) { ... on Runs { results {
+  status } } } }"""
+_LAUNCH = """mutation($parameters: ExecutionParams!) { launchRun(executionParams: $parameters) {
+  __typename ... on PythonError { message } } }"""
+
+
+@dataclass(frozen=True)
+class DagsterUI:
+    """The webserver and daemon that `dagster dev` has started.
+
+    Attributes:
+        log: what they write.
+    """
+
+    url: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """What GraphQL answers. Raises urllib3's HTTPError while nobody answers."""
+        body = {"query": query, "variables": variables}
+        answer = urllib3.request("POST", f"{self.url}/graphql", json=body, timeout=_ANSWER_SECONDS, retries=False)
+        data: dict[str, Any] = answer.json()["data"]
+        return data
+
+    def wait_until_loaded(self) -> str:
+        """Waits for the code location; returns its name. Raises CollectionError where it cannot be loaded."""
+        for _ in self._waiting(_START_SECONDS, "start"):
+            try:
+                entries = self.ask(_LOCATIONS)["workspaceOrError"].get("locationEntries", [])
+            except HTTPError:
+                continue
+            for entry in entries:
+                if entry["loadStatus"] == "LOADED":
+                    found = entry["locationOrLoadError"]
+                    if found["__typename"] == "PythonError":
+                        raise CollectionError(f"the definitions cannot be loaded: {found['message'].strip()}")
+                    return str(entry["name"])
+        raise AssertionError
+
+    def make_first_run(self, location: str) -> None:
+        """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
+
+        Raises CollectionError where it is not made; one that fails can be looked at as well.
+        """
+        if self._newest_run() is not None:
+            return
+        click.echo("making a dry run, so that there is something to look at")
+        selector = {"repositoryName": "__repository__", "repositoryLocationName": location, "jobName": "open_run"}
+        launched = self.ask(_LAUNCH, parameters={"selector": selector, "runConfigData": {}})["launchRun"]
+        if launched["__typename"] != "LaunchRunSuccess":
+            raise CollectionError(f"the first run could not be launched: {launched.get('message', launched)}")
+        for _ in self._waiting(_RUN_SECONDS, "make a first run"):
+            if (status := self._newest_run()) in _ENDED:
+                if status != "SUCCESS":
+                    click.echo("the dry run did not succeed: its page says why", err=True)
+                return
+
+    def _newest_run(self) -> str | None:
+        runs = self.ask(_RUNS)["runsOrError"].get("results", [])
+        return str(runs[0]["status"]) if runs else None
+
+    def _waiting(self, seconds: float, what: str) -> Iterator[None]:
+        """Once a second, until somebody has what they wait for. Raises CollectionError with the end of the log."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                break
+            yield
+            time.sleep(1)
+        raise CollectionError(f"the Dagster UI did not {what}; its log {self.log} ends: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "empty"
+
+
+@contextmanager
+def started(environment: Mapping[str, str], workspace: Path, port: int, log: Path) -> Iterator[DagsterUI]:
+    """Starts webserver and daemon, and ends them with everything that they have started."""
+    command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port)]
+    command += ["--log-level", "warning", "--code-server-log-level", "warning"]
+    # Its warnings are about Dagster's own plans, and tell a person who looks around nothing.
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield DagsterUI(f"http://127.0.0.1:{port}", process, log)
+        finally:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+            # Runs that are under way have processes of their own in its group.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """INT and TERM raise KeyboardInterrupt; also where a script that put us into the background has INT ignored.
+
+    A child that is started meanwhile has them as by default, whatever this process inherited.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def serve(environment: Mapping[str, str], workspace: Path, port: int, log: Path) -> int:
+    """Serves the UI until it ends, and returns its status; the last line on standard output is its URL.
+
+    Raises CollectionError where it does not start.
+    """
+    with started(environment, workspace, port, log) as ui:
+        ui.make_first_run(ui.wait_until_loaded())
+        click.echo(ui.url)
+        return ui.process.wait()

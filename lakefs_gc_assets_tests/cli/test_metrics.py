@@ -1,0 +1,73 @@
+"""`lakefs-gc metrics` on an embedded server with reports in its store."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.metrics import HELP, format_samples
+from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+
+__all__ = ["automated", "server"]
+
+_LINE = re.compile(r'lakefs_gc_([a-z_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\} ([0-9.e+-]+)')
+
+
+def printed(automated: Automated, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
+    """The values of each metric, by its labels."""
+    content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
+    content["lakefs"]["secret_access_key"] = {"env": "TEST_METRICS_SECRET"}
+    file = folder / "lakefs-gc.yaml"
+    file.write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("TEST_METRICS_SECRET", automated.server.secret_access_key)
+    answer = CliRunner().invoke(main, ["metrics", "--config", str(file)], catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    found: dict[str, dict[str, float]] = {}
+    for line in answer.stdout.splitlines():
+        if not line.startswith("#"):
+            match = _LINE.fullmatch(line)
+            assert match is not None, line
+            found.setdefault(match[1], {})[match[2]] = float(match[3])
+    assert found.keys() <= HELP.keys()
+    return found
+
+
+def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(automated, tmp_path, monkeypatch).keys() == {"quarantine_objects", "quarantine_bytes"}
+    swept = ended(automated.repository, began(automated.repository, DAY))
+    dry = ended(automated.repository, began(automated.repository, HOUR, sweep=False), dry_run=True, checkpoint=None)
+
+    found = printed(automated, tmp_path, monkeypatch)
+
+    label = 'repository="sample"'
+    assert found["last_run_timestamp_seconds"][label] == dry.ended_at.timestamp()
+    assert found["last_sweep_timestamp_seconds"][label] == swept.ended_at.timestamp()
+    assert found["last_run_success"] == {label: 1}
+    assert found["quarantine_objects"] == {label: 0}
+
+
+def test_names_are_escaped_and_stand_together() -> None:
+    lines = list(
+        format_samples(
+            [
+                ("last_run_kept_objects", {"reason": 'a "b" \\ c\nd'}, 3),
+                ("stored_objects", {"repository": "x"}, 2**40 + 1),
+                ("last_run_kept_objects", {"reason": "e"}, 0.5),
+            ]
+        )
+    )
+
+    assert lines == [
+        f"# HELP lakefs_gc_last_run_kept_objects {HELP['last_run_kept_objects']}",
+        "# TYPE lakefs_gc_last_run_kept_objects gauge",
+        'lakefs_gc_last_run_kept_objects{reason="a \\"b\\" \\\\ c\\nd"} 3',
+        'lakefs_gc_last_run_kept_objects{reason="e"} 0.5',
+        f"# HELP lakefs_gc_stored_objects {HELP['stored_objects']}",
+        "# TYPE lakefs_gc_stored_objects gauge",
+        'lakefs_gc_stored_objects{repository="x"} 1099511627777',
+    ]

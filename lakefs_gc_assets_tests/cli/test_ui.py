@@ -1,0 +1,95 @@
+"""`lakefs-gc ui` as `make ui` starts it: what it prints, what there is to see, and how it ends."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets_tests.dagster_dev import PROJECT
+from lakefs_gc_assets_tests.process_tree import descendants
+
+# Python begins with INT ignored where a script has put it into the background: INT is to end it all the same.
+_IN_BACKGROUND = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from lakefs_gc_assets.cli import main
+main()
+"""
+_CELLS = "query { assetNodes { assetKey { path } partitionStats { numMaterialized numFailed } } }"
+
+
+def start(folder: Path, port: int) -> "subprocess.Popen[str]":
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    shutil.copy(PROJECT / "dagster.yaml", home)
+    arguments = ["ui", "--folder", str(folder / "playground"), "--port", str(port), "--objects", "40"]
+    return subprocess.Popen(
+        [sys.executable, "-c", _IN_BACKGROUND, *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "DAGSTER_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines_until_url(process: "subprocess.Popen[str]") -> list[str]:
+    """What it prints until it serves."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip("\n"))
+        if line.startswith("http"):
+            return lines
+    raise AssertionError(lines, process.communicate()[1])
+
+
+def end(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, str]:
+    """Ends it; returns what it printed since. Nothing that it started is left."""
+    started = descendants(process.pid)
+    assert started
+    process.send_signal(number)
+    printed = process.communicate(timeout=120)
+    assert process.returncode == 0
+    until = time.monotonic() + 20
+    while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, left
+        time.sleep(0.2)
+    return printed
+
+
+@pytest.mark.timeout(2400)
+def test_it_opens_on_a_dry_run_and_prints_its_url_last_and_alone(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = start(tmp_path, port)
+    try:
+        first = lines_until_url(process)
+        assert first[-1] == f"http://127.0.0.1:{port}"
+        assert first[-2] == "making a dry run, so that there is something to look at"
+        body = json.dumps({"query": _CELLS}).encode()
+        request = urllib.request.Request(f"{first[-1]}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            nodes = json.load(answer)["data"]["assetNodes"]
+        cells = [node["partitionStats"] for node in nodes if node["partitionStats"]]
+        assert len(cells) == 5
+        assert all(each["numMaterialized"] > 0 and each["numFailed"] == 0 for each in cells)
+        assert end(process, signal.SIGINT) == ("", "")
+
+        process = start(tmp_path, port)
+        again = lines_until_url(process)
+        assert again[-1] == first[-1]
+        assert not any("dry run" in line for line in again), "there is a run to look at"
+        assert end(process, signal.SIGTERM) == ("", "")
+    finally:
+        process.kill()

@@ -1,0 +1,537 @@
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.live import contents, hidden_staged
+from lakefs_gc_assets.collector.live.contents import Looking, choose_sizes
+from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs.api.models import ObjectStats
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectFacts
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.collector.made_steps import made_step
+from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
+
+NAMESPACE = Namespace.parse("s3://bucket/repo")
+SCHEMA = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.string())])
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
+def foreign(content: bytes) -> str:
+    """An ETag as with keys of KMS: it looks like an MD5."""
+    return md5(b"encrypted" + content)
+
+
+class EncryptingStore(LocalStore):
+    """Tells the MD5 of objects, but for those that are encrypted by keys of KMS."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._plain = LocalStore(folder)
+        self.encrypted: set[str] = set()
+        self.told: dict[str, str] = {}
+        self.looked_at: list[str] = []
+        self.read: list[str] = []
+
+    def head(self, key: str) -> ObjectFacts:
+        facts = self._plain.head(key)
+        self.looked_at.append(key)
+        content = self._plain.get(key)
+        if key in self.encrypted:
+            return replace(facts, etag=foreign(content))
+        return replace(facts, etag=md5(content), md5=self.told.get(key) or md5(content))
+
+    def get(self, key: str) -> bytes:
+        if key.startswith("data/"):
+            self.read.append(key)
+        return self._plain.get(key)
+
+
+@dataclass(frozen=True)
+class _Opener:
+    store: EncryptingStore
+    namespace_uri: str = NAMESPACE.uri
+
+    def open(self) -> EncryptingStore:
+        return self.store
+
+
+@dataclass
+class World:
+    """A branch with committed objects, and candidates beside them."""
+
+    store: EncryptingStore
+    api: ScriptedApi = field(default_factory=ScriptedApi)
+    committed: dict[str | bytes, Staged] = field(default_factory=dict)
+    candidates: list[dict[str, object]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    limit: int = 1000
+    branches: list[str] = field(default_factory=lambda: ["main"])
+    listed: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def commit(
+        self, path: str, content: bytes, *, encrypted: bool = False, checksum: str = "", linked: bool = False
+    ) -> str:
+        """An object of the head; its checksum is what lakeFS computed, unless another is named."""
+        key = f"data/s/committed-{path}" + (",signature" if linked else "")
+        self._put(key, content, encrypted)
+        self.committed[path] = Staged(key, size=len(content), etag=checksum or md5(content))
+        return key
+
+    def candidate(self, name: str, content: bytes, *, encrypted: bool = False, staged_at: str = "") -> str:
+        """An object that no commit holds and the server does not list; staged at a path, if one is named."""
+        key = f"data/s/{name}"
+        self._put(key, content, encrypted)
+        etag = foreign(content) if encrypted else md5(content)
+        self.candidates.append({"address": key, "size": len(content), "etag": etag})
+        if staged_at:
+            self.api.stats["main", staged_at] = Script(ObjectStats(staged_at, NAMESPACE.uri + key, len(content)))
+        return key
+
+    def _put(self, key: str, content: bytes, encrypted: bool) -> None:
+        self.store.put(key, content)
+        self.listed[key] = (len(content), foreign(key.encode()) if encrypted else md5(content))
+        if encrypted:
+            self.store.encrypted.add(key)
+
+    def clear(self, listing: bool = False) -> tuple[set[str], Cleared[ArrowRows]]:
+        """What is left of the candidates.
+
+        Args:
+            listing: whether the ETags of a listing are at hand.
+        """
+        head = put_metarange(self.store, [put_range(self.store, self.committed)])
+        heads = dict.fromkeys(self.branches, head)
+        settings = CollectionSettings(hidden_suspect_limit=self.limit)
+        repository = OpenRepository(
+            self.api.repository(),
+            NAMESPACE,
+            self.api,
+            self.store,
+            cast(StoreOpener, _Opener(self.store)),
+            settings,
+            HandClock(),
+        )
+        engine = ArrowEngine()
+        step = made_step(engine, repository, note=self.lines.append)
+        candidates = engine.table(pa.Table.from_pylist(self.candidates, schema=SCHEMA))
+        rows = [{"address": key, "size": size, "etag": etag} for key, (size, etag) in self.listed.items()]
+        listed = engine.table(pa.Table.from_pylist(rows, schema=SCHEMA))
+        with clear_hidden(step, candidates, heads, SCHEMA, (lambda: listed) if listing else None) as found:
+            return set(engine.collect(found.candidates).column("address").to_pylist()), found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(EncryptingStore(tmp_path))
+
+
+def look_at_all(candidates: object, questions: Mapping[int, int], limit: int, seed: str) -> Looking:
+    """Candidates are looked at wherever that can tell something, although there are few paths to ask for."""
+    return Looking(pa.array([size for size in questions if size], pa.int64()), 1.0, seed)
+
+
+@pytest.fixture
+def all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_staged, "choose_sizes", look_at_all)
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_plain_objects_say_nothing_of_an_encrypted_one_beside_them(world: World) -> None:
+    """A copy that is encrypted by a key of KMS, staged over the same content, among many plain objects."""
+    world.commit("p", b"content")
+    plain = {world.candidate(f"plain-{number}", b"another") for number in range(40)}
+    world.candidate("copy", b"content", encrypted=True, staged_at="p")
+
+    for listing in (False, True):
+        left, found = world.clear(listing)
+
+        assert left == plain
+        assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_an_encrypted_object_of_which_nothing_is_read_has_any_content(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "READ_BYTES", 0)
+    world.commit("p", b"content")
+    plain = world.candidate("plain", b"another")
+    staged = world.candidate("copy", b"content", encrypted=True, staged_at="p")
+    other = world.candidate("garbage", b"garbage", encrypted=True)
+
+    left, found = world.clear()
+
+    assert left == {plain, other}
+    assert found.live == {staged}
+    assert world.api.asked == [("main", "p")]
+
+    world.limit = 0
+    left, found = world.clear()
+    assert left == {plain}
+    assert found.kept == {Kept.UNCERTAIN.value: 2}
+
+
+@pytest.mark.usefixtures("all_looked_at")
+@pytest.mark.parametrize("read_bytes", [0, 1000])
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_checksum_that_is_no_md5_of_the_committed_object_tells_nothing_apart(
+    world: World, monkeypatch: pytest.MonkeyPatch, encrypted: bool, read_bytes: int
+) -> None:
+    """An encrypted object was linked under its ETag. A copy of it keeps that checksum, and has another ETag and MD5."""
+    monkeypatch.setattr(contents, "READ_BYTES", read_bytes)
+    world.commit("p", b"content", encrypted=True, checksum=foreign(b"content"))
+    plain = world.candidate("plain", b"garbage")
+    staged = world.candidate("copy", b"content", encrypted=encrypted, staged_at="p")
+
+    left, found = world.clear()
+
+    assert left == {plain}
+    assert found.live == {staged}
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_the_checksum_of_an_object_elsewhere_tells_nothing_apart(world: World) -> None:
+    """An imported object has the checksum that its own store gave it."""
+    world.committed["p"] = Staged("s3://elsewhere/import", AddressType.FULL, size=7, etag=foreign(b"content"))
+    staged = world.candidate("copy", b"content", staged_at="p")
+
+    left, found = world.clear()
+
+    assert not left
+    assert found.live == {staged}
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_contents_that_are_known_ask_nothing(world: World) -> None:
+    for number in range(3):
+        world.commit(f"p{number}", b"content%d" % number)
+    plain = {world.candidate(f"plain-{number}", b"another%d" % number) for number in range(5)}
+
+    left, found = world.clear()
+
+    assert (left, found.asked, world.api.asked) == (plain, 0, [])
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_only_objects_of_the_size_of_a_committed_one_are_looked_at(world: World) -> None:
+    committed = world.commit("p", b"content")
+    world.commit("q", b"a size of its own")
+    alike = world.candidate("alike", b"another")
+    world.candidate("longer", b"longer content")
+    world.candidate("empty", b"")
+    world.commit("e", b"")
+
+    world.clear()
+
+    assert sorted(world.store.looked_at) == sorted([committed, alike])
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_an_object_that_is_gone_has_nothing_to_decide(world: World) -> None:
+    world.commit("p", b"content")
+    gone = world.candidate("gone", b"content")
+    world.store.delete([gone])
+
+    left, found = world.clear()
+
+    assert (left, found.asked) == ({gone}, 0)
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_a_committed_object_that_is_gone_is_unknown(world: World) -> None:
+    world.store.delete([world.commit("p", b"content")])
+    plain = world.candidate("plain", b"another")
+
+    left, _ = world.clear()
+
+    assert (left, world.api.asked) == ({plain}, [("main", "p")])
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_so_many_bytes_are_read_the_smallest_objects_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a bucket that is encrypted throughout; a size is read whole or not at all."""
+    monkeypatch.setattr(contents, "READ_BYTES", 2 * 10 + 2 * 100)
+    names = {}
+    for size in (10, 100, 1000):
+        names[size] = {
+            world.commit(f"p{size}", b"c" * size, encrypted=True),
+            world.candidate(f"x{size}", b"x" * size, encrypted=True),
+        }
+
+    left, _ = world.clear()
+
+    assert set(world.store.read) == names[10] | names[100]
+    assert world.api.asked == [("main", "p1000")]
+    assert left == {row["address"] for row in world.candidates}
+    assert any("1,024" in line or "512" in line for line in world.lines)
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_a_store_that_tells_something_else_is_not_believed(world: World) -> None:
+    committed = world.commit("p", b"content")
+    staged = world.candidate("copy", b"content", staged_at="p")
+    world.store.told = {committed: foreign(b"committed"), staged: foreign(b"staged")}
+
+    left, found = world.clear()
+
+    assert not left
+    assert found.live == {staged}
+
+
+@pytest.mark.usefixtures("all_looked_at")
+class TestRequests:
+    """How many objects are looked at."""
+
+    def test_what_the_listing_says_of_a_committed_object_needs_no_look(self, world: World) -> None:
+        """A repository of few sizes: were each committed object looked at, there would be no end of it."""
+        for number in range(1000):
+            world.commit(f"p{number}", b"%04d" % number)
+        candidates = {world.candidate(f"x{number}", b"x%03d" % number) for number in range(20)}
+
+        left, found = world.clear(listing=True)
+
+        assert (left, found.asked) == (candidates, 0)
+        assert set(world.store.looked_at) == candidates
+
+    def test_of_a_linked_object_the_listing_says_nothing(self, world: World) -> None:
+        """Who links an encrypted object names its ETag, as the listing does."""
+        linked = world.commit("p", b"content", encrypted=True, linked=True)
+        world.committed["p"] = replace(world.committed["p"], etag=world.listed[linked][1])
+        staged = world.candidate("copy", b"content", staged_at="p")
+        garbage = world.candidate("garbage", b"garbage")
+
+        left, found = world.clear(listing=True)
+
+        assert (left, set(found.live)) == ({garbage}, {staged})
+        assert linked in world.store.looked_at
+
+    def test_of_another_etag_than_the_checksum_the_listing_says_nothing(self, world: World) -> None:
+        """A copy keeps the checksum that the linked object had, under a name of the server's."""
+        copied = world.commit("p", b"content", encrypted=True, checksum=foreign(b"linked"))
+        staged = world.candidate("copy", b"content", staged_at="p")
+
+        left, found = world.clear(listing=True)
+
+        assert (left, set(found.live)) == (set(), {staged})
+        assert copied in world.store.looked_at
+
+    def test_a_committed_object_that_cannot_be_told_from_a_candidate_is_not_looked_at(self, world: World) -> None:
+        world.commit("p", b"content")
+        garbage = world.candidate("garbage", b"content")
+
+        left, found = world.clear()
+
+        assert (left, found.asked) == ({garbage}, 1)
+        assert world.store.looked_at == [garbage]
+
+    def test_nothing_is_known_of_candidates_so_no_committed_object_is_looked_at(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(contents, "READ_BYTES", 0)
+        for number in range(10):
+            world.commit(f"p{number}", b"content%d" % number, encrypted=True)
+        garbage = world.candidate("garbage", b"garbage!", encrypted=True)
+
+        left, found = world.clear(listing=True)
+
+        assert (left, found.asked) == ({garbage}, 10)
+        assert world.store.looked_at == [garbage]
+
+    def test_at_committed_objects_up_to_a_bound_and_others_are_asked_for(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(contents, "COMMITTED_LOOKED_AT", 20)
+        committed = {world.commit(f"p{number}", b"%04d" % number, linked=True) for number in range(400)}
+        garbage = world.candidate("garbage", b"x000")
+
+        left, found = world.clear(listing=True)
+
+        looked_at = committed & set(world.store.looked_at)
+        assert 0 < len(looked_at) < 60
+        assert (left, found.asked) == ({garbage}, 400 - len(looked_at))
+
+        world.limit = 100
+        left, found = world.clear(listing=True)
+        assert (left, found.kept) == (set(), {Kept.UNCERTAIN.value: 1})
+
+
+class TestBoundOfCandidates:
+    def test_what_is_not_looked_at_is_asked_for(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 20)
+        for number in range(401):
+            world.commit(f"p{number}", b"%04d" % number)
+        candidates = {world.candidate(f"x{number}", b"x%03d" % number) for number in range(400)}
+        staged = world.candidate("staged", b"0007", staged_at="p7")
+        world.branches = ["main", "other"]
+
+        left, found = world.clear(listing=True)
+
+        assert (left, set(found.live)) == (candidates, {staged})
+        assert 0 < len(candidates & set(world.store.looked_at)) < 60
+        assert found.asked == 802
+
+        # What is known may go although all other questions are too many.
+        world.limit = 0
+        world.store.looked_at.clear()
+        left, found = world.clear(listing=True)
+        assert left and left < candidates
+        assert left == candidates & set(world.store.looked_at)
+
+    def test_few_paths_are_asked_for_and_many_candidates_not_looked_at(self, world: World) -> None:
+        """Garbage copies of what is committed at few paths, such as markers."""
+        world.commit("p", b"marker")
+        world.commit("q", b"marker")
+        candidates = {world.candidate(f"x{number}", b"marker") for number in range(50)}
+        staged = world.candidate("staged", b"marker", staged_at="q")
+
+        left, found = world.clear(listing=True)
+
+        assert (left, set(found.live), found.asked) == (candidates, {staged}, 2)
+        assert world.store.looked_at == []
+
+
+class TestChoosingSizes:
+    @pytest.mark.parametrize(
+        ("candidates", "questions", "limit", "looked_at"),
+        [
+            ({7: 10}, {7: 9}, 100, []),
+            ({7: 10}, {7: 10}, 100, []),
+            ({7: 10}, {7: 11}, 100, [7]),
+            ({7: 10, 8: 1}, {7: 9}, 8, [7]),
+            ({7: 10, 8: 10, 9: 10}, {7: 9, 8: 3, 9: 4}, 8, [7]),
+            ({0: 1}, {0: 100}, 10, []),
+        ],
+    )
+    def test_takes_what_is_less(
+        self, candidates: dict[int, int], questions: dict[int, int], limit: int, looked_at: list[int]
+    ) -> None:
+        looking = choose_sizes(candidates, questions, limit, "run")
+        assert looking.sizes is not None
+        assert sorted(looking.sizes.to_pylist()) == looked_at
+        assert looking.share == 1
+
+    def test_no_more_are_looked_at_than_the_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 100)
+        keys = [f"data/s/{number}" for number in range(10_000)]
+        batch = pa.RecordBatch.from_pydict({"key": keys, "size": [7] * len(keys)})
+        chosen = [
+            {
+                key
+                for key, wanted in zip(
+                    keys, choose_sizes({7: 10_000}, {7: 20_000}, 0, seed).chooses(batch), strict=True
+                )
+                if wanted
+            }
+            for seed in ("one run", "another")
+        ]
+        assert all(50 < len(each) < 200 for each in chosen)
+        assert len(chosen[0] & chosen[1]) < 50
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_a_content_at_many_paths_does_not_keep_all_others(world: World) -> None:
+    for number in range(10):
+        world.commit(f"marker-{number}", b"marker")
+    world.commit("p", b"content")
+    world.candidate("marker", b"marker")
+    staged = world.candidate("staged", b"content", staged_at="p")
+    other = world.candidate("other", b"another")
+    world.limit = 10
+
+    left, found = world.clear()
+
+    assert left == {other}
+    assert staged in found.live
+    assert (found.asked, found.unasked) == (1, 10)
+    assert found.kept == {Kept.HIDDEN_STAGED.value: 1, Kept.UNCERTAIN.value: 1}
+
+
+@pytest.mark.parametrize("few", [0, 10_000])
+class TestLimit:
+    """How much may be asked; few places are chosen from here, many by tasks."""
+
+    @pytest.fixture(autouse=True)
+    def places(self, monkeypatch: pytest.MonkeyPatch, all_looked_at: None, few: int) -> None:
+        monkeypatch.setattr(hidden_staged, "_FEW_PLACES", few)
+
+    def test_contents_at_few_places_come_first(self, world: World) -> None:
+        test_a_content_at_many_paths_does_not_keep_all_others(world)
+
+    def test_a_question_is_a_path_on_a_branch(self, world: World) -> None:
+        world.branches = [f"branch-{number}" for number in range(10)]
+        world.commit("p", b"content")
+        garbage = world.candidate("garbage", b"content")
+        world.limit = 9
+        left, found = world.clear()
+        assert (left, found.asked, found.unasked) == (set(), 0, 10)
+        assert found.kept == {Kept.UNCERTAIN.value: 1}
+
+        world.limit = 10
+        left, found = world.clear()
+        assert (left, found.asked, found.unasked, found.kept) == ({garbage}, 10, 0, {})
+
+    def test_of_an_unknown_content_every_place_of_its_size_is_asked_for(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(contents, "READ_BYTES", 0)
+        world.commit("p", b"content")
+        world.commit("q", b"another")
+        garbage = world.candidate("garbage", b"garbage", encrypted=True)
+        world.limit = 1
+        left, found = world.clear()
+        assert (left, found.kept) == (set(), {Kept.UNCERTAIN.value: 1})
+
+        world.limit = 2
+        assert world.clear()[0] == {garbage}
+
+    def test_what_cannot_be_asked_for_is_kept_whatever_the_limit(self, world: World) -> None:
+        world.committed[b"\xff"] = Staged("s3://elsewhere/import", AddressType.FULL, size=7)
+        world.candidate("garbage", b"content")
+        left, found = world.clear()
+        assert (left, found.unasked, found.kept) == (set(), 0, {Kept.UNASKABLE.value: 1})
+
+    def test_many_paths_are_listed(self, world: World) -> None:
+        world.branches = ["a", "b"]
+        names = [f"p{number:05}" for number in range(2000)]
+        for name in names:
+            world.committed[name] = Staged("data/s/marker", size=6, etag=md5(b"marker"))
+        world.candidate("garbage", b"marker")
+        staged = world.candidate("staged", b"marker")
+        world.limit = 4000
+        for branch in world.branches:
+            world.api.objects[branch] = [ObjectStats(name, f"{NAMESPACE.uri}data/s/marker", 6) for name in names]
+        world.api.objects["b"][1234] = ObjectStats(names[1234], NAMESPACE.uri + staged, 6)
+
+        left, found = world.clear()
+
+        assert left == {"data/s/garbage"}
+        assert found.live == {"data/s/marker", staged}
+        assert (found.asked, len(world.api.listed), world.api.asked) == (4000, 4, [])
+
+
+class TestSamples:
+    def test_what_is_read_decides(self, tmp_path: Path) -> None:
+        store = LocalStore(tmp_path)
+        store.put("a", b"a")
+        assert digests.are_digests(store, [("a", md5(b"a")), ("gone", md5(b"b"))])
+        assert not digests.are_digests(store, [("a", md5(b"b"))])
+
+    def test_what_is_gone_is_no_proof(self, tmp_path: Path) -> None:
+        assert not digests.are_digests(LocalStore(tmp_path), [("gone", md5(b"b"))])
+        assert not digests.are_digests(LocalStore(tmp_path), [])

@@ -1,0 +1,46 @@
+from dataclasses import replace
+
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.described_report import describe
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.reporting import describe_unasked
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, made_frame
+from lakefs_gc_assets_tests.simulation.asked import ASKED
+from lakefs_gc_assets_tests.simulation.failing_calls import Faults
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
+from lakefs_gc_assets_tests.simulation.faults import scene_before
+from lakefs_gc_assets_tests.simulation.playing import deterministic
+from lakefs_gc_assets_tests.simulation.scenes import Ended
+
+
+class TestWhatCouldNotBeAskedFor:
+    def test_names_the_setting_and_how_much_is_left(self) -> None:
+        figures = replace(CANDIDATE_FIGURES, kept={Kept.UNCERTAIN.value: 100_500}, paths_unasked=20_000)
+        told = describe_unasked(made_frame(CANDIDATES_DF, 1, figures), CollectionSettings(hidden_suspect_limit=1000))
+        assert told is not None
+        assert "100,500 objects" in told
+        assert "collection.hidden_suspect_limit (1,000)" in told
+        assert "20,000 more" in told
+
+    def test_is_nothing_where_all_was_asked(self) -> None:
+        kept = {Kept.HIDDEN_STAGED.value: 3, Kept.UNASKABLE.value: 4}
+        frame = made_frame(CANDIDATES_DF, 1, replace(CANDIDATE_FIGURES, kept=kept))
+        assert describe_unasked(frame, CollectionSettings()) is None
+
+    def test_is_in_the_summary_of_a_run(self) -> None:
+        """Where nothing may be asked, what may be staged stays, and the summary names the setting."""
+        with deterministic(2):
+            scene = scene_before("clean")
+            limited = DRY.model_copy(update={"hidden_suspect_limit": 0})
+            assert scene.start(limited, Faults(), ASKED) is Ended.WELL
+        assert scene.opened is not None
+        found = report.read(scene.store, scene.opened.run_id)
+        assert found is not None
+        lines = describe(found)
+        (warning,) = [line for line in lines if line.startswith("  warning: ")]
+        (kept,) = [line for line in lines if line.startswith("  kept ") and Kept.UNCERTAIN.value in line]
+        assert f"{found.kept[Kept.UNCERTAIN.value]:,} objects" in warning
+        assert "collection.hidden_suspect_limit (0)" in warning
+        assert "collection.hidden_suspect_limit" in kept

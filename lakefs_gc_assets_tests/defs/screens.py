@@ -1,0 +1,149 @@
+"""What the UI shows and does, asked in GraphQL as the UI asks: an instance and a code location in this process."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import InProcessCodeLocationOrigin
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
+from dagster._utils.hosted_user_process import recon_job_from_origin
+from dagster_graphql.schema import create_schema
+
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.defs import opening, running
+from lakefs_gc_assets.defs.launching import Permit
+from lakefs_gc_assets.defs.opening import OpenedRun
+from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded, load
+
+REPOSITORY = "sample"
+SECRET_VARIABLE = "TEST_SCREENS_SECRET"
+_LAUNCHED_HERE = {
+    "run_launcher": {"module": "dagster._core.test_utils", "class": "MockedRunLauncher"},
+    "run_coordinator": {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"},
+}
+_LAUNCH = """mutation($parameters: ExecutionParams!) { launchPipelineExecution(executionParams: $parameters) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  ... on RunConfigValidationInvalid { errors { message } } ... on PipelineNotFoundError { message } } }"""
+_RUN = """query($run: ID!) { runOrError(runId: $run) { ... on Run { status tags { key value } } } }"""
+
+
+@dataclass
+class Screens:
+    """A repository of an embedded server as the UI shows it.
+
+    Attributes:
+        instance: of which runs are made in this process, while they are launched.
+    """
+
+    server: EmbeddedServer
+    instance: dg.DagsterInstance
+    loaded: Loaded
+    context: WorkspaceProcessContext
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """The data that GraphQL answers. Raises AssertionError where it refuses."""
+        request = self.context.create_request_context()
+        answer = asyncio.run(create_schema().execute_async(query, context_value=request, variable_values=variables))
+        assert not answer.errors, answer.errors
+        assert answer.data is not None
+        data: dict[str, Any] = answer.data
+        return data
+
+    def open(self, flow: Flow = Flow.CLEAN, sweep: bool = False) -> OpenedRun:
+        """Opens a run over every window that it needs, as the job open_run does."""
+        permit = Permit("open_run", sweep=sweep)
+        return opening.open_run(self.instance, running.opened(self.loaded, SystemClock()), flow, permit)
+
+    def launch(
+        self,
+        job: str,
+        config: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        assets: Sequence[str] | None = None,
+        checks: Sequence[tuple[str, str]] | None = None,
+    ) -> str:
+        """Launches a job, or some assets and checks of it, as the UI does; returns the id of the Dagster run.
+
+        Args:
+            checks: asset and name of each.
+        """
+        selector: dict[str, Any] = {**self.location, "pipelineName": job}
+        if assets is not None:
+            selector["assetSelection"] = [{"path": [name]} for name in assets]
+        if checks is not None:
+            selector["assetCheckSelection"] = [{"assetKey": {"path": [asset]}, "name": name} for asset, name in checks]
+        metadata = {"tags": [{"key": key, "value": value} for key, value in (tags or {}).items()]}
+        parameters = {
+            "selector": selector,
+            "mode": "default",
+            "runConfigData": config or {},
+            "executionMetadata": metadata,
+        }
+        launched = self.ask(_LAUNCH, parameters=parameters)["launchPipelineExecution"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        run_id: str = launched["run"]["runId"]
+        run = self.instance.get_run_by_id(run_id)
+        assert run is not None and run.job_code_origin is not None
+        # Not by the launcher: GraphQL is answered within an event loop, and a run has one of its own.
+        execute_run(recon_job_from_origin(run.job_code_origin), run, self.instance)
+        return run_id
+
+    def collect(self, opened: OpenedRun) -> str:
+        """Makes an opened run; returns the id of the Dagster run."""
+        return self.launch("collect", tags=opened.tags)
+
+    def status(self, run: str) -> str:
+        """How a Dagster run ended."""
+        status: str = self.ask(_RUN, run=run)["runOrError"]["status"]
+        return status
+
+    def tags(self, run: str) -> dict[str, str]:
+        """The tags of a Dagster run."""
+        return {tag["key"]: tag["value"] for tag in self.ask(_RUN, run=run)["runOrError"]["tags"]}
+
+    @property
+    def location(self) -> dict[str, str]:
+        """The code location, as selectors name it."""
+        (location,) = self.context.create_request_context().code_locations
+        (repository,) = location.get_repositories()
+        return {"repositoryName": repository, "repositoryLocationName": location.name}
+
+
+@contextmanager
+def open_screens(folder: Path, **sections: dict[str, Any]) -> Iterator[Screens]:
+    """Serves a sample repository from a folder and loads its definitions.
+
+    Args:
+        sections: of the configuration, in addition.
+    """
+    with ExitStack() as stack:
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
+        server = stack.enter_context(EmbeddedServer(folder / "lakefs"))
+        make_sample_repository(server, objects=40, repository=REPOSITORY)
+        content = configuration(server, REPOSITORY).model_dump(exclude_defaults=True)
+        content["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+        content["launch"] = {"sweep": "any"}
+        for section, values in sections.items():
+            content[section] = {**content.get(section, {}), **values}
+        file = folder / "lakefs-gc.yaml"
+        file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        environment.setenv(CONFIGURATION_VARIABLE, str(file))
+        environment.setenv(SECRET_VARIABLE, server.secret_access_key)
+        instance = stack.enter_context(dg.instance_for_test(overrides=_LAUNCHED_HERE, temp_dir=str(folder)))
+        origin = LoadableTargetOrigin(executable_path=None, module_name="lakefs_gc_assets.definitions")
+        target = InProcessWorkspaceLoadTarget(InProcessCodeLocationOrigin(origin))
+        context = stack.enter_context(WorkspaceProcessContext(instance, target))
+        yield Screens(server, instance, load(file), context)

@@ -1,0 +1,111 @@
+"""The UI in a real browser, as a new user finds it after `lakefs-gc ui`.
+
+Needs the package playwright and a Chromium of the system. LAKEFS_GC_SCREENSHOTS names a folder that gets a picture of
+each page, for the documentation.
+"""
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+_CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.skipif(_CHROMIUM is None, reason="there is no Chromium on this machine"),
+    pytest.mark.timeout(2400),
+]
+_LOCATION = "/locations/lakefs_gc_assets.definitions"
+_PATIENT = 120_000
+"""Milliseconds: a busy machine takes its time to draw a page."""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The UI of a sample repository, with its first dry run."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = start(tmp_path_factory.mktemp("ui"), port)
+    try:
+        yield lines_until_url(process)[-1]
+        end(process, signal.SIGTERM)
+    finally:
+        process.kill()
+
+
+@contextmanager
+def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300) -> Iterator[Any]:
+    """A page of the UI once it shows some texts; what it looks like is kept where somebody asked for it.
+
+    It is playwright's, whose types are not known where it is not installed.
+    """
+    with sync_api.sync_playwright() as playwright:
+        # A container's root has no sandbox of its own.
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        try:
+            found = browser.new_page(viewport={"width": width, "height": height})
+            found.set_default_timeout(_PATIENT)
+            found.goto(url + path)
+            for text in texts:
+                found.get_by_text(text).first.wait_for()
+            yield found
+            if folder := os.environ.get("LAKEFS_GC_SCREENSHOTS"):
+                name = path.partition("?")[0].strip("/").replace("/", "-")
+                found.screenshot(path=Path(folder) / f"{name}.png")
+        finally:
+            browser.close()
+
+
+def test_the_lineage_is_green_and_its_checks_have_passed(url: str) -> None:
+    path = f"{_LOCATION}/asset-groups/garbage_collection/lineage"
+    with page(url, path, "collection_history", "5 / 5 Passed", "100% filled", width=2300, height=1000) as lineage:
+        assert lineage.get_by_text("1 / 1 Passed").count() == 4
+        assert lineage.get_by_text("100% filled").count() == 5
+        assert lineage.get_by_text("failed").count() == 0
+
+
+def test_the_runs_page_says_what_a_run_does_and_how_it_ended(url: str) -> None:
+    with page(url, "/runs", "collect", "lakefs/mode: dry run", "lakefs/ending: marked, nothing deleted") as runs:
+        assert runs.get_by_text("lakefs-opened").count() == 0
+
+
+def test_the_checks_tab_says_that_they_have_passed(url: str) -> None:
+    with page(url, "/assets/candidates?view=checks", "disjoint", "Passed") as checks:
+        assert checks.get_by_text("Skipped").count() == 0
+
+
+@pytest.mark.parametrize(("asset", "pictures"), [("candidates", 3), ("deleted_report", 1)])
+def test_pictures_are_seen_without_a_click(url: str, asset: str, pictures: int) -> None:
+    with page(url, f"/assets/{asset}?view=overview", "Metadata", "rows_by_window", height=2600) as shown:
+        images = shown.locator("img[src^='data:image/svg+xml']")
+        images.nth(pictures - 1).wait_for()
+        assert images.count() == pictures
+        for place in range(pictures):
+            assert images.nth(place).evaluate("image => image.complete && image.naturalWidth > 0")
+
+
+def test_the_history_tells_of_whole_runs(url: str) -> None:
+    texts = ("freed_bytes_in_all", "stored_objects", "seconds_candidates", "dry run")
+    with page(url, "/assets/collection_history", *texts, height=2600):
+        pass
+
+
+def test_the_sensor_names_its_asset(url: str) -> None:
+    with page(url, f"{_LOCATION}/sensors/follow_deleted_report", "Monitored assets") as sensor:
+        sensor.get_by_role("link", name="deleted_report").wait_for()
+
+
+def test_a_run_is_launched_from_the_launchpad_as_it_opens(url: str) -> None:
+    with page(url, f"{_LOCATION}/jobs/open_run/playground", "Launch Run", "open_new_run") as launchpad:
+        launchpad.get_by_text("No errors").wait_for()
+        launchpad.get_by_role("button", name="Launch Run").click()
+        launchpad.get_by_text("RUN_SUCCESS").wait_for()

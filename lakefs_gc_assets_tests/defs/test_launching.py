@@ -1,0 +1,318 @@
+"""What a launch may decide: the refusals, with where each setting belongs, and what the file lists as allowed."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.defs import launching, running
+from lakefs_gc_assets.defs.launching import Permit
+from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings, loaded_from
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, made, replaying
+from lakefs_gc_assets_tests.recordings import needs_recordings
+
+__all__ = ["replaying"]
+
+SETTINGS = CollectionSettings(sweep=True)
+DEFAULT, ANY, NEVER = LaunchSettings(), LaunchSettings(sweep="any"), LaunchSettings(sweep="never")
+
+
+class TestTheFile:
+    def test_by_default_a_launch_deletes_what_it_approved_alone(self) -> None:
+        assert (DEFAULT.sweep, DEFAULT.may_relax) == ("approved", [])
+
+    def test_only_numbers_and_switches_can_be_left_to_a_launch(self) -> None:
+        assert {"max_candidate_share", "min_age_hours", "wait_before_recheck_seconds", "keep_unnamed_ranges"} <= {
+            *RELAXABLE
+        }
+        assert {"sweep", "sweep_mode", "inventory", "retention_policy", "also_live", "approve_run"}.isdisjoint(
+            RELAXABLE
+        )
+        with pytest.raises(ConfigurationError, match=r"launch\.may_relax.*no number or switch of `collection`"):
+            loaded_from({"launch": {"may_relax": ["inventory"]}}, "lakefs-gc.yaml")
+
+
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        (
+            {"lakefs": {"endpoint": "http://evil"}},
+            "cannot set lakefs.endpoint: set it in the configuration file, under",
+        ),
+        ({"store_images": {"endpoint_url": "http://evil"}}, "cannot set store.endpoint_url: set it in the"),
+        ({"spark": {"remote": "sc://evil"}}, "cannot set spark.remote: set it in the configuration file"),
+        ({"launch": {"sweep": "any"}}, "cannot set launch.sweep: set it in the configuration file"),
+        ({"collector": {"repository": "other"}}, "cannot set collector.repository: it follows from what is in the"),
+        ({"frames": {"collector": {}}}, "cannot set frames.collector: it follows from what is in the"),
+        ({"collection": {"sweep": True}}, "cannot set collection.sweep: launch a dry run and then the job approve"),
+        ({"collection": {"approve_run": "x"}}, "cannot set collection.approve_run: launch the job approve with"),
+        ({"collection": {"min_age_hours": 0}}, "under `collection`, or list it there under launch.may_relax"),
+        ({"collection": {"max_candidates": 9}}, "with it under `relax`, as launch.may_relax allows"),
+        ({"collection": {"inventory": "s3://x"}}, "cannot set collection.inventory: set it in the configuration file"),
+    ],
+)
+def test_what_a_launch_sets_of_a_resource_is_refused_with_where_it_belongs(
+    resources: dict[str, dict[str, Any]], told: str
+) -> None:
+    config = {"resources": {name: {"config": values} for name, values in resources.items()}}
+
+    with pytest.raises(ConfigurationError) as refused:
+        launching.require_closed(config, LaunchSettings(may_relax=["max_candidates"]))
+
+    assert str(refused.value).startswith("a launch cannot set ")
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("config", [{}, {"resources": {}}, {"resources": {"spark": {"config": {}}}}, {"loggers": {}}])
+def test_what_sets_nothing_is_no_matter(config: dict[str, object]) -> None:
+    launching.require_closed(config, DEFAULT)
+
+
+class TestWhatARunMayDo:
+    @pytest.mark.parametrize("policy", [DEFAULT, NEVER])
+    @pytest.mark.parametrize("permit", [None, Permit("open_run"), Permit("open_run", sweep=False)])
+    def test_a_launch_is_a_dry_run_whatever_the_file_says(self, policy: LaunchSettings, permit: Permit | None) -> None:
+        settled, loosened = launching.settle(SETTINGS, policy, permit)
+
+        assert (settled.sweep, loosened) == (False, {})
+        assert settled == SETTINGS.model_copy(update={"sweep": False})
+
+    @pytest.mark.parametrize("policy", [DEFAULT, NEVER])
+    def test_a_launch_that_asks_for_deletions_is_refused(self, policy: LaunchSettings) -> None:
+        with pytest.raises(ConfigurationError, match=r"may not delete at once: .*set launch\.sweep to any in"):
+            launching.settle(SETTINGS, policy, Permit("open_run", sweep=True))
+
+    @pytest.mark.parametrize("asked", [None, True, False])
+    def test_where_the_file_allows_any_it_decides_where_the_launch_does_not(self, asked: bool | None) -> None:
+        settled, loosened = launching.settle(SETTINGS, ANY, Permit("open_run", sweep=asked))
+
+        assert settled.sweep is (asked is not False)
+        assert loosened == ({"sweep": True} if asked else {})
+
+    @pytest.mark.parametrize("policy", [DEFAULT, NEVER, ANY])
+    def test_what_starts_by_itself_goes_by_the_file(self, policy: LaunchSettings) -> None:
+        assert launching.settle(SETTINGS, policy, Permit("clean_runs", automatic=True)) == (SETTINGS, {})
+
+    def test_only_what_the_file_lists_is_relaxed(self) -> None:
+        permit = Permit("open_run", relaxed={"max_candidate_share": 1.0})
+        allowed = LaunchSettings(may_relax=["max_candidate_share"])
+
+        settled, loosened = launching.settle(SETTINGS, allowed, permit)
+
+        assert (settled.max_candidate_share, loosened) == (1.0, {"max_candidate_share": 1.0})
+        with pytest.raises(ConfigurationError, match=r"cannot set collection\.max_candidate_share"):
+            launching.settle(SETTINGS, DEFAULT, permit)
+
+    def test_a_value_that_makes_no_sense_is_refused(self) -> None:
+        permit = Permit("open_run", relaxed={"max_candidate_share": 3.0})
+        with pytest.raises(
+            ConfigurationError, match=r"makes no sense: collection\.max_candidate_share: input should be"
+        ):
+            launching.settle(SETTINGS, LaunchSettings(may_relax=["max_candidate_share"]), permit)
+
+
+def test_permits_and_tickets() -> None:
+    permit = Permit("open_run", sweep=True, relaxed={"max_candidates": 5, "keep_unnamed_ranges": False})
+    with dg.DagsterInstance.ephemeral() as instance:
+        launching.write(instance, "images", "run", permit)
+        tags = launching.issue_ticket(instance, "images", permit)
+
+        assert launching.read(instance, "images", "run") == permit
+        assert launching.read(instance, "measurements", "run") is launching.read(instance, "images", "other") is None
+        assert launching.find_ticket(instance, "images", tags) == permit
+        assert launching.find_ticket(instance, "measurements", tags) is None
+        assert launching.find_ticket(instance, "images", {}) is None
+        launching.use_ticket(instance, "images", tags)
+        assert launching.find_ticket(instance, "images", tags) is None
+    assert permit.tags == {"lakefs/loosened": "sweep=true, max_candidates=5, keep_unnamed_ranges=false"}
+
+
+@pytest.fixture
+def runs(replaying: Replaying) -> GraphRuns:
+    return replaying("chain/1", deletes="overlay", max_candidate_share=1)
+
+
+def definitions(runs: GraphRuns) -> dg.Definitions:
+    return build(runs.loaded, runs.clock)
+
+
+def launched(runs: GraphRuns, job: str, **config: Any) -> dg.ExecuteInProcessResult:
+    """A job that a person launches with a configuration of its op."""
+    (op,) = definitions(runs).resolve_job_def(job).nodes
+    return (
+        definitions(runs)
+        .resolve_job_def(job)
+        .execute_in_process(
+            instance=runs.instance, run_config={"ops": {op.name: {"config": config}}}, raise_on_error=False
+        )
+    )
+
+
+def followed(runs: GraphRuns, ended: dg.ExecuteInProcessResult) -> dg.ExecuteInProcessResult:
+    """What the sensor launches after a job, made."""
+    sensor = definitions(runs).resolve_sensor_def("launch_opened_runs")
+    assert isinstance(sensor, dg.RunStatusSensorDefinition)
+    run = runs.instance.get_run_by_id(ended.run_id)
+    assert run is not None
+    found = sensor(
+        dg.build_run_status_sensor_context(
+            sensor_name=sensor.name,
+            dagster_event=ended.get_run_success_event(),
+            dagster_instance=runs.instance,
+            dagster_run=run,
+        )
+    )
+    assert isinstance(found, Iterator)
+    (request,) = found
+    assert isinstance(request, dg.RunRequest)
+    return (
+        definitions(runs)
+        .resolve_job_def("collect")
+        .execute_in_process(
+            instance=runs.instance,
+            tags=request.tags,
+            run_config=request.run_config,
+            asset_selection=list(request.asset_selection) if request.asset_selection else None,
+            raise_on_error=False,
+        )
+    )
+
+
+def said(result: dg.ExecuteInProcessResult) -> str:
+    """What the step that failed said."""
+    (failed,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    return (failed.user_failure_data and failed.user_failure_data.description) or ""
+
+
+def run_id_of(result: dg.ExecuteInProcessResult) -> str:
+    return result.dagster_run.tags[RANGE_START_TAG].partition("|")[0]
+
+
+@needs_recordings
+def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRuns) -> None:
+    """The way that the default leaves people, though the file says that what starts by itself deletes."""
+    runs.settings["sweep"] = True
+    dry = followed(runs, launched(runs, "open_run"))
+    assert dry.success
+    run_id = run_id_of(dry)
+    assert runs.report(run_id).dry_run
+    assert runs.server.deleted == set()
+    garbage = set(runs.addresses(run_id, "candidates"))
+
+    approved = launched(runs, "approve", run_id=run_id)
+
+    (output,) = [event.step_output_data for event in approved.all_node_events if event.is_successful_output]
+    shown = {name: value.value for name, value in output.metadata.items()}
+    assert shown["objects"] == len(garbage) > 0
+    assert shown["bytes"] == runs.report(run_id).object_bytes["candidates"] > 0
+    swept = followed(runs, approved)
+    assert swept.success
+    assert made(swept) == ["deleted_report"]
+    assert runs.server.deleted == garbage
+    assert not runs.report(run_id).dry_run
+    assert "was approved before" in said(launched(runs, "approve", run_id=run_id))
+
+
+@needs_recordings
+def test_where_no_launch_may_delete_none_may_approve(runs: GraphRuns) -> None:
+    runs.launch["sweep"] = "never"
+    dry = followed(runs, launched(runs, "open_run"))
+
+    refused = launched(runs, "approve", run_id=run_id_of(dry))
+
+    assert f"run `lakefs-gc approve {run_id_of(dry)}`, or set launch.sweep to approved" in said(refused)
+
+
+@needs_recordings
+def test_what_a_launch_relaxes_is_in_tags_plan_and_report(runs: GraphRuns) -> None:
+    runs.settings["max_candidates"] = 3
+    runs.launch |= {"sweep": "any", "may_relax": ["max_candidates", "max_candidate_share"]}
+
+    swept = followed(runs, launched(runs, "open_run", sweep=True, relax={"max_candidates": 100}))
+
+    assert swept.success
+    expected = {"sweep": True, "max_candidates": 100}
+    assert swept.dagster_run.tags["lakefs/loosened"] == "sweep=true, max_candidates=100"
+    run_id = run_id_of(swept)
+    assert plans.read(runs.repository.store, run_id).loosened == expected
+    found = reports.read(runs.repository.store, run_id)
+    assert found is not None and found.loosened == expected
+    assert len(runs.server.deleted) == 11
+
+
+@needs_recordings
+def test_a_guard_is_relaxed_at_the_approval(runs: GraphRuns) -> None:
+    runs.settings["max_candidates"] = 3
+    dry = followed(runs, launched(runs, "open_run"))
+    run_id = run_id_of(dry)
+    stopped = followed(runs, launched(runs, "approve", run_id=run_id))
+    assert "guard number of candidates" in said(stopped)
+    assert runs.server.deleted == set()
+
+    runs.launch["may_relax"] = ["max_candidates"]
+    swept = followed(runs, launched(runs, "approve", run_id=run_id, relax={"max_candidates": 100}))
+
+    assert swept.success
+    assert len(runs.server.deleted) == 11
+    assert (plans.read(runs.repository.store, run_id).loosened, runs.report(run_id).loosened) == (
+        {},
+        {"max_candidates": 100},
+    )
+
+
+@needs_recordings
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"sweep": True}, "a launch may not delete at once: launch a dry run and then the job approve with its id"),
+        ({"relax": {"min_age_hours": 0}}, "a launch cannot set collection.min_age_hours: set it in the configuration"),
+        ({"relax": {"min_age": 0}}, "a launch cannot set collection.min_age: "),
+    ],
+)
+def test_a_launch_that_asks_for_more_opens_nothing(runs: GraphRuns, config: dict[str, Any], told: str) -> None:
+    refused = launched(runs, "open_run", **config)
+
+    assert told in said(refused)
+    assert runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "") == []
+
+
+@needs_recordings
+def test_tags_and_resources_of_a_launch_let_nothing_be_deleted(runs: GraphRuns) -> None:
+    """A run that a person makes up: of an id that nobody opened, with every tag that automation's runs have."""
+    runs.settings["sweep"] = True
+    opened = runs.open()
+    forged = {"dagster/schedule_name": "clean_runs", "lakefs/ticket": "guess", "lakefs/loosened": "sweep=true"}
+    job = definitions(runs).resolve_job_def("collect")
+
+    ended = job.execute_in_process(instance=runs.instance, tags={**opened.tags, **forged}, raise_on_error=False)
+
+    assert ended.success
+    assert runs.report(opened.run_id).dry_run
+    assert runs.server.deleted == set()
+    with pytest.raises(Exception) as refused:
+        job.execute_in_process(
+            instance=runs.instance,
+            tags=runs.open().tags,
+            run_config={"resources": {"lakefs": {"config": {"endpoint": "http://127.0.0.1:9"}}}},
+        )
+    chain: BaseException | None = refused.value
+    while chain is not None and not isinstance(chain, ConfigurationError):
+        chain = chain.__cause__
+    assert "a launch cannot set lakefs.endpoint" in str(chain)
+
+
+@needs_recordings
+def test_a_process_that_makes_its_runs_itself_goes_by_the_file(runs: GraphRuns) -> None:
+    runs.settings["sweep"] = True
+
+    with dg.DagsterInstance.ephemeral() as home:
+        succeeded, _, error = running.execute(runs.loaded, None, runs.lines.append, runs.clock, home)
+
+    assert (succeeded, error) == (True, None)
+    assert len(runs.server.deleted) == 11

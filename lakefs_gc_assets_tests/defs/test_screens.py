@@ -1,0 +1,208 @@
+"""What the UI shows of runs: each test asks GraphQL what a page of the UI asks."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector import plan, report
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.defs import launching, running
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG
+from lakefs_gc_assets_tests.defs.screens import Screens, open_screens
+
+CHECKS = {
+    "store_df": {"shape"},
+    "uncommitted_df": {"shape"},
+    "committed_df": {"shape"},
+    "candidates": {"shape", "disjoint", "older_than_cutoff", "live_set", "nothing_deleted_is_live"},
+    "deleted_report": {"shape"},
+}
+_CHECKS = """query { assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks {
+  name canExecuteIndividually partitionDefinition { name }
+  executionForLatestMaterialization { status runId evaluation { success partition } } } } } } }"""
+
+
+@pytest.fixture
+def screens(spark: SparkSession, tmp_path: Path) -> Iterator[Screens]:
+    with open_screens(tmp_path) as screens:
+        yield screens
+
+
+def checks(screens: Screens) -> dict[str, dict[str, Any]]:
+    """What the lineage and the Checks tab say of each check, by asset and name."""
+    found: dict[str, dict[str, Any]] = {}
+    for node in screens.ask(_CHECKS)["assetNodes"]:
+        for check in node["assetChecksOrError"].get("checks", []):
+            found.setdefault(node["assetKey"]["path"][-1], {})[check["name"]] = check
+    return found
+
+
+def assert_all_passed(screens: Screens, run: str) -> None:
+    assert screens.status(run) == "SUCCESS"
+    found = checks(screens)
+    assert {asset: set(shown) for asset, shown in found.items()} == CHECKS
+    for shown in found.values():
+        for check in shown.values():
+            execution = check["executionForLatestMaterialization"]
+            assert (execution["status"], execution["runId"]) == ("SUCCEEDED", run)
+            assert execution["evaluation"] == {"success": True, "partition": None}
+
+
+def test_checks_that_passed_are_shown_as_passed(screens: Screens) -> None:
+    """Over all windows, over a single one of a later run, and where a check is executed alone."""
+    first = screens.open()
+    assert len(first.windows) > 1
+    assert_all_passed(screens, screens.collect(first))
+
+    second = screens.open()
+    cell = second.tags[RANGE_END_TAG]
+    one = screens.launch("collect", tags={"dagster/partition": cell, "lakefs/repository": "sample"})
+    assert_all_passed(screens, one)
+
+    alone = screens.launch("collect", assets=[], checks=[("candidates", "disjoint")])
+    assert screens.status(alone) == "SUCCESS"
+    shown = checks(screens)["candidates"]["disjoint"]
+    assert shown["canExecuteIndividually"] == "CAN_EXECUTE"
+    assert shown["executionForLatestMaterialization"]["status"] == "SUCCEEDED"
+    assert shown["executionForLatestMaterialization"]["runId"] == alone
+
+
+def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
+    """Whoever executes it while the run is under way takes no lock away, and the report stays."""
+    opened = screens.open()
+    assert screens.status(screens.collect(opened)) == "SUCCESS"
+    repository = running.opened(screens.loaded, SystemClock()).open()
+    store, owner = repository.store, plan.read(repository.store, opened.run_id).owner
+    committed = StoredFrame.of(store, repository.opener, opened.run_id, COMMITTED_DF)
+    manifests.write(store, replace(committed.manifest, files=()))
+    before = report.read(store, opened.run_id)
+    now = repository.clock.now()
+    held = Lock.acquire(store, run_id=opened.run_id, owner=owner, now=now, expiry=timedelta(hours=1))
+
+    alone = screens.launch("collect", assets=[], checks=[("candidates", "live_set")])
+
+    execution = checks(screens)["candidates"]["live_set"]["executionForLatestMaterialization"]
+    assert (execution["status"], execution["runId"]) == ("FAILED", alone)
+    held.check()
+    assert report.read(store, opened.run_id) == before
+
+
+_LAUNCHPAD = """query($selector: PipelineSelector!) { runConfigSchemaOrError(selector: $selector, mode: "default") {
+  ... on RunConfigSchema { rootDefaultYaml } } }"""
+
+
+def test_a_launchpad_can_be_launched_as_it_opens(screens: Screens) -> None:
+    """It sends all that it shows: settings that a launch may not set would be refused, and are not there."""
+    for job in ("open_run", "approve", "collect", "expire_runs", "restore", "purge"):
+        selector = {**screens.location, "pipelineName": job}
+        text = screens.ask(_LAUNCHPAD, selector=selector)["runConfigSchemaOrError"]["rootDefaultYaml"]
+        config = yaml.safe_load(text) or {}
+        launching.require_closed(config, screens.loaded.configuration.launch)
+        assert "resources" not in config, job
+        if job == "open_run":
+            assert screens.status(screens.launch(job, config)) == "SUCCESS"
+
+
+def test_the_sensor_and_the_asset_name_each_other(screens: Screens) -> None:
+    found = screens.ask(
+        """query($selector: SensorSelector!) {
+          sensorOrError(sensorSelector: $selector) { ... on Sensor { sensorType metadata { assetKeys { path } } } }
+          assetNodes { assetKey { path } targetingInstigators { ... on Sensor { name } } } }""",
+        selector={**screens.location, "sensorName": "follow_deleted_report"},
+    )
+
+    sensor = found["sensorOrError"]
+    assert sensor["sensorType"] == "ASSET"
+    assert sensor["metadata"]["assetKeys"] == [{"path": ["deleted_report"]}]
+    (asset,) = [node for node in found["assetNodes"] if node["assetKey"]["path"] == ["deleted_report"]]
+    assert "follow_deleted_report" in {each.get("name") for each in asset["targetingInstigators"]}
+
+
+_CELLS = """query { assetNodes { assetKey { path } partitionStats {
+  numPartitions numMaterialized numFailed } } }"""
+_HISTORY = """query { assetOrError(assetKey: {path: ["collection_history"]}) { ... on Asset {
+  definition { isPartitioned isMaterializable } assetMaterializations(limit: 20) { metadataEntries { label
+    ... on IntMetadataEntry { intRepr } ... on FloatMetadataEntry { floatValue } ... on TextMetadataEntry { text }
+    ... on BoolMetadataEntry { boolValue } ... on PipelineRunMetadataEntry { runId } } } } } }"""
+
+
+def cells(screens: Screens) -> dict[str, dict[str, int]]:
+    """How many cells of each asset there are, and how many are made or failed."""
+    return {
+        node["assetKey"]["path"][-1]: node["partitionStats"]
+        for node in screens.ask(_CELLS)["assetNodes"]
+        if node["partitionStats"]
+    }
+
+
+def history(screens: Screens) -> list[dict[str, Any]]:
+    """What the plots of the history are drawn from, oldest first."""
+    asset = screens.ask(_HISTORY)["assetOrError"]
+    assert asset["definition"] == {"isPartitioned": False, "isMaterializable": False}
+    return [
+        {
+            entry["label"]: next(
+                (value for name, value in entry.items() if name != "label" and value is not None), None
+            )
+            for entry in event["metadataEntries"]
+        }
+        for event in reversed(asset["assetMaterializations"])
+    ]
+
+
+def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_the_history(screens: Screens) -> None:
+    """A run that fails, a dry run, a refused sweep, a sweep, and an optimized one."""
+    now = SystemClock().now()
+    store = running.opened(screens.loaded, SystemClock()).open().store
+    held = Lock.acquire(store, run_id="another", owner="somebody", now=now, expiry=timedelta(hours=1))
+    failed = screens.open()
+    refused = screens.collect(failed)
+    assert screens.status(refused) == "FAILURE"
+    held.release()
+    dry = screens.open()
+    first = screens.collect(dry)
+    assert cells(screens)["store_df"]["numFailed"] == len(failed.windows), "it can still be made again"
+
+    swept = screens.open(sweep=True)
+    second = screens.collect(swept)
+    assert screens.status(second) == "SUCCESS"
+
+    found = cells(screens)
+    assert set(found) == set(CHECKS)
+    assert {name: shown["numFailed"] for name, shown in found.items()} == dict.fromkeys(CHECKS, 0)
+    assert all(shown["numMaterialized"] == shown["numPartitions"] for shown in found.values())
+    run_ids = screens.instance.get_dynamic_partitions("gc_runs_sample")
+    assert run_ids == [dry.run_id, swept.run_id]
+
+    one, two, three = history(screens)
+    assert [each["dagster_run"] for each in (one, two, three)] == [refused, first, second]
+    assert (one["ending"], one["run_id"], "LockHeld" in one["error"]) == ("failed", failed.run_id, True)
+    garbage = int(two["found_objects"])
+    assert (two["ending"], two["mode"], two["flow"]) == ("marked, nothing deleted", "dry run", "clean")
+    assert garbage > 10 and int(two["freed_bytes"]) == 0
+    assert int(two["stored_objects"]) == int(two["listed_objects"]) > garbage
+    assert (three["ending"], three["mode"], int(three["deleted_objects"])) == ("deleted", "sweep", garbage)
+    assert int(three["freed_bytes_in_all"]) == int(three["freed_bytes"]) == int(two["found_bytes"]) > 0
+    assert {f"seconds_{step}" for step in CHECKS} <= three.keys()
+
+    assert [screens.tags(run).get("lakefs/mode") for run in (refused, first, second)] == [None, "dry run", "sweep"]
+    assert [screens.tags(run)["lakefs/ending"] for run in (refused, first, second)] == [
+        "failed",
+        "marked, nothing deleted",
+        "deleted",
+    ]
+    assert [screens.tags(run).get("lakefs/freed") for run in (first, second)] == [
+        None,
+        size(int(three["freed_bytes"])),
+    ]

@@ -1,0 +1,230 @@
+"""The recordings that tests make of the embedded server: the same scenes as those of real servers, fewer of each.
+
+Each takes the shape and the time of the real recording of its name, so that tests can be played on either.
+"""
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lakefs_gc_assets.embedded.clock import Clock
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
+from lakefs_gc_assets_tests.replay.made_world import World
+from lakefs_gc_assets_tests.replay.recorder import record
+
+_RECORDED_AT = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
+
+
+def make_once(group: str, folder: Path) -> Path:
+    """Makes the recordings of a group in a folder, once for all processes that ask; returns the folder."""
+    whole = folder / group
+    if not whole.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{group}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not whole.is_dir():
+                unfinished = Path(tempfile.mkdtemp(dir=folder))
+                _MAKERS[group](unfinished / group)
+                shutil.move(unfinished / group, whole)
+                unfinished.rmdir()
+    return folder
+
+
+@contextmanager
+def _world(repository: str) -> Iterator[World]:
+    """A new repository on a server of its own, whose clock shows the time of the recordings."""
+    clock = Clock(_RECORDED_AT)
+    with tempfile.TemporaryDirectory() as scratch:
+        bucket = BucketFolder(Path(scratch, "buckets"), clock)
+        with EmbeddedServer(Path(scratch, "server"), clock=clock, blockstore=bucket) as server:
+            world = World(server, bucket, repository)
+            yield world
+            world.session.close()
+
+
+def _empty(folder: Path) -> None:
+    """No object but one that a commit held long ago; the newest metarange has no entries."""
+    with _world("empty-made") as world:
+        world.set_rules(7)
+        world.upload("main", "only")
+        world.commit("main", days_ago=50)
+        world.delete("main", "only")
+        world.commit("main", days_ago=40)
+        record(world, folder)
+
+
+def _small(folder: Path) -> None:
+    """Every scenario once or twice."""
+    with _world("small-made") as world:
+        world.set_rules(21, main=28, feature=7)
+        world.upload("main", *(f"live/{number:02}.bin" for number in range(12)))
+        world.upload("main", "replaced/0", "replaced/1", "a b+c%25/ü.txt")
+        world.upload("main", "replaced/1")
+        first = world.commit("main")
+        world.upload("main", "replaced/0")
+        world.describe("main", "live/00.bin")
+        world.commit("main")
+        world.tag("v1", first)
+        world.branch("feature")
+        world.upload("feature", "feature/0", "feature/1", "feature/2")
+        world.delete("feature", "live/01.bin")
+        world.commit("feature")
+        world.merge("feature", "main")
+        world.upload("main", "reverted")
+        world.revert("main", world.commit("main"))
+        world.branch("sq-src")
+        world.branch("sq-dst", "sq-src")
+        for number in range(2):
+            world.upload("sq-src", f"squashed/{number}")
+            world.commit("sq-src")
+        world.merge("sq-src", "sq-dst", squash=True)
+        world.drop_branch("sq-src")
+        world.branch("doomed")
+        world.upload("doomed", "doomed/0", "doomed/1")
+        world.drop_branch("doomed")
+        world.branch("dangling")
+        world.upload("dangling", "dangling/0")
+        world.commit("dangling")
+        world.drop_branch("dangling")
+        world.branch("reset")
+        world.upload("reset", "reset/0", "reset/1")
+        world.reset("reset")
+        world.upload("reset", "reset/kept")
+        world.branch("hid", hidden=True)
+        world.upload("hid", "hid/0")
+        world.branch("imports")
+        world.import_from_outside("imports", "0", "1", "2")
+        world.upload("main", "staged/0", "staged/1", "staged/2", "overwritten", "deleted")
+        world.upload("main", "overwritten")
+        world.delete("main", "deleted", "live/02.bin")
+        world.describe("main", "live/03.bin")
+        world.copy("main", "live/04.bin", "copy/clone-1")
+        world.upload_to_link("main", "linked/0")
+        world.upload_to_link("main", "linked/1")
+        world.upload_to_link("main", "never-linked", linked=False)
+        world.interrupted_upload("main", "interrupted")
+        world.put_by_hand("data/stray-1/s0")
+        world.put_by_hand("stray-root-1")
+        record(world, folder)
+
+
+def _merge_dangling(folder: Path) -> None:
+    """Sixty days of commits, of which rules, merges, dangling commits and tags keep some; all objects are young."""
+    with _world("merge-dangling-made") as world:
+        world.set_rules(21, main=21, dev=7)
+        commits = []
+        for days in (60, 45, 30, 25, 10):
+            # What each commit writes is replaced by the next one: only its own commit holds it.
+            world.upload("main", "replaced", f"kept/{days}")
+            commits.append(world.commit("main", days_ago=days))
+        world.tag("v0", commits[1])
+        world.branch("dev", commits[2])
+        for days in (28, 20, 9, 8, 2):
+            world.upload("dev", "dev/replaced", f"dev/kept/{days}")
+            world.commit("dev", days_ago=days)
+        world.merge("dev", "main", days_ago=1)
+        for name, ages in (("stale", (50, 40)), ("young", (30, 5))):
+            world.branch(name, commits[0])
+            for days in ages:
+                world.upload(name, f"{name}/replaced")
+                dangling = world.commit(name, days_ago=days)
+            if name == "stale":
+                world.tag("dropped", dangling)
+            world.drop_branch(name)
+        world.branch("lost", commits[0])
+        world.upload("lost", "lost/0")
+        world.commit("lost", days_ago=35)
+        world.drop_branch("lost")
+        world.upload("dev", "dev/staged", "dev/overwritten")
+        world.upload("dev", "dev/overwritten")
+        world.describe("main", "kept/60")
+        record(world, folder)
+
+
+def _chain(folder: Path) -> None:
+    """One repository at four moments, each in a slice of its own; nothing that is garbage becomes live again."""
+    with _world("chain-made") as world:
+        world.set_rules(21)
+        for number, happens in enumerate((_first_moment, _second_moment, _third_moment, _last_moment), start=1):
+            happens(world)
+            record(world, folder / str(number))
+            world.restart()
+
+
+def _first_moment(world: World) -> None:
+    world.upload("main", "a/0", "a/1", "a/2", "a/3")
+    world.upload("main", "a/2", "a/3")
+    world.commit("main")
+    world.branch("b1")
+    world.upload("b1", "b/0", "b/1", "b/2")
+    world.drop_branch("b1")
+    world.branch("b2")
+    world.upload("b2", "b/3", "b/4", "b/5")
+    world.commit("b2")
+    world.upload("b2", "b/6", "b/7")
+    world.reset("b2")
+    world.upload("b2", "wait/0", "wait/1", "gone")
+    world.delete("b2", "gone")
+    world.upload_to_link("main", "linked/0")
+    for number in range(3):
+        world.upload_to_link("main", f"never-linked/{number}", linked=False)
+    world.interrupted_upload("main", "interrupted/1")
+
+
+def _second_moment(world: World) -> None:
+    world.delete("b2", "wait/0")
+    world.commit("b2")
+    world.commit("main")
+    world.merge("b2", "main")
+    world.upload("main", "a/0", "a/4", "a/5")
+    world.upload("main", "a/5")
+    world.commit("main")
+    world.describe("main", "a/1")
+    world.branch("b3")
+    world.upload("b3", "c/0", "c/1", "c/2")
+    world.upload("b3", "c/2")
+    world.interrupted_upload("main", "interrupted/2")
+
+
+def _third_moment(world: World) -> None:
+    before = world.books.branches["main"].head
+    world.delete("b3", "c/0")
+    world.commit("b3")
+    world.upload("main", "a/6")
+    world.revert("main", world.commit("main"))
+    world.branch("b4", before)
+    world.upload("b4", "d/0")
+    world.commit("b4")
+    world.upload("b4", "d/1", "d/2")
+    world.hard_reset("b4", before)
+    world.upload_to_link("main", "linked/1")
+    world.upload_to_link("main", "never-linked/3", linked=False)
+    world.upload("main", "wait/2", "wait/3")
+    world.copy("main", "a/1", "copy/0")
+
+
+def _last_moment(world: World) -> None:
+    world.drop_branch("b2")
+    world.drop_branch("b4")
+    world.delete("main", "wait/2", "copy/0")
+    world.commit("main")
+    world.upload("b3", "c/3", "c/4")
+    world.upload("b3", "c/4")
+    world.tag("v1", world.commit("b3"))
+    world.merge("b3", "main")
+    world.upload("main", "a/7", "a/8")
+    world.delete("main", "a/8")
+    world.upload("b3", "c/5", "c/6", "c/7")
+
+
+_MAKERS: dict[str, Callable[[Path], None]] = {
+    "empty": _empty,
+    "small": _small,
+    "merge-dangling": _merge_dangling,
+    "chain": _chain,
+}

@@ -1,0 +1,112 @@
+"""Seeded bugs of the search for staged objects that the server does not list, each with the test that fails with it.
+
+Histories hardly show them: their worlds are so small that samples hold every object, and every path is asked for.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.live import contents, hidden, hidden_staged
+from lakefs_gc_assets.collector.live.contents import Looking
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collector.live import test_contents as tests
+from lakefs_gc_assets_tests.collector.live.test_contents import EncryptingStore, World
+from lakefs_gc_assets_tests.collector.live.test_hidden import TestListing
+from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced
+
+_contents, _within, _listed = contents._contents, hidden_staged._within, hidden._listed
+
+
+def _in_a_world(
+    test: Callable[[World], None], choose_sizes: Callable[..., Looking] = contents.choose_sizes
+) -> Callable[[], None]:
+    """The test in a world of its own."""
+
+    @wraps(test)
+    def alone() -> None:
+        with TemporaryDirectory() as folder, mock.patch.object(hidden_staged, "choose_sizes", choose_sizes):
+            test(World(EncryptingStore(Path(folder))))
+
+    return alone
+
+
+def _looking(test: Callable[[World], None]) -> Callable[[], None]:
+    return _in_a_world(test, tests.look_at_all)
+
+
+def _etag_as_md5(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str | None]:
+    """Takes whatever the ETag is for the MD5."""
+    try:
+        return True, store.head(key).etag if wanted else None
+    except ObjectNotFound:
+        return False, None
+
+
+@contextmanager
+def _believing(step: object, entries: Any, *more: object) -> Iterator[Any]:
+    """Takes every checksum for the MD5 of its object."""
+    yield entries
+
+
+def _only_known(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Takes what is not known of a candidate for another content than any."""
+    for batch in _contents(batches):
+        yield batch.filter(pc.is_valid(batch.column("etag")))
+
+
+def _with_etags_of_linked(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Takes what a client named for what the server computed."""
+    for batch in batches:
+        yield pa.record_batch([batch.column("address"), batch.column("etag")], schema=contents._TRUE_CHECKSUMS)
+
+
+def _nothing_left_out(limit: int, counted: pa.Table) -> tuple[frozenset[hidden_staged.Content] | None, int]:
+    """Takes what there was too much of to ask for not staged."""
+    return _within(limit, counted)[0], 0
+
+
+def _complete(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[Mapping[str, str], int]:
+    """Takes a path that a listing lacks for one that is gone."""
+    found, pages = _listed(api, branch, paths)
+    return dict.fromkeys(paths, "") | found, pages
+
+
+_REQUESTS, _BOUND = tests.TestRequests(), tests.TestBoundOfCandidates()
+
+HIDDEN_BUGS: dict[str, TestedBug] = {
+    "any ETag taken for the MD5": TestedBug(
+        replaced((contents, "_told", _etag_as_md5)),
+        _looking(tests.test_plain_objects_say_nothing_of_an_encrypted_one_beside_them),
+    ),
+    "checksums taken for the MD5 of what is committed": TestedBug(
+        replaced((contents, "_without_doubtful_checksums", _believing)),
+        _looking(_REQUESTS.test_of_another_etag_than_the_checksum_the_listing_says_nothing),
+    ),
+    "checksums that clients named taken for the server's": TestedBug(
+        replaced((contents, "_computed_by_server", _with_etags_of_linked)),
+        _looking(_REQUESTS.test_of_a_linked_object_the_listing_says_nothing),
+    ),
+    "unknown content taken for another": TestedBug(
+        replaced((contents, "_contents", _only_known)),
+        _in_a_world(_BOUND.test_few_paths_are_asked_for_and_many_candidates_not_looked_at),
+    ),
+    "what is not asked for taken for not staged": TestedBug(
+        replaced((hidden_staged, "_within", _nothing_left_out)),
+        _looking(tests.test_a_content_at_many_paths_does_not_keep_all_others),
+    ),
+    "paths that a listing lacks taken for gone": TestedBug(
+        replaced((hidden, "_listed", _complete)),
+        TestListing().test_a_path_that_a_listing_lacks_is_asked_for_by_itself,
+    ),
+}
+"""By name."""

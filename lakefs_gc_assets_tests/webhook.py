@@ -1,0 +1,49 @@
+"""A local receiver of webhooks."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+
+@dataclass
+class Receiver:
+    """What was posted, in order.
+
+    Attributes:
+        status: what it answers.
+    """
+
+    url: str = ""
+    status: int = 200
+    posted: list[dict[str, Any]] = field(default_factory=list)
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """Serves a receiver on this machine."""
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.headers["Content-Type"] == "application/json"
+            receiver.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(receiver.status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        receiver.url = f"http://127.0.0.1:{server.server_port}/hook"
+        yield receiver
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
