@@ -188,6 +188,7 @@ def stage_moved(world: World, branch: int, path: int, number: int) -> Job:
     moved = sorted(address for _, address in in_quarantine(world.bucket) if address not in world.bucket.objects)
     if not moved:
         raise Refused("nothing in quarantine")
-    entry = Entry(moved[number % len(moved)], 1, 1, f"{number:032x}", soft_at=world.time.now)
+    address = moved[number % len(moved)]
+    entry = Entry(address, 1, world.bucket.sizes[address], f"{number:032x}", soft_at=world.time.now)
     world.repository.stage(branch_at(world, branch), path_at(path), entry)
     yield from ()
