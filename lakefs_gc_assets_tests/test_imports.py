@@ -110,7 +110,7 @@ def test_an_import_inside_a_function_is_found(code: str) -> None:
 
 def test_arrows_go_one_way() -> None:
     """In a process of its own: it configures logging for all of its process."""
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
 
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
