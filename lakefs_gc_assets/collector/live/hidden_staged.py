@@ -1,8 +1,9 @@
 """Candidates that may be staged where the server does not list them: found by content, asked for by path."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
@@ -15,6 +16,7 @@ from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.hidden import PLACES, HeadRange
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 
 _FEW_PLACES = 10_000
@@ -58,28 +60,60 @@ def clear_hidden(
 ) -> Iterator[Cleared[R]]:
     """Leaves out candidates that a branch has staged with the content of a committed object.
 
-    What is left may be made from what was read here, so it is of use until the exit only.
+    So it is with branches of other repositories that count, whose heads are asked for here. What is left may be made
+    from what was read here, so it is of use until the exit only.
 
     Args:
         candidates: address and size at least, and `key` where an object lies elsewhere than at its address; used
             several times, so worth being cached.
-        heads: metarange of each branch's head.
+        heads: metarange of the head of each branch of this repository.
         columns: of the candidates.
         listed: gives address, size and ETag of all objects of the store, where it was listed.
     """
-    engine, repository = step.engine, step.repository
+    with ExitStack() as stack:
+        cleared = stack.enter_context(_clear_one(step, step.repository, candidates, heads, columns, listed))
+        for other in step.repository.others:
+            again = _clear_one(step, other, cleared.candidates, _heads(other), columns, listed)
+            found = stack.enter_context(again)
+            cleared = Cleared(
+                found.candidates,
+                Counter(cleared.kept) + Counter(found.kept),
+                cleared.asked + found.asked,
+                cleared.unasked + found.unasked,
+                cleared.live | found.live,
+            )
+        yield cleared
+
+
+def _heads(repository: OpenRepository) -> dict[str, str]:
+    """The metarange of each branch's head now; branches whose head is empty are left out."""
+    commits = {branch.id: repository.api.commit(branch.commit_id) for branch in repository.api.branches()}
+    return {branch: commit.metarange_id for branch, commit in commits.items() if commit.metarange_id}
+
+
+@contextmanager
+def _clear_one(
+    step: Step[R],
+    repository: OpenRepository,
+    candidates: R,
+    heads: Mapping[str, str],
+    columns: pa.Schema,
+    listed: Callable[[], R] | None,
+) -> Iterator[Cleared[R]]:
+    """Leaves out what branches of one repository have staged so."""
+    engine = step.engine
     amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
     of_heads = hidden.heads_by_range(repository.store, heads)
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
-    read = step.references().head_entries(sorted(of_heads), pa.array(amounts, pa.int64()))
+    read = step.references(repository).head_entries(sorted(of_heads), pa.array(amounts, pa.int64()))
     with engine.cached(read, at_most=sys.maxsize) as entries:
         counted = engine.collect(engine.map_batches(entries, partial(_count_sizes, weights), _OF_SIZE))
         if not (questions := _by_size(counted)):
             yield Cleared(candidates)
             return
-        looking = choose_sizes(amounts, questions, repository.settings.hidden_suspect_limit, step.plan.run_id)
+        looking = choose_sizes(amounts, questions, step.repository.settings.hidden_suspect_limit, step.plan.run_id)
         with known_contents(step, candidates, entries, columns, looking, listed) as known:
-            yield _clear(step, candidates, known, of_heads, weights)
+            yield _clear(step, repository, candidates, known, of_heads, weights)
 
 
 def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -105,13 +139,18 @@ def _by_size(counted: pa.Table) -> dict[int, int]:
 
 
 def _clear(
-    step: Step[R], candidates: R, known: Known[R], heads: Mapping[str, HeadRange], weights: Mapping[str, int]
+    step: Step[R],
+    repository: OpenRepository,
+    candidates: R,
+    known: Known[R],
+    heads: Mapping[str, HeadRange],
+    weights: Mapping[str, int],
 ) -> Cleared[R]:
-    engine, repository = step.engine, step.repository
+    engine = step.engine
     chosen = _choose(step, engine.same_content(known.entries, known.candidates), weights)
     if not chosen.places.num_rows and not chosen.left_out:
         return Cleared(candidates)
-    answers = hidden.ask(repository.api, repository.namespace, chosen.places, heads)
+    answers = hidden.ask(repository.api, step.repository.namespace, chosen.places, heads)
     step.log(
         f"asked for {chosen.places.num_rows:,} paths that may have the content of a candidate, on each branch: "
         f"{answers.asked:,} questions in {answers.requests:,} requests"

@@ -42,6 +42,7 @@ class Head:
     content: bytes
     copy: str
     asked: list[tuple[str, str]]
+    others: tuple[OpenRepository, ...] = ()
 
     def candidate(self, **changed: object) -> dict[str, object]:
         """The copy as a candidate."""
@@ -54,7 +55,7 @@ class Head:
         """What is left of candidates."""
         settings = self.repository.settings.model_copy(update={"hidden_suspect_limit": limit})
         engine = engine or ArrowEngine()
-        step = made_step(engine, replace(self.repository, settings=settings))
+        step = made_step(engine, replace(self.repository, settings=settings, others=self.others))
         candidates = engine.table(pa.Table.from_pylist(list(rows), schema=SCHEMA))
         with clear_hidden(step, candidates, self.heads, SCHEMA) as found:
             return set(engine.collect(found.candidates).column("address").to_pylist()), found
@@ -114,6 +115,18 @@ def head_of(runs: GraphRuns) -> Head:
 def other(head: Head) -> dict[str, object]:
     """A candidate with a content of its own."""
     return {"address": "data/other", "size": len(head.content), "etag": "f" * 32}
+
+
+def test_a_candidate_that_a_path_of_another_repository_means_is_kept(head: Head) -> None:
+    """Which `also_live` names; here it has the very branches, and this one has none."""
+    head.stage()
+    head.others, head.heads = (head.repository,), {}
+    left, found = head.clear(head.candidate(), other(head))
+    assert left == {"data/other"}
+    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
+    assert head.copy in found.live
+    assert (head.branch, head.path) in head.asked
+    assert found.asked == len(head.asked) == len(set(head.asked))
 
 
 def test_a_candidate_that_a_path_means_is_kept(head: Head) -> None:
