@@ -2,7 +2,7 @@
 
 `python -m lakefs_gc_assets_tests.simulation.bugs --list` prints one JSON object a line: the name of the bug (`bug`),
 the functions of the product that have it (`changes`, each `module:function`), and what finds it (`found_by`): histories
-of a kind, the enumeration of faults, or a test of the run, which is named then (`test`).
+of a kind, the enumeration of faults, or a test of the run alone. A test of the run that finds it is named (`test`).
 """
 
 import argparse
@@ -35,11 +35,15 @@ class Seeded:
 
 def seeded() -> Iterator[Seeded]:
     """All of them."""
+    tests = {name: f"{each.test.__module__}:{each.test.__qualname__}" for name, each in TESTED_BUGS.items()}
+    in_histories: set[str] = set()
     for kind, histories in KINDS.items():
-        yield from (Seeded(name, bug, kind) for name, bug in histories.bugs.items())
+        yield from (Seeded(name, bug, kind, tests.get(name)) for name, bug in histories.bugs.items())
+        in_histories |= histories.bugs.keys()
     yield from (Seeded(name, each.bug, "faults") for name, each in FAULT_BUGS.items())
     for name, tested in TESTED_BUGS.items():
-        yield Seeded(name, tested.bug, "unit", f"{tested.test.__module__}:{tested.test.__qualname__}")
+        if name not in in_histories:
+            yield Seeded(name, tested.bug, "unit", tests[name])
 
 
 def main() -> None:

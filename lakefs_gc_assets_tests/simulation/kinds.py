@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lakefs_gc_assets_tests.simulation import chains, histories, retention_histories
+from lakefs_gc_assets_tests.simulation.around_bugs import AROUND_BUGS
 from lakefs_gc_assets_tests.simulation.bug import Bug
 from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
@@ -24,7 +25,8 @@ class Histories:
 
 KINDS: dict[Kind, Histories] = {
     "clean": Histories(
-        lambda seed: surrounded(histories.generate(seed), histories.Maker), CLEAN_BUGS | HISTORY_BUGS["clean"]
+        lambda seed: surrounded(histories.generate(seed), histories.Maker),
+        CLEAN_BUGS | HISTORY_BUGS["clean"] | AROUND_BUGS,
     ),
     "optimized": Histories(
         lambda seed: surrounded(chains.generate(seed), chains.ChainMaker), CHAIN_BUGS | HISTORY_BUGS["optimized"]

@@ -99,13 +99,13 @@ def _has_listed(list_stored: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _held_elsewhere: dict[int, list[Any]] = {}
-"""The live commits of other repositories that a step has asked for, by the id of its engine."""
+"""The live commits of other repositories that a third step under way has asked for, by the id of its engine."""
 
 
 def _knows_what_holds(find_unread: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, repository: Any, live: Any, known: frozenset[str]) -> Any:
-        if repository is not step.repository:
-            _held_elsewhere.setdefault(id(step.engine), []).append(live)
+        if repository is not step.repository and id(step.engine) in _held_elsewhere:
+            _held_elsewhere[id(step.engine)].append(live)
         return find_unread(step, repository, live, known)
 
     return watched
@@ -113,8 +113,10 @@ def _knows_what_holds(find_unread: Callable[..., Any]) -> Callable[..., Any]:
 
 def _knows_commits(ask_committed: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, prepared_until: Any, known: frozenset[str], *more: Any) -> Any:
+        elsewhere = _held_elsewhere[id(step.engine)] = []
         found = ask_committed(step, prepared_until, known, *more)
-        watch, elsewhere = _run_of(step).watch, _held_elsewhere.pop(id(step.engine), [])
+        del _held_elsewhere[id(step.engine)]
+        watch = _run_of(step).watch
         if step.plan.base_run is not None:
             namespace, window_size = step.repository.namespace, step.plan.slice_window
             files = LiveFiles(watch.exactness.store, namespace, window_size)

@@ -1,6 +1,6 @@
 """Another repository, whose references lead into ours: of its own namespace, or a twin on the very same one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from lakefs_gc_assets.errors import AccessDenied
@@ -12,6 +12,8 @@ from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.repository import Branch, Repository
 from lakefs_gc_assets_tests.simulation.servers import Server, Servers
 
+KeyOf = Callable[[Entry], str | None]
+"""The object of ours that lakeFS reads for an entry; None for one outside of our repository."""
 _BRANCH = "main"
 _SERVER_NUMBER = 99
 """Of the twin's own server: it issues names that no server of ours does."""
@@ -65,32 +67,37 @@ class OtherRepository:
         """Whether it may have staged what no collection of ours can know of."""
         return self.is_there and self.around.other == "staging twin"
 
-    def commit(self, entries: dict[str, Entry], key_of: Callable[[Entry], str | None], lag: float = 0.0) -> None:
+    def commit(self, entries: dict[str, Entry], key_of: KeyOf, lag: float = 0.0) -> None:
         """Adds a commit to the branch."""
         now, branch = self.time.now, self.branch
         branch.commit_id = self.repository.add_commit(entries, (branch.commit_id,), now, now, lag)
-        for entry in entries.values():
-            key = key_of(entry)
-            if key is None:
-                continue
-            if entry.soft_at is None:
-                self.firm.add(key)
-            else:
-                self.soft[key] = min(entry.soft_at, self.soft.get(key, entry.soft_at))
+        _add(entries.values(), self.firm, self.soft, key_of)
 
-    def add_held(self, firm: set[str], soft: dict[str, float], key_of: Callable[[Entry], str | None]) -> None:
+    def add_held(self, firm: set[str], soft: dict[str, float], key_of: KeyOf) -> None:
         """Adds what it holds of our objects, committed or staged."""
         firm |= self.firm
         for key, since in self.soft.items():
             soft[key] = min(since, soft.get(key, since))
         if self.is_there:
-            staged = (key_of(entry) for entry in self.branch.staged().values() if entry is not None)
-            firm.update(key for key in staged if key is not None)
+            staged = [entry for entry in self.branch.staged().values() if entry is not None]
+            _add(staged, firm, soft, key_of)
 
     def leave(self) -> None:
         """It is given up; nobody takes its files away."""
         self.is_there = False
         self.branch.tokens = [self.repository.new_token()]
+
+
+def _add(entries: Iterable[Entry], firm: set[str], soft: dict[str, float], key_of: KeyOf) -> None:
+    """Adds the objects of ours that entries hold."""
+    for entry in entries:
+        key = key_of(entry)
+        if key is None:
+            continue
+        if entry.soft_at is None:
+            firm.add(key)
+        else:
+            soft[key] = min(entry.soft_at, soft.get(key, entry.soft_at))
 
 
 def listed(around: Around, other: OtherRepository | None) -> tuple[RepositoryFacts, ...]:

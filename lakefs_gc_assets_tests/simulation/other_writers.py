@@ -35,6 +35,24 @@ def other_import(world: World, path: int, number: int, spelling: int) -> Job:
 
 
 @operation
+def other_import_old(world: World, path: int, number: int) -> Job:
+    """Stages one of our objects that nothing references: nothing promises that it is still there."""
+    other = _other(world, importer=True)
+    key = _garbage_at(world, number)
+    data = world.bucket.objects[key].data
+    entry = Entry(other.own_uri + key, 2, len(data), f"{number:032x}", soft_at=world.time.now)
+    other.repository.stage(other.branch, path_at(path), entry)
+    yield from ()
+
+
+def _garbage_at(world: World, number: int) -> str:
+    keys = [key for key in world.garbage() if key.startswith("data/") and key not in world.oracle.foreign]
+    if not keys:
+        raise Refused("nothing there")
+    return keys[number % len(keys)]
+
+
+@operation
 def other_commit(world: World, lag: int) -> Job:
     """Commits what the other repository has staged."""
     other = _other(world, importer=True)
@@ -87,10 +105,7 @@ def twin_commit(world: World, content: int, branch: int) -> Job:
 def twin_commit_old(world: World, number: int) -> Job:
     """The twin commits any object by its address: nothing promises that it is still there."""
     other = _other(world, importer=False)
-    keys = [key for key in world.garbage() if key.startswith("data/") and key not in world.oracle.foreign]
-    if not keys:
-        raise Refused("nothing there")
-    key = keys[number % len(keys)]
+    key = _garbage_at(world, number)
     data = world.bucket.objects[key].data
     other.made += 1
     entry = Entry(key, 1, len(data), md5(data), soft_at=world.time.now)
@@ -118,6 +133,11 @@ def twin_leaves(world: World) -> Job:
     yield from ()
 
 
+def _has_neighbours(world: World, key: str) -> bool:
+    """Whether more lies in its slice: a slice that is empty is not listed."""
+    return key.startswith("data/") and len(world.bucket.keys_below(key.rpartition("/")[0] + "/")) > 1
+
+
 @operation
 def lose_object(world: World, number: int) -> Job:
     """Somebody deletes an object past lakeFS that a branch holds."""
@@ -128,12 +148,28 @@ def lose_object(world: World, number: int) -> Job:
         for entry in repository.visible(branch).values()
         if entry.address_type == 1 and entry.address in world.oracle.firm_since
     }
-    there = sorted(key for key in held & world.bucket.objects.keys() if key.startswith("data/"))
+    there = sorted(key for key in held & world.bucket.objects.keys() if _has_neighbours(world, key))
     if not there:
         raise Refused("nothing there")
     key = there[number % len(there)]
     world.bucket.remove(key)
     world.oracle.lost_objects.add(key)
+    yield from ()
+
+
+@operation
+def stage_spelled(world: World, branch: int, number: int) -> Job:
+    """Stages what a commit holds by another spelling of its address, which uncommitted data leaves out."""
+    held = sorted(
+        key for key, since in world.oracle.in_commits.items() if since is None and key in world.bucket.objects
+    )
+    if not held:
+        raise Refused("nothing committed")
+    key = held[number % len(held)]
+    uri = world.repository.uri.replace("s3://", "s3a://")
+    entry = Entry(uri + key, 2, len(world.bucket.objects[key].data), f"{number:032x}")
+    # Among the first changes of its branch, where a run looks.
+    world.repository.stage(branch_at(world, branch), path_at(number % 2), entry)
     yield from ()
 
 

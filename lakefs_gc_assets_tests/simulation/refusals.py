@@ -72,14 +72,8 @@ class Refusals:
         self.marked_at[run_id] = world.time.now
         self.by_recheck.pop(run_id, None)
         why = self._why_told(plan, settings, told, world.branches_before(run_id))
-        if (
-            why is None
-            and settings.max_missing_share < 1
-            and (lacking := self.missing.get(run_id, frozenset()) & self._held_by_heads(told))
-        ):
-            deleted = {key for watched in world.oracle.runs.values() for key in watched.accepted}
-            if lacking - deleted:
-                why = f"its listing lacked {min(lacking - deleted)}, which a branch holds"
+        if settings.max_missing_share < 1 and (lacking := self._lacking(run_id, told, store)):
+            why = f"its listing lacked {min(lacking)}, which a branch holds"
         self.aliased.discard(run_id)
         if world.oracle.aliased_since is not None and self._shows_an_address():
             self.aliased.add(run_id)
@@ -131,10 +125,15 @@ class Refusals:
                 return f"rules name {unknown[0]}, and there is no such branch"
         return None
 
-    def _held_by_heads(self, told: Told) -> set[str]:
-        commits = self.world.repository.commits
-        heads = (commits[commit_id] for commit_id in told.branches.values())
-        return {entry.address for head in heads for entry in head.entries.values() if entry.address_type == 1}
+    def _lacking(self, run_id: str, told: Told, store: ObjectStore) -> frozenset[str]:
+        """What the listing of a run lacked, although a branch holds it and no run has deleted it."""
+        missing = self.missing.get(run_id)
+        if not missing:
+            return frozenset()
+        heads = (self.world.repository.commits[commit_id] for commit_id in told.branches.values())
+        held = {entry.address for head in heads for entry in head.entries.values() if entry.address_type == 1}
+        deleted = {key for watched in self.world.oracle.runs.values() for key in watched.accepted}
+        return missing & (held | addresses(store, run_id, STEPS[1])) - deleted
 
     def _shows_an_address(self) -> bool:
         """Whether a branch has an own object in place by which a run can see how addresses are spelled."""

@@ -18,6 +18,7 @@ SHARE = 0.4
 """So many histories have surroundings."""
 _OPERATIONS = {
     "other_import": 3,
+    "other_import_old": 2,
     "other_commit": 1,
     "other_delete": 1,
     "other_reset": 0,
@@ -28,6 +29,7 @@ _OPERATIONS = {
     "lose_object": 1,
     "delete_branches": 0,
     "stage_moved": 3,
+    "stage_spelled": 2,
 }
 """How many numbers each operation takes."""
 _SWEEP_BEGINS, _PREPARES, _DUMPS, _DELETES = 11, 1, 3, 7
@@ -85,20 +87,17 @@ class Surroundings:
             (self.committing_twin, 4),
             (self.staging_twin, 2),
             (self.lost_branches, 4),
-            (self.lost_objects, 2),
+            (self.lost_objects, 3),
             (self.lost_uncommitted, 3),
             (self.vanished_commits, 3),
             (self.quarantine, 5),
-            (self.refused_dumps, 1),
+            (self.refused_dumps, 2),
             (self.aliased, 1),
             (self.commits_under_way, 3),
         )
-        return (*always, (self.known_branches, 8), (self.heads_move, 4)) if self.by_rules else always
-
-    @property
-    def by_rules(self) -> bool:
-        """Whether runs by retention rules are among those of the history."""
-        return self.history.kind == "retention"
+        if self.history.kind != "retention":
+            return always
+        return (*always, (self.known_branches, 8), (self.heads_move, 4), (self.staged_otherwise, 3))
 
     def _end_of_a_run(self, steps: Sequence[Step]) -> int:
         ends = [at for at, step in enumerate(steps) if step.what == "finish"]
@@ -149,6 +148,7 @@ class Surroundings:
         """Another repository imports our objects, and `also_live` names it."""
         self.around = replace(self.around, other="importer", repositories="all")
         self._scatter("other_import", 4, 8)
+        self._scatter("other_import_old", 0, 2)
         self._scatter("other_commit", 1, 3)
         self._scatter("other_delete", 0, 2)
         self._scatter("other_reset", 0, 1)
@@ -165,7 +165,8 @@ class Surroundings:
         self._wait(27, 36)
         self._start(name)
         self.maker.going_on(name, 1)
-        self._do(self.chance.choice(("other_commit", "other_import", "other_delete")))
+        self._until_sweep(name)
+        self._do(self.chance.choice(("other_commit", "other_import", "other_delete", "other_import_old")))
         self.maker.finish(name)
 
     def committing_twin(self) -> None:
@@ -402,6 +403,26 @@ class Surroundings:
         step = self.maker.steps[-1]
         flow = FLOWS.index(self.chance.choice((Flow.COMMITTED, Flow.UNIFIED)))
         self.maker.steps[-1] = replace(step, numbers=(*step.numbers[:4], flow, *step.numbers[5:]))
+
+    def staged_otherwise(self) -> None:
+        """What commits hold is staged by addresses that uncommitted data leaves out."""
+        self.episodes.append(self.expires_while_staged)
+
+    def expires_while_staged(self, name: str) -> None:
+        """Its commits expire, and nothing else keeps it, until somebody commits it or drops it."""
+        self.maker.do("set_rules")
+        for content in (1, 2):
+            self.maker.steps += [
+                Step("w0", "upload_now", (0, 3, content, 0)),
+                Step("w0", "commit_now", (0, 0, 0)),
+            ]
+        branch = self.chance.randrange(5)
+        for _ in range(3):
+            self.maker.steps.append(Step("o0", "stage_spelled", (branch, self.chance.randrange(_MANY))))
+        self.maker.wait(self.chance.randint(2, 7) * DAY)
+        self._start_by_rules(name)
+        self.maker.finish(name)
+        self.maker.steps.append(Step("w0", "reset_branch", (branch,)))
 
     def heads_move(self) -> None:
         """Branches that show expired data are set back while a recheck reads."""

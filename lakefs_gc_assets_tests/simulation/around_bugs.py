@@ -1,0 +1,54 @@
+"""Seeded bugs that show where something is around a repository: other repositories, and a quarantine."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lakefs_gc_assets.collector import recheck
+from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.live import cross_repository, current
+from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
+from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import Verdict
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
+
+
+def _own_commits_alone(step: ArrowStep, repository: Any, live: Any, known: frozenset[str]) -> Unread:
+    """Reads nothing of what other repositories have committed."""
+    if repository is step.repository:
+        return find_unread(step, repository, live, known)
+    return Unread(repository, live.source, (), (), ())
+
+
+def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Asks this repository alone."""
+
+    def asked(step: ArrowStep, *more: Any) -> Any:
+        return ask(replace(step, repository=replace(step.repository, others=())), *more)
+
+    return asked
+
+
+def _nothing_is_live(self: LiveCheck[Any], moved: object) -> Verdict:
+    """Takes what has lain in quarantine long enough for garbage."""
+    return Verdict(frozenset(), frozenset(), self._step.repository.clock.now())
+
+
+def _nothing_staged(*arguments: object) -> Any:
+    return LIVE.empty_table()
+
+
+AROUND_BUGS: dict[str, Bug] = {
+    "other repositories: staged references not asked for": replaced(
+        (cross_repository, "staged_elsewhere", _nothing_staged)
+    ),
+    "other repositories: commits not asked for": replaced((current, "find_unread", _own_commits_alone)),
+    "recheck: other repositories not asked again": replaced(
+        (recheck, "prepare_uncommitted", _alone(prepare_uncommitted)),
+        (recheck, "ask_committed", _alone(ask_committed)),
+    ),
+    "purge: nothing looked for": replaced((LiveCheck, "_decide", _nothing_is_live)),
+    "restoration not written down": replaced((restore_record, "write", ignored)),
+}
+"""By name; histories of clean runs show them."""
