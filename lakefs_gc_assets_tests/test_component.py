@@ -133,6 +133,7 @@ def test_a_fresh_project_collects(tmp_path: Path) -> None:
 
         attributes = configuration(server, "").model_dump(exclude_defaults=True)
         attributes["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+        attributes["launch"] = {"sweep": "any"}
         attributes["repositories"] = [{"repository": "first"}, {"repository": "second", "collection": {"sweep": True}}]
         file.write_text(yaml.safe_dump({"type": TYPE, "attributes": attributes}))
         run([*dg_program, "check", "yaml"], project, environment)

@@ -24,6 +24,7 @@ from lakefs_gc_assets_tests.stores import bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 
+pytestmark = pytest.mark.slow
 POLICIES = Path(__file__).parents[1] / "docs" / "policies"
 COLLECTOR = "AKIACOLLECTOR"
 _KEYS = re.compile(r"<Key>([^<]*)</Key>")

@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.errors import CollectionError
 
-_START_SECONDS = 180
+_START_SECONDS = 600
 _RUN_SECONDS = 1800
 _END_SECONDS = 30
 _ANSWER_SECONDS = 60

@@ -103,7 +103,8 @@ def _from_environment(settings: SparkSettings) -> dict[str, str]:
                 f"spark.config.{name} is to come from the environment variable {variable}, which is not set"
             )
         found[name] = os.environ[variable]
-    hidden = "|".join(re.escape(name) for name in found)
+    # Spark shows properties of Hadoop twice, the second time without their prefix.
+    hidden = "|".join(re.escape(name.removeprefix("spark.hadoop.")) for name in found)
     shown = settings.config.get(_REDACTION, _REDACTED_BY_SPARK)
     return {_REDACTION: f"{shown}|{hidden}", **found}
 

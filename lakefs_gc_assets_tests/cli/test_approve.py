@@ -42,6 +42,7 @@ def test_what_a_dry_run_found_is_deleted_after_a_recheck(runs: GraphRuns, invoke
     assert_one_line(invoke("approve", "--yes", dry), "was approved before")
 
 
+@pytest.mark.slow
 def test_nothing_is_deleted_without_consent(runs: GraphRuns, dry: str) -> None:
     for answer in ("n\n", ""):
         result = CliRunner().invoke(main, ["approve", dry], input=answer)
@@ -51,6 +52,7 @@ def test_nothing_is_deleted_without_consent(runs: GraphRuns, dry: str) -> None:
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
 
 
+@pytest.mark.slow
 def test_a_mark_that_is_too_old_is_refused(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
     runs.clock.moment += timedelta(days=8)
 

@@ -75,6 +75,7 @@ def test_what_became_of_each_object(runs: GraphRuns, invoke: Invoke) -> None:
     assert rows[kept]["error"] in line
 
 
+@pytest.mark.slow
 def test_what_cannot_be_listed(runs: GraphRuns, invoke: Invoke) -> None:
     assert_one_line(invoke("candidates", "c" * 20), "has no plan in this repository")
     parquet_ = invoke("candidates", "--format", "parquet")

@@ -67,6 +67,7 @@ def end(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, 
     return printed
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_it_opens_on_a_dry_run_and_prints_its_url_last_and_alone(tmp_path: Path) -> None:
     with socket.socket() as free:

@@ -27,4 +27,4 @@ def test_kinds_of_etags(etag: str, plain: bool, multipart: bool) -> None:
 
 
 def test_reasons_are_told_apart() -> None:
-    assert len({reason.value for reason in Kept}) == len(Kept) == 6
+    assert len({reason.value for reason in Kept}) == len(Kept) == 7

@@ -26,6 +26,7 @@ def runs(replaying: Replaying) -> GraphRuns:
     return replaying("chain/1", deletes="overlay", max_candidate_share=1)
 
 
+@pytest.mark.slow
 def test_an_approved_mark_is_swept_after_a_recheck_and_can_be_built_on(runs: GraphRuns) -> None:
     garbage = truth_classes("chain/1")[GARBAGE]
     opened = runs.open()
@@ -51,6 +52,7 @@ def test_an_approved_mark_is_swept_after_a_recheck_and_can_be_built_on(runs: Gra
     assert "lakefs/why_clean" not in following.tags
 
 
+@pytest.mark.slow
 def test_an_approval_of_another_run_counts_for_nothing(runs: GraphRuns) -> None:
     opened = runs.open()
     runs.settings["approve_run"] = "g4uk6erfnfus73frbnqg"
@@ -59,6 +61,7 @@ def test_an_approval_of_another_run_counts_for_nothing(runs: GraphRuns) -> None:
     assert runs.report(opened.run_id).dry_run
 
 
+@pytest.mark.slow
 def test_candidates_that_were_made_again_need_a_new_approval(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened).success
@@ -70,6 +73,7 @@ def test_candidates_that_were_made_again_need_a_new_approval(runs: GraphRuns) ->
     assert runs.report(opened.run_id).dry_run
 
 
+@pytest.mark.slow
 def test_a_mark_that_is_too_old_is_not_swept(runs: GraphRuns) -> None:
     opened = runs.open()
     assert runs.make(opened).success

@@ -155,6 +155,7 @@ def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeyp
         assert (run.tags["lakefs/mode"], run.tags["lakefs/ending"]) == ("sweep", "deleted")
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_there_fails_here(
     aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

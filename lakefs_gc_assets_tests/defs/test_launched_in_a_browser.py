@@ -65,6 +65,7 @@ def viewers(dev: DagsterDev, home: Path, environment: Mapping[str, str]) -> Iter
             process.wait(60)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
     home = tmp_path / "home"

@@ -246,6 +246,7 @@ def test_what_a_launch_relaxes_is_in_tags_plan_and_report(runs: GraphRuns) -> No
     assert len(runs.server.deleted) == 11
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_guard_is_relaxed_at_the_approval(runs: GraphRuns) -> None:
     runs.settings["max_candidates"] = 3
@@ -307,6 +308,7 @@ def test_tags_and_resources_of_a_launch_let_nothing_be_deleted(runs: GraphRuns) 
     assert "a launch cannot set lakefs.endpoint" in str(chain)
 
 
+@pytest.mark.slow
 @needs_recordings
 def test_a_process_that_makes_its_runs_itself_goes_by_the_file(runs: GraphRuns) -> None:
     runs.settings["sweep"] = True

@@ -59,6 +59,7 @@ def assert_all_passed(screens: Screens, run: str) -> None:
             assert execution["evaluation"] == {"success": True, "partition": None}
 
 
+@pytest.mark.slow
 def test_checks_that_passed_are_shown_as_passed(screens: Screens) -> None:
     """Over all windows, over a single one of a later run, and where a check is executed alone."""
     first = screens.open()
@@ -78,6 +79,7 @@ def test_checks_that_passed_are_shown_as_passed(screens: Screens) -> None:
     assert shown["executionForLatestMaterialization"]["runId"] == alone
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
     """Whoever executes it while the run is under way takes no lock away, and the report stays."""
     opened = screens.open()
@@ -161,6 +163,7 @@ def history(screens: Screens) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_the_history(screens: Screens) -> None:
     """A run that fails, a dry run, a refused sweep, a sweep, and an optimized one."""
     now = SystemClock().now()

@@ -83,6 +83,7 @@ def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(spark
         assert collected(server, repository, Flow.UNIFIED).counts["deleted"] == 0
 
 
+@pytest.mark.slow
 def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,19 @@
 """Recordings that the tests make say the truth of themselves, each check by another way than the books."""
 
 import json
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import MADE_BY_NAME, MADE_PREFIX, folder_of
 from lakefs_gc_assets_tests.replay import made
 from lakefs_gc_assets_tests.replay.clients import Api
@@ -64,6 +70,40 @@ def test_each_moment_of_the_chain_has_new_garbage_in_old_and_in_new_slices() -> 
 
 
 _DATA = ("committed", "committed_expired_only", "staged", "staged_and_committed", "unreferenced")
+
+
+def test_runs_on_the_chain_delete_what_became_garbage() -> None:
+    """By the engine of plain Arrow tables: the clean run all of it, the optimized run what is new."""
+    gone: set[str] = set()
+    earlier: ReplayServer | None = None
+    with ExitStack() as stack:
+        for number, name in enumerate(CHAIN[:2], start=1):
+            clock = MovingClock(datetime.now(UTC))
+            server = ReplayServer(folder_of(name), now=clock.now, deletes="overlay", continues=earlier)
+            stack.enter_context(server)
+            clock.moment = server.recorded_at + number * timedelta(days=2)
+            configuration = server.configuration()
+            changes = {"max_candidate_share": 1.0, "sweep": True}
+            collection = configuration.collection.model_copy(update=changes)
+            loaded = Loaded(configuration.model_copy(update={"collection": collection}), {})
+            found = ArrowRuns(loaded, clock).collect(Flow.CLEAN if number == 1 else Flow.OPTIMIZED)
+            assert (found.flow, found.why_clean) == ("clean" if number == 1 else "optimized", None)
+            garbage = addresses(name, "unreferenced")
+            assert server.deleted == garbage - gone
+            assert found.counts["slices_listed"] == 1
+            gone, earlier = garbage, server
+
+
+def test_rules_let_go_what_only_expired_commits_of_a_made_recording_hold() -> None:
+    name = f"{MADE_PREFIX}merge-dangling"
+    clock = MovingClock(datetime.now(UTC))
+    with ReplayServer(folder_of(name), now=clock.now) as server:
+        clock.moment = server.recorded_at + timedelta(hours=30)
+        found = ArrowRuns(Loaded(server.configuration(), {}), clock).collect(Flow.COMMITTED)
+    tagged = {tag["commit_id"] for tag in truth_of(name)["tags"]}
+    expired = [each for each in truth_of(name)["objects"] if each["class"] == "committed_expired_only"]
+    assert found.counts["candidates"] == sum(tagged.isdisjoint(each["commits"]) for each in expired) > 0
+    assert len(expired) > found.counts["candidates"]
 
 
 def test_every_class_of_objects_is_there() -> None:

@@ -206,6 +206,7 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
     assert again.flow == "clean" and "failed" in (again.why_clean or "")
 
 
+@pytest.mark.slow
 def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: GraphRuns) -> None:
     generator, moment = xids.Generator(), swept.clock.moment
     swept.server.place(f"data/{generator.descending(moment)}/odd name", written_at=moment)

@@ -181,6 +181,7 @@ def test_without_the_lock_nothing_is_deleted(runs: GraphRuns) -> None:
     assert runs.report(opened.run_id).success is False
 
 
+@pytest.mark.slow
 def test_too_much_at_once_is_marked_and_not_swept(replaying: Replaying) -> None:
     runs = replaying("chain/1", deletes="overlay", max_candidates=5)
     dry, sweep = runs.open(), runs.open()
