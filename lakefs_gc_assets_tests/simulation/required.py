@@ -25,8 +25,9 @@ def none_breaks_a_rule(kind: Kind, seeds: Iterable[int]) -> None:
         assert len(history.steps) >= LEAST_STEPS
         try:
             play(history)
-        except Violation:
-            pytest.fail(f"{told(shortened(history))}\nplay it again with {SEED_VARIABLE}={draw_seed()}")
+        except Violation as violation:
+            again = f"{violation}\nhistory {seed}; play it again with {SEED_VARIABLE}={draw_seed()}"
+            pytest.fail(f"{told(shortened(history))}\n{again}")
 
 
 def a_seed_is_a_history(kind: Kind) -> None:
