@@ -1,4 +1,4 @@
-"""Every target, the same cases each time, in a process of its own: 1,000, or 20,000 in `make test-slow`.
+"""Every target, the same cases each time, in a process of its own: 1,000, or 10,000 in `make test-slow`.
 
 `make fuzz` has more.
 """
@@ -14,7 +14,7 @@ from lakefs_gc_assets.errors import CollectionError, LakeFSError
 from lakefs_gc_assets_tests.fuzzing.running import Case, Failure, Target, outcome, run
 from lakefs_gc_assets_tests.fuzzing.targets import TARGETS
 
-CASES = int(os.environ.get("FUZZ_CASES", "20000"))
+CASES = int(os.environ.get("FUZZ_CASES", "10000"))
 
 
 @pytest.mark.timeout(900)

@@ -24,7 +24,7 @@ from lakefs_gc_assets_tests.collector.live.test_contents import EncryptingStore,
 from lakefs_gc_assets_tests.collector.live.test_hidden import TestListing
 from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced
 
-_contents, _within, _listed = contents._contents, hidden_staged._within, hidden._listed
+_contents, _Learned, _within, _listed = contents._contents, contents._Learned, hidden_staged._within, hidden._listed
 
 
 def _in_a_world(
@@ -56,6 +56,11 @@ def _etag_as_md5(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str 
 def _believing(step: object, entries: Any, *more: object) -> Iterator[Any]:
     """Takes every checksum for the MD5 of its object."""
     yield entries
+
+
+def _listing_believed(objects: Any, trusted: bool, bytes_left: int) -> contents._Learned[Any]:
+    """Takes the ETags that a listing has for MD5s on every store."""
+    return _Learned(objects, True, bytes_left)
 
 
 def _only_known(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -95,6 +100,10 @@ HIDDEN_BUGS: dict[str, TestedBug] = {
     "checksums that clients named taken for the server's": TestedBug(
         replaced((contents, "_computed_by_server", _with_etags_of_linked)),
         _looking(_REQUESTS.test_of_a_linked_object_the_listing_says_nothing),
+    ),
+    "listed ETags believed where ETags are nobody's MD5": TestedBug(
+        replaced((contents, "_Learned", _listing_believed)),
+        _looking(_REQUESTS.test_where_etags_are_nobodys_md5_the_listing_says_nothing),
     ),
     "unknown content taken for another": TestedBug(
         replaced((contents, "_contents", _only_known)),

@@ -5,7 +5,7 @@ from lakefs_gc_assets_tests.simulation.drawn import fresh
 from lakefs_gc_assets_tests.simulation.histories import generate
 from lakefs_gc_assets_tests.simulation.playing import play
 
-HISTORIES = 1000
+HISTORIES = 600
 
 
 @pytest.mark.parametrize("part", range(4))

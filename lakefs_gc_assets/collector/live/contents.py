@@ -87,6 +87,21 @@ class Known(Generic[R]):
 
 
 @dataclass(frozen=True)
+class _Learned(Generic[R]):
+    """What the store told, and what was read.
+
+    Attributes:
+        objects: _TOLD, without those that are gone.
+        trusted: whether the store told MD5s, and those of a sample are true.
+        bytes_left: how many more bytes may be read.
+    """
+
+    objects: R
+    trusted: bool
+    bytes_left: int
+
+
+@dataclass(frozen=True)
 class Looking:
     """Which objects are looked at.
 
@@ -150,10 +165,12 @@ def known_contents(
     sizes = engine.collect(engine.distinct(engine.select(entries, "size"))).column("size").combine_chunks()
     key = "key" if "key" in columns.names else "address"
     suspects = engine.map_batches(candidates, partial(_suspects, key, sizes), _OBJECTS)
-    with _learn(step, suspects, looking, READ_BYTES // 2) as (known, bytes_left):
-        contents = engine.map_batches(known, _contents, CONTENTS)
-        if extremes := _extremes(engine.collect(engine.map_batches(known, _extremes_of_task, _EXTREMES))):
-            with _without_doubtful_checksums(step, entries, extremes, listed, READ_BYTES // 2 + bytes_left) as judged:
+    with _learn(step, suspects, looking, READ_BYTES // 2) as learned:
+        contents = engine.map_batches(learned.objects, _contents, CONTENTS)
+        if extremes := _extremes(engine.collect(engine.map_batches(learned.objects, _extremes_of_task, _EXTREMES))):
+            # A store whose ETags are nobody's MD5 tells nothing by listing them.
+            telling, bytes_left = listed if learned.trusted else None, READ_BYTES // 2 + learned.bytes_left
+            with _without_doubtful_checksums(step, entries, extremes, telling, bytes_left) as judged:
                 yield Known(judged, contents)
         else:
             yield Known(entries, contents)
@@ -173,8 +190,8 @@ def _without_doubtful_checksums(
     with engine.cached(doubtful, at_most=sys.maxsize) as rest:
         objects = engine.distinct(engine.map_batches(rest, _committed, _OBJECTS))
         looking = Looking(None, _share(COMMITTED_LOOKED_AT, engine.count(objects)), step.plan.run_id)
-        with _learn(step, objects, looking, bytes_left) as (known, _):
-            true = engine.map_batches(known, _true_checksums, _TRUE_CHECKSUMS)
+        with _learn(step, objects, looking, bytes_left) as learned:
+            true = engine.map_batches(learned.objects, _true_checksums, _TRUE_CHECKSUMS)
             untold = engine.without_matching(rest, true, _TRUE_CHECKSUMS.names)
             with engine.cached(untold, at_most=sys.maxsize) as unknown:
                 told = engine.without_matching(
@@ -184,8 +201,8 @@ def _without_doubtful_checksums(
 
 
 @contextmanager
-def _learn(step: Step[R], objects: R, looking: Looking, bytes_left: int) -> Iterator[tuple[R, int]]:
-    """What is known of objects (_TOLD, without those that are gone), and how many more bytes may be read afterwards.
+def _learn(step: Step[R], objects: R, looking: Looking, bytes_left: int) -> Iterator[_Learned[R]]:
+    """What is known of objects.
 
     Args:
         objects: _OBJECTS.
@@ -198,7 +215,7 @@ def _learn(step: Step[R], objects: R, looking: Looking, bytes_left: int) -> Iter
         largest, taken = _largest_to_read(step, told, trusted, bytes_left)
         digested = engine.map_batches(told, partial(_digest, opener, trusted, largest), _TOLD)
         with engine.cached(digested, at_most=sys.maxsize) as known:
-            yield known, bytes_left - taken
+            yield _Learned(known, trusted, bytes_left - taken)
 
 
 def _share(most: int, there: int) -> float:
@@ -229,8 +246,10 @@ def _doubtful(extremes: Extremes, batches: Iterable[pa.RecordBatch]) -> Iterator
 def _computed_by_server(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Objects that lakeFS wrote itself, and their ETags that look like an MD5.
 
-    Where the checksum of an entry equals such an ETag it is the MD5: lakeFS computes it of what is uploaded; and a copy
-    whose source had another checksum gets an ETag of its own, with keys of KMS too.
+    Where the checksum of an entry equals such an ETag it is the MD5, on a store whose ETags are MD5s or differ from
+    write to write: lakeFS computes it of what is uploaded; and a copy whose source had another checksum gets an ETag of
+    its own, with keys of KMS too. On a store with other ETags, equal for equal contents, a copy has the ETag that
+    somebody named when linking its source: there the listing tells nothing.
     """
     for batch in batches:
         plain = pc.fill_null(pc.match_substring_regex(batch.column("etag"), PLAIN_ETAG), False)

@@ -331,6 +331,20 @@ class TestRequests:
         assert (left, set(found.live)) == (set(), {staged})
         assert copied in world.store.looked_at
 
+    def test_where_etags_are_nobodys_md5_the_listing_says_nothing(self, world: World) -> None:
+        """A copy of what was linked with its ETag has the same ETag there, whoever wrote it."""
+        checksum = foreign(b"content")
+        committed = world.commit("p", b"content", checksum=checksum)
+        staged = world.candidate("copy", b"content", staged_at="p")
+        garbage = world.candidate("garbage", b"garbage")
+        world.listed[committed] = (len(b"content"), checksum)
+        world.store.told = {committed: checksum, staged: checksum, garbage: foreign(b"garbage")}
+
+        left, found = world.clear(listing=True)
+
+        assert (left, set(found.live)) == ({garbage}, {staged})
+        assert committed in world.store.looked_at
+
     def test_a_committed_object_that_cannot_be_told_from_a_candidate_is_not_looked_at(self, world: World) -> None:
         world.commit("p", b"content")
         garbage = world.candidate("garbage", b"content")
