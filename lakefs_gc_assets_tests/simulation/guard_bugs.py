@@ -40,6 +40,7 @@ from lakefs_gc_assets_tests.simulation.bug import (
     without_unnamed,
 )
 from lakefs_gc_assets_tests.simulation.hidden_bugs import HIDDEN_BUGS
+from lakefs_gc_assets_tests.simulation.inner_bugs import INNER_BUGS
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 
 _describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
@@ -334,6 +335,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _PURGE.test_branches_that_are_gone_since_the_run,
     ),
     **HIDDEN_BUGS,
+    **INNER_BUGS,
 }
 """Those that a test of the run shows, by name."""
 
