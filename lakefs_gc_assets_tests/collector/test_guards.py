@@ -1,4 +1,5 @@
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -173,6 +174,15 @@ def test_who_does_not_know_the_other_repositories_does_not_sweep() -> None:
     assert names(unknown, allow_unknown_repositories=True) == []
 
 
+def test_a_recheck_must_find_nobody_else_on_the_namespace() -> None:
+    guards.require_own_namespace((), None, CollectionSettings())
+    with pytest.raises(GuardTripped, match=r"guard namespaces: .*: another"):
+        guards.require_own_namespace(("another",), None, CollectionSettings())
+    with pytest.raises(GuardTripped, match=r"guard other repositories: .*: GET /repositories: 403"):
+        guards.require_own_namespace((), "GET /repositories: 403", CollectionSettings())
+    guards.require_own_namespace((), "403", CollectionSettings(allow_unknown_repositories=True))
+
+
 def test_guards_of_the_retention_rules_are_passed_on() -> None:
     unknown = GuardTripped("rules of unknown branches", "mian: there is no such branch", "Correct the rules")
     assert guards.tripped(replace(MARK, retention=(unknown,)), CollectionSettings()) == (unknown,)
@@ -233,12 +243,13 @@ def all_tripped() -> list[GuardTripped]:
     )
     settings, now = CollectionSettings(max_candidates=10), datetime(2026, 11, 1, tzinfo=UTC)
     found = [*guards.tripped(mark, settings)]
-    for require in (
+    requires: tuple[Callable[[], None], ...] = (
         lambda: guards.require_live_set(mark),
         lambda: guards.require_commits_ended({"a": "main"}, {"a": "main"}),
         lambda: guards.require_uncommitted_kept(500, 500, settings),
         lambda: guards.require_fresh_mark(now, now + timedelta(days=99), settings),
-    ):
+    )
+    for require in requires:
         with pytest.raises(GuardTripped) as caught:
             require()
         found.append(caught.value)
