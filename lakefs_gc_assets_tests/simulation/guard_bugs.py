@@ -154,7 +154,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         guards, "require_commits_ended", find_live_again, _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark
     ),
     "recheck: other repositories not asked for": _guarding(
-        guards,
+        recheck,
         "require_own_namespace",
         find_live_again,
         _RECHECK.test_a_repository_that_was_made_on_this_namespace_since_the_mark,

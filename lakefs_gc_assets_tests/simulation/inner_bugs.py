@@ -62,6 +62,10 @@ INNER_BUGS: dict[str, TestedBug] = {
         without_call(guards, "require_uncommitted_kept", recheck.require_uncommitted_kept),
         test_run_guards.TestRecheck().test_uncommitted_data_that_is_gone_since_the_mark,
     ),
+    "recheck: other repositories asked for in vain": TestedBug(
+        without_call(guards, "require_own_namespace", recheck.require_own_namespace),
+        test_run_guards.TestRecheck().test_a_repository_that_was_made_on_this_namespace_since_the_mark,
+    ),
     "check of candidates: empty live set accepted": TestedBug(
         without_call(guards, "require_live_set", checking.find_empty_live_set),
         _with(test_checking.test_an_empty_live_set_is_told_where_anything_would_go, 0, 1, True),
