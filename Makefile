@@ -13,11 +13,15 @@ SEED ?= 0
 LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
+MODULES ?=
 # Processes of `make test`; each takes files, dearest first.
 WORKERS ?= 2
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+# What `make mutants` needs is no part of the lock: it has an environment of its own, which sees what .venv has.
+MUTMUT := mutmut==3.3.1
+MUTANTS := .mutants/venv
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -25,7 +29,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow costs soak fuzz demo bench ui sbom audit clean
+.PHONY: help setup lock lint test test-slow costs soak mutants fuzz demo bench ui sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +68,16 @@ soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, t
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.faults_soak
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
 
+mutants: $(MUTANTS)/.installed ## Changes modules of the run place by place; their tests must notice (MODULES="guards lock")
+	@$(MUTANTS)/bin/python -P lakefs_gc_assets_tests/mutants.py $(MODULES)
+
+$(MUTANTS)/.installed: $(INSTALLED)
+	@$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(MUTANTS)
+	@$(BIN)/python -m uv pip install --quiet --python $(MUTANTS)/bin/python "$(MUTMUT)"
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(MUTANTS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	@touch $@
+
 fuzz: $(INSTALLED) ## Reads hostile files, answers and names, a million of each kind (CASES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.fuzzing $(CASES) $(SEED)
 
@@ -90,5 +104,5 @@ audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements
 	@$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes --disable-pip
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
-	rm -rf .dagster .playground .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .dagster .mutants .playground .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -40,7 +40,7 @@ def find_live_again(step: Step[R]) -> R:
 
 
 def require_own_namespace(step: Step[R]) -> None:
-    """Raises GuardTripped where a repository was made in, around, or on the storage namespace since, or may have been."""
+    """Raises GuardTripped where a repository was made in, around or on the storage namespace since, or may be."""
     repository = step.repository
     around = other_repositories.neighbours(
         repository.api, repository.facts.id, repository.namespace, repository.settings.also_live

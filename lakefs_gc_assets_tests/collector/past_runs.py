@@ -29,20 +29,25 @@ IDS = xids.Generator()
 SEALED = IDS.descending(NOW - 9 * DAY)
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> OpenRepository:
-    """An empty repository."""
+def empty_repository(folder: Path) -> OpenRepository:
+    """A repository without any run, its storage namespace in a folder."""
     namespace = Namespace.parse("local://repo")
     api = ScriptedApi()
     return OpenRepository(
         api.repository(),
         namespace,
         api,
-        LocalStore(tmp_path),
+        LocalStore(folder),
         StoreOpener(StoreSettings(), namespace.uri),
         CollectionSettings(),
         HandClock(NOW),
     )
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> OpenRepository:
+    """An empty repository."""
+    return empty_repository(tmp_path)
 
 
 def began(opened: OpenRepository, ago: timedelta, **changes: Any) -> Plan:

@@ -1,3 +1,5 @@
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -49,6 +51,12 @@ class TestTheLiveSet:
     def test_otherwise_it_goes_on(self, mark: Mark) -> None:
         guards.require_live_set(mark)
 
+    def test_one_object_or_one_entry_is_enough(self) -> None:
+        with pytest.raises(GuardTripped, match=r"count 950 entries, and 1 objects would go"):
+            guards.require_live_set(replace(MARK, committed=0, candidates=1))
+        with pytest.raises(GuardTripped, match=r"count 1 entries, and 1 objects would go"):
+            guards.require_committed(False, 1, 1)
+
 
 class TestAmounts:
     def test_usual_ones_pass(self) -> None:
@@ -76,7 +84,8 @@ class TestAmounts:
 
     @pytest.mark.parametrize("stored", [0, 1])
     def test_more_candidates_than_objects_exceed_any_share(self, stored: int) -> None:
-        assert names(replace(MARK, stored=stored, candidates=2)) == ["share of candidates"]
+        assert names(replace(MARK, stored=stored, candidates=2), max_candidate_share=1) == ["share of candidates"]
+        assert names(replace(MARK, stored=0, candidates=1), max_candidate_share=0.5) == ["share of candidates"]
 
     @pytest.mark.parametrize(("candidates", "expected"), [(94, []), (95, []), (96, ["number of candidates"])])
     def test_a_number_is_exceeded_by_one_more(self, candidates: int, expected: list[str]) -> None:
@@ -105,6 +114,10 @@ class TestGaps:
     def test_a_share_of_what_the_listing_should_have(self, missing: int, expected: int, tripped: bool) -> None:
         mark = replace(MARK, missing=missing, expected=expected, missing_examples=("data/x/y",))
         assert ("gap in the listing" in names(mark)) == tripped
+
+    def test_one_of_one_is_all_of_them(self) -> None:
+        mark = replace(MARK, missing=1, expected=1, missing_examples=("data/x/y",))
+        assert names(mark, max_missing_share=0.9) == ["gap in the listing"]
 
     @pytest.mark.parametrize(("missing", "tripped"), [(1000, False), (1001, True)])
     def test_a_number_however_small_the_share(self, missing: int, tripped: bool) -> None:
@@ -161,6 +174,15 @@ def test_who_does_not_know_the_other_repositories_does_not_sweep() -> None:
     assert names(unknown, allow_unknown_repositories=True) == []
 
 
+def test_a_recheck_must_find_nobody_else_on_the_namespace() -> None:
+    guards.require_own_namespace((), None, CollectionSettings())
+    with pytest.raises(GuardTripped, match=r"guard namespaces: .*: another"):
+        guards.require_own_namespace(("another",), None, CollectionSettings())
+    with pytest.raises(GuardTripped, match=r"guard other repositories: .*: GET /repositories: 403"):
+        guards.require_own_namespace((), "GET /repositories: 403", CollectionSettings())
+    guards.require_own_namespace((), "403", CollectionSettings(allow_unknown_repositories=True))
+
+
 def test_guards_of_the_retention_rules_are_passed_on() -> None:
     unknown = GuardTripped("rules of unknown branches", "mian: there is no such branch", "Correct the rules")
     assert guards.tripped(replace(MARK, retention=(unknown,)), CollectionSettings()) == (unknown,)
@@ -189,6 +211,8 @@ def test_a_mark_grows_too_old() -> None:
     guards.require_fresh_mark(listed, listed + 168 * hour, CollectionSettings())
     with pytest.raises(GuardTripped, match=r"listed at 2026-11-01 00:00:00Z, 169 hours ago"):
         guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings())
+    with pytest.raises(GuardTripped, match=r", 24,000 hours ago"):
+        guards.require_fresh_mark(listed, listed + 24_000 * hour, CollectionSettings())
     guards.require_fresh_mark(listed, listed + 169 * hour, CollectionSettings(max_mark_age_hours=170))
 
 
@@ -202,3 +226,51 @@ class TestCommitsUnderWay:
     )
     def test_one_that_ended_or_began_meanwhile_does_not(self, marked: dict[str, str], now: dict[str, str]) -> None:
         guards.require_commits_ended(marked, now)
+
+
+def all_tripped() -> list[GuardTripped]:
+    """Each guard once."""
+    mark = replace(
+        MARK,
+        committed=0,
+        candidates=600,
+        missing=9,
+        expected=10,
+        branches=0,
+        branches_before=9,
+        nested=("other",),
+        repositories_unknown="403",
+    )
+    settings, now = CollectionSettings(max_candidates=10), datetime(2026, 11, 1, tzinfo=UTC)
+    found = [*guards.tripped(mark, settings)]
+    requires: tuple[Callable[[], None], ...] = (
+        lambda: guards.require_live_set(mark),
+        lambda: guards.require_commits_ended({"a": "main"}, {"a": "main"}),
+        lambda: guards.require_uncommitted_kept(500, 500, settings),
+        lambda: guards.require_fresh_mark(now, now + timedelta(days=99), settings),
+    )
+    for require in requires:
+        with pytest.raises(GuardTripped) as caught:
+            require()
+        found.append(caught.value)
+    return found
+
+
+def test_every_guard_says_which_setting_lifts_it_or_what_to_do_instead() -> None:
+    found = {guard.guard: guard.lifted_by for guard in all_tripped()}
+    settings = {name: set(re.findall(r"collection\.(\w+)", lifted_by)) for name, lifted_by in found.items()}
+    assert {name for each in settings.values() for name in each} <= CollectionSettings.model_fields.keys()
+    assert settings == {
+        "share of candidates": {"max_candidate_share"},
+        "number of candidates": {"max_candidates"},
+        "gap in the listing": {"max_missing_share", "max_missing"},
+        "number of branches": {"max_branch_loss_share"},
+        "namespaces": set(),
+        "other repositories": {"allow_unknown_repositories"},
+        "empty live set": set(),
+        "commits under way": set(),
+        "loss of uncommitted data": {"max_uncommitted_loss_share"},
+        "age of the mark": {"max_mark_age_hours"},
+    }
+    assert "No setting lifts it" in found["namespaces"] and "No setting lifts it" in found["empty live set"]
+    assert "Wait for it" in found["commits under way"]

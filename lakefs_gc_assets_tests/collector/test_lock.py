@@ -2,6 +2,7 @@ import json
 import pickle
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -49,6 +50,27 @@ def test_who_is_kept_out_learns_by_whom_and_until_when(store: ObjectStore) -> No
     for moment in (at, at + timedelta(minutes=90)):
         assert moment.strftime("%Y-%m-%d %H:%M:%S UTC") in text
     assert f"delete {KEY}" in text
+
+
+def test_who_lost_the_lock_learns_that_nothing_more_may_be_deleted(local_store: ObjectStore) -> None:
+    lock = acquire(local_store)
+    content = json.loads(local_store.get(KEY)) | {"owner": "another"}
+    local_store.put(KEY, json.dumps(content).encode())
+    with pytest.raises(LockLost, match="was changed by another process: nothing more may be deleted"):
+        lock.renew(now())
+    local_store.delete([KEY])
+    with pytest.raises(LockLost, match="is gone: nothing more may be deleted"):
+        lock.check()
+
+
+def test_a_store_without_etags_cannot_keep_collections_apart(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire(local_store)
+    head = local_store.head
+    monkeypatch.setattr(local_store, "head", lambda key: replace(head(key), etag=None))
+    with pytest.raises(StorageError, match=r"gives .* no ETag: it cannot keep two collections apart"):
+        acquire(local_store)
 
 
 def test_the_store_tells_its_time(store: ObjectStore) -> None:

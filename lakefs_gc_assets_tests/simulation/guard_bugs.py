@@ -40,6 +40,7 @@ from lakefs_gc_assets_tests.simulation.bug import (
     without_unnamed,
 )
 from lakefs_gc_assets_tests.simulation.hidden_bugs import HIDDEN_BUGS
+from lakefs_gc_assets_tests.simulation.inner_bugs import INNER_BUGS
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 
 _describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
@@ -153,7 +154,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         guards, "require_commits_ended", find_live_again, _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark
     ),
     "recheck: other repositories not asked for": _guarding(
-        guards,
+        recheck,
         "require_own_namespace",
         find_live_again,
         _RECHECK.test_a_repository_that_was_made_on_this_namespace_since_the_mark,
@@ -340,6 +341,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _PURGE.test_branches_that_are_gone_since_the_run,
     ),
     **HIDDEN_BUGS,
+    **INNER_BUGS,
 }
 """Those that a test of the run shows, by name."""
 

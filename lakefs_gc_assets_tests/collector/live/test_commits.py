@@ -130,6 +130,13 @@ class TestCommitsThatADumpLacks:
         assert sorted(api.commits_asked) == sorted(each.id for each in new)
         assert found.heads == {"main": digest("metarange of e"), "x": digest("metarange of d")}
 
+    def test_every_parent_of_a_merge_is_followed(self, store: LocalStore) -> None:
+        merge, first, second = commit("merge", "first", "second"), commit("first", "b"), commit("second", "deep")
+        api = dumping(
+            put_dump(store, LINE, [branch("main", "merge")]), known=[merge, first, second, commit("deep", "a")]
+        )
+        assert live(api, store).metarange_ids == metaranges("a", "b", "merge", "first", "second", "deep")
+
     def test_tags_and_parents_are_fetched_too(self, store: LocalStore) -> None:
         tagged, parent = commit("tagged", "parent"), commit("parent", "a")
         dump = put_dump(store, [ROOT, LINE[1], commit("b", "a", "lost")], MAIN, [Branch("v1", tagged.id)])

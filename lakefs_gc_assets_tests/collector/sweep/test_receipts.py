@@ -62,9 +62,11 @@ class TestStored:
 
     @pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + bytes(30) + b"PAR1"])
     def test_damaged_ones_end_the_run(self, store: ObjectStore, content: bytes) -> None:
-        store.put(run_folder.receipts(RUN) + "batch.parquet", content)
-        with pytest.raises(CorruptFile, match="receipts"):
+        key = run_folder.receipts(RUN) + "batch.parquet"
+        store.put(key, content)
+        with pytest.raises(CorruptFile) as caught:
             receipts.read(store, RUN)
+        assert (caught.value.file, caught.value.check) == (key, "receipts")
 
     def test_of_another_shape_end_the_run(self, store: ObjectStore) -> None:
         other = receipts.table(candidates("a"), [Outcome.ACCEPTED], [None], NOW).drop_columns(["outcome"])
@@ -73,11 +75,13 @@ class TestStored:
             receipts.read(store, RUN)
 
     def test_with_an_outcome_that_does_not_exist_end_the_run(self, store: ObjectStore) -> None:
-        rows = receipts.table(candidates("a"), [Outcome.ACCEPTED], [None], NOW)
-        outcomes = pa.array(["acceptee"])
+        rows = receipts.table(candidates("a", "b"), [Outcome.ACCEPTED] * 2, [None] * 2, NOW)
+        outcomes = pa.array(["unheard of", "acceptee"])
         receipts.write(store, RUN, "batch", rows.set_column(4, RECEIPTS.field("outcome"), outcomes))
-        with pytest.raises(CorruptFile, match="acceptee"):
+        with pytest.raises(CorruptFile, match="acceptee") as caught:
             receipts.read(store, RUN)
+        key = run_folder.receipts(RUN) + "batch.parquet"
+        assert (caught.value.file, caught.value.check) == (key, "receipts")
 
     def test_of_earlier_versions_name_no_attempt_and_no_delete_marker(self, store: ObjectStore) -> None:
         rows = receipts.table(candidates("a", "b"), [Outcome.ACCEPTED] * 2, [None] * 2, NOW)

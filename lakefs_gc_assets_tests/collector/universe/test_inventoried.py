@@ -1,6 +1,8 @@
-"""Runs that read an inventory in place of a listing, through the real graph."""
+"""Runs that read an inventory in place of a listing: what they plan, and what they do through the real graph."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -8,8 +10,13 @@ import pytest
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.universe import inventoried
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener, open_store
+from lakefs_gc_assets.storage.s3.inventory import Inventory
+from lakefs_gc_assets_tests.collector.made_steps import opened_by
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
 from lakefs_gc_assets_tests.storage.s3 import inventories
 from lakefs_gc_assets_tests.storage.s3.inventories import Version
@@ -45,6 +52,40 @@ def collected(runs: GraphRuns, flow: Flow = Flow.CLEAN) -> Report:
     result = runs.make(opened)
     assert result.success, failures(result)
     return runs.report(opened.run_id)
+
+
+class TestTheCutoff:
+    """What a report says is trusted of objects that are older than it by the margin and by the skew."""
+
+    @staticmethod
+    def planned(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: plans.Plan, created: datetime) -> plans.Plan:
+        """The plan with a report that was made at this moment, which is trusted of what is 30 hours older."""
+        (folder / "repository").mkdir(exist_ok=True)
+        opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repository/")
+        found = Inventory(opener, "s3://reports/manifest.json", created, "", True, (), ())
+        monkeypatch.setattr(inventoried, "open_inventory", lambda *arguments: found)
+        opened = opened_by(opener, inventory="s3://reports/", inventory_margin_hours=30)
+        return inventoried.planned(opened, plan)
+
+    @pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.UNIFIED])
+    def test_is_the_margin_and_the_skew_before_the_report(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: Flow
+    ) -> None:
+        plan = replace(PLAN, flow=flow, clock_skew_seconds=1800)
+        found = self.planned(tmp_path, monkeypatch, plan, plan.cutoff + timedelta(seconds=2.5))
+        assert found.cutoff == (plan.cutoff + timedelta(seconds=2.5) - 30.5 * HOUR).replace(microsecond=0)
+        assert found.inventory == "s3://reports/manifest.json"
+
+    def test_is_the_plans_where_that_is_earlier(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        plan = replace(PLAN, flow=Flow.CLEAN, clock_skew_seconds=1800)
+        assert self.planned(tmp_path, monkeypatch, plan, plan.cutoff + 31 * HOUR).cutoff == plan.cutoff
+
+    @pytest.mark.parametrize("flow", [Flow.OPTIMIZED, Flow.COMMITTED])
+    def test_of_a_run_that_does_not_look_at_every_object_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: Flow
+    ) -> None:
+        plan = replace(PLAN, flow=flow)
+        assert self.planned(tmp_path, monkeypatch, plan, plan.cutoff - HOUR) == plan
 
 
 @pytest.mark.slow

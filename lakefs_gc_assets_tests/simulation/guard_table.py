@@ -1,0 +1,107 @@
+"""Every call of the run that may refuse, and what finds that it is missing.
+
+`python -m lakefs_gc_assets_tests.simulation.guard_table` prints the table that docs/mutants.md has.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakefs_gc_assets import collector
+from lakefs_gc_assets_tests.simulation.bugs import Seeded, seeded
+from lakefs_gc_assets_tests.simulation.test_seeded_bugs import FOUND_BY
+
+_REFUSES = re.compile(r"_?require_\w+")
+_ROOT = Path(collector.__file__).parents[2]
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Call:
+    """A call of something that may refuse: the function that makes it, as `module:function`, and what it calls."""
+
+    caller: str
+    callee: str
+
+
+_COLLECTOR = "lakefs_gc_assets.collector"
+_BELIEVABLE = "each of its three checks is taken out by itself"
+_TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
+NOT_SEEDED = {
+    Call(f"{_COLLECTOR}.live.ownership:refusal", "require_own_addresses"): "nothing: no step of a run asks it",
+    Call(f"{_COLLECTOR}.quarantine.move:Quarantine.decide", "require_copies"): _TYPED,
+    Call(f"{_COLLECTOR}.planning:begin", "require_copies"): (
+        "`test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made`, with an error of another kind"
+    ),
+    Call(f"{_COLLECTOR}.quarantine.check:LiveCheck._decide", "_require_believable"): _BELIEVABLE,
+    Call(f"{_COLLECTOR}.quarantine.restore:_undoing", "require_copies"): _TYPED,
+    Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
+        "nothing: `effective` asks the same of the same rules before it uses them"
+    ),
+    Call(f"{_COLLECTOR}.retention.rules_file:parse", "require_sane"): "no part of a run: it reads what is uploaded",
+}
+"""Calls without a seeded bug, and why."""
+
+
+def calls() -> Iterator[Call]:
+    """Every call of the run and of what belongs to it whose name says that it may refuse."""
+    for file in sorted(Path(collector.__file__).parent.rglob("*.py")):
+        module = ".".join(file.relative_to(_ROOT).with_suffix("").parts)
+        yield from _calls(ast.parse(file.read_text()), f"{module}:", "")
+
+
+def _calls(node: ast.AST, module: str, name: str) -> Iterator[Call]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef):
+            yield from _calls(child, module, f"{name}.{child.name}".lstrip("."))
+            continue
+        if isinstance(child, ast.Call):
+            callee = child.func.attr if isinstance(child.func, ast.Attribute) else getattr(child.func, "id", "")
+            if _REFUSES.fullmatch(callee):
+                yield Call(f"{module}{name}", callee)
+        yield from _calls(child, module, name)
+
+
+def found_by() -> dict[Call, list[Seeded]]:
+    """The seeded bugs that take each call out, and nothing beside it."""
+    found: dict[Call, list[Seeded]] = defaultdict(list)
+    everywhere = {*calls()}
+    for each in seeded():
+        named = {name for _, name, _ in each.bug.replacements()}
+        for call in everywhere:
+            if named == {call.callee} and (not each.bug.changed or call.caller in each.bug.changes):
+                found[call].append(each)
+    return found
+
+
+def rows() -> Iterator[str]:
+    """The lines of the table."""
+    found = found_by()
+    yield "| call | seeded bug | found by |"
+    yield "|---|---|---|"
+    for call in sorted({*calls()}):
+        place = f"`{call.caller.removeprefix('lakefs_gc_assets.collector.')}` → `{call.callee}`"
+        if call not in found:
+            yield f"| {place} | | {NOT_SEEDED.get(call, 'nothing')} |"
+        for each in found[call]:
+            yield f"| {place} | {each.name} | {told(each)} |"
+
+
+def told(seeded_bug: Seeded) -> str:
+    """What finds it: a history, or the test that fails."""
+    seeds = {str(kind): bugs for kind, bugs in FOUND_BY.items()}.get(seeded_bug.found_by, {})
+    by = [f"{seeded_bug.found_by} history {seeds[seeded_bug.name]}"] if seeds else []
+    by += [f"`{seeded_bug.test.rpartition(':')[2]}`"] if seeded_bug.test else []
+    return ", ".join(by) or seeded_bug.found_by
+
+
+def main() -> None:
+    """Prints the table."""
+    for line in rows():
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

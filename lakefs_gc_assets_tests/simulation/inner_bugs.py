@@ -1,0 +1,98 @@
+"""Seeded bugs of checks inside of other checks and of readers, each with the unit test that fails with it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lakefs_gc_assets.collector import checking, guards, order, preparations, recheck
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.incremental import base_run, checkpoint
+from lakefs_gc_assets.collector.retention import retention_rules
+from lakefs_gc_assets.collector.stored import records
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets_tests.collector import (
+    test_checking,
+    test_guards,
+    test_order,
+    test_plan,
+    test_preparations,
+    test_run_guards,
+)
+from lakefs_gc_assets_tests.collector.frame import test_manifest
+from lakefs_gc_assets_tests.collector.incremental import test_base_run
+from lakefs_gc_assets_tests.collector.past_runs import empty_repository
+from lakefs_gc_assets_tests.collector.retention import test_retention_rules
+from lakefs_gc_assets_tests.simulation.bug import TestedBug, without_call
+
+
+def _with_repository(test: Callable[..., None], *values: object) -> Callable[[], None]:
+    """The test with an empty repository in a folder of its own, and some of the values that it is repeated for."""
+
+    @wraps(test)
+    def once() -> None:
+        with TemporaryDirectory() as folder:
+            test(empty_repository(Path(folder)), *values)
+
+    return once
+
+
+def _with(test: Callable[..., None], *values: object) -> Callable[[], None]:
+    """The test with some of the values that it is repeated for."""
+
+    @wraps(test)
+    def once() -> None:
+        test(*values)
+
+    return once
+
+
+INNER_BUGS: dict[str, TestedBug] = {
+    "live set: committed addresses not looked at": TestedBug(
+        without_call(guards, "require_committed", guards.require_live_set),
+        test_guards.TestTheLiveSet().test_nothing_committed_although_commits_promise_entries_stops_the_run,
+    ),
+    "order: attempts not compared": TestedBug(
+        without_call(order, "require_same_attempt", order.require_safe_order),
+        _with(test_order.test_frames_of_different_attempts_are_never_combined, 1, partial(replace, run_id="another")),
+    ),
+    "recheck: uncommitted data counted in vain": TestedBug(
+        without_call(guards, "require_uncommitted_kept", recheck.require_uncommitted_kept),
+        test_run_guards.TestRecheck().test_uncommitted_data_that_is_gone_since_the_mark,
+    ),
+    "recheck: other repositories asked for in vain": TestedBug(
+        without_call(guards, "require_own_namespace", recheck.require_own_namespace),
+        test_run_guards.TestRecheck().test_a_repository_that_was_made_on_this_namespace_since_the_mark,
+    ),
+    "check of candidates: empty live set accepted": TestedBug(
+        without_call(guards, "require_live_set", checking.find_empty_live_set),
+        _with(test_checking.test_an_empty_live_set_is_told_where_anything_would_go, 0, 1, True),
+    ),
+    "records changed after they were written": TestedBug(
+        without_call(records, "require_digest", records.decode),
+        test_plan.test_another_plan_than_was_written_is_refused,
+    ),
+    "manifests changed after they were written": TestedBug(
+        without_call(manifest, "require_digest", Manifest.from_json),
+        test_manifest.test_a_manifest_that_was_changed_ends_the_run,
+    ),
+    "manifests that were changed name what expires": TestedBug(
+        without_call(records, "require_digest", preparations._by_manifest),
+        _with_repository(test_preparations.test_a_manifest_that_cannot_be_read_names_nothing, "changed", Path()),
+    ),
+    "rules that cannot be meant": TestedBug(
+        without_call(retention_rules, "require_sane", retention_rules.effective),
+        _with(
+            test_retention_rules.test_numbers_that_cannot_be_meant,
+            RetentionRules(-1, {}),
+            "default_retention_days is negative (-1 days)",
+        ),
+    ),
+    "run before whose frames were made again": TestedBug(
+        without_call(checkpoint, "require_frames", base_run.find),
+        _with_repository(test_base_run.test_a_frame_that_is_gone_or_was_made_again_is_named, checkpoint.PENDING),
+    ),
+}
+"""By name."""
