@@ -38,7 +38,7 @@ class Repository:
 
         def counted(files: LiveFiles, range_id: str, *more: object) -> object:
             self.read.append(range_id)
-            return head_entries(files, range_id, *more)  # type: ignore[arg-type]
+            return head_entries(files, range_id, *more)
 
         monkeypatch.setattr(LiveFiles, "head_entries", counted)
 
