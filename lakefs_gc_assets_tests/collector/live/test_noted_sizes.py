@@ -6,12 +6,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.live import noted_sizes, range_sizes
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import CopiesObjects
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -140,6 +142,20 @@ def test_many_sizes_are_looked_at_in_tasks(repository: Repository, monkeypatch: 
     records = repository.commit({"a": [1, 2], "b": [2, 3]})
     repository.read(*records.values())
     assert repository.chosen(records, 3) == {"b"}
+
+
+@pytest.mark.slow
+def test_tasks_of_spark_note_sizes_and_look_at_them(
+    spark: SparkSession, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noted_sizes, "_SIZES_READ_HERE", -1)
+    records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
+    step = made_step(SparkEngine(spark, 2), repository.step.repository)
+    step.engine.collect(step.references().committed(list(records.values()), noted_sizes.folder_of(step)))
+    every = [record.id for record in records.values()]
+    for size, names in ((2, "ab"), (9, "")):
+        chosen = noted_sizes.select_ranges(step, every, pa.array([size], pa.int64()))
+        assert chosen == sorted(records[name].id for name in names)
 
 
 def test_an_address_is_read_as_it_is_without_notes(repository: Repository) -> None:
