@@ -56,7 +56,8 @@ def made(shape: Shape, root: Path = ROOT) -> Path:
     return folder
 
 
-def _written() -> float:
+def written() -> float:
+    """When the objects of a repository were modified, in seconds since 1970."""
     return time.time() - _AGE.total_seconds() / 2
 
 
@@ -69,7 +70,7 @@ def restore(folder: Path) -> None:
     """Puts garbage back that a sweep deleted, and forgets all runs."""
     root = objects_folder(folder)
     lines = (folder / _GARBAGE).read_text().split()
-    make_files(root, [line for line in lines if not (root / line).exists()], _written())
+    make_files(root, [line for line in lines if not (root / line).exists()], written())
     shutil.rmtree(root / "_lakefs" / "retention", ignore_errors=True)
 
 
@@ -126,7 +127,7 @@ def _fill(core: Core, shape: Shape, folder: Path) -> None:
     born = BORN - timedelta(hours=hours)
     usual = shape.objects - shape.in_one_slice
     names = [*addresses(usual, born), *addresses_of_slice(-(-usual // NAMES_IN_SLICE), born, shape.in_one_slice)]
-    make_files(root, names, _written())
+    make_files(root, names, written())
     # Each kind is spread over all slices.
     garbage = set(range(0, shape.objects, max(1, shape.objects // max(1, shape.garbage))))
     garbage = set(sorted(garbage)[: shape.garbage])
@@ -179,7 +180,8 @@ def range_of(rows: list[Record]) -> tuple[TableFile, Record, bytes, int]:
     return file, rows[0], rows[-1][0], size
 
 
-def _write_range(root: Path, names: list[str], first: int) -> tuple[bytes, str, bytes, Record]:
+def write_range(root: Path, names: list[str], first: int) -> tuple[bytes, str, bytes, Record]:
+    """Writes a range; returns its last path, its id, what a metarange says of it, and its first record."""
     file, record, highest, size = range_file(names, first)
     (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
     return highest, file.id, entries.range_data(record[0], highest, size, len(names)), record
@@ -193,13 +195,13 @@ def _commit(core: Core, repository: repositories.Repository, shape: Shape, root:
     bounds = [0, *(first + (len(names) - first) * number // others for number in range(shape.ranges))]
     parts = [names[start:end] for start, end in pairwise(bounds)]
     with ProcessPoolExecutor() as pool:
-        written = list(pool.map(_write_range, [root] * len(parts), parts, bounds[:-1], chunksize=4))
+        parts_written = list(pool.map(write_range, [root] * len(parts), parts, bounds[:-1], chunksize=4))
     born = int(BORN.timestamp())
     parents: tuple[str, ...] = tuple(commit.id for commit in commits.every(core, repository))
     made_commits: list[str] = []
     with core.database.transaction() as database:
         for number in range(1, shape.commits):
-            held = written[: max(1, shape.ranges * number // max(1, shape.commits - 1))]
+            held = parts_written[: max(1, shape.ranges * number // max(1, shape.commits - 1))]
             rows = [(highest, range_id.encode(), data) for highest, range_id, data, _ in held]
             metarange = _table_file("metaranges", rows, sum(len(row[0]) + len(row[2]) for row in rows), {})
             (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))

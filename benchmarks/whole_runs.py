@@ -3,9 +3,10 @@
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import event_log, repositories, tables
+from benchmarks import changes, event_log, repositories, tables
 from benchmarks.bottom_line import bottom_line
 from benchmarks.marks import Measure, at_most, figure
 from benchmarks.runs import Run, RunFailed, Show, run, run_command_line, served
@@ -76,6 +77,42 @@ def skewed(show: Show, shape: Shape = SKEWED) -> list[Measure]:
     ]
 
 
+def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
+    """A few changes of a repository and of one that is four times as large: what an optimized run then costs.
+
+    Both have as much that is uncommitted: a server writes all of it anew for every run.
+    """
+    made: dict[int, Run] = {}
+    for factor in (1, 4):
+        larger = replace(shape.times(factor), name=f"change-{shape.name}-x{factor}", uncommitted=shape.uncommitted)
+        folder = repositories.made(larger)
+        with served("benchmarks.serving", str(folder)) as settings:
+            _require(run(settings, "--sweep"), larger, folder)
+        with changes.changed(folder, larger) as garbage:
+            with served("benchmarks.serving", str(folder)) as settings:
+                made[factor] = run(settings, "--sweep", "--flow", "optimized")
+            show(f"{larger.name}: {larger.objects:,} objects, optimized, {changes.OBJECTS:,} new", made[factor])
+            left = sum(file.exists() for file in garbage)
+            if (found := made[factor].rows("candidates")) != changes.GARBAGE or left:
+                raise RunFailed(f"{found:,} candidates, there are {changes.GARBAGE:,}; {left:,} of them are left")
+    small, large = made[1], made[4]
+    costs = {
+        "store calls": (small.counts.store_calls, large.counts.store_calls, 1.1),
+        "bytes read": (small.counts.bytes_read, large.counts.bytes_read, 1.1),
+        "API calls": (small.counts.api_calls, large.counts.api_calls, 1.1),
+        "seconds": (small.seconds, large.seconds, 1.2),
+    }
+    return [
+        measure
+        for what, (before, after, most) in costs.items()
+        for measure in (
+            figure(f"change: {what}, {shape.name}", before, what),
+            figure(f"change: {what}, four times {shape.name}", after, what),
+            at_most(f"change: {what}, four times {shape.name} by {shape.name}", after / before, "times", most),
+        )
+    ]
+
+
 def warm_up() -> None:
     """One run that nobody measures: compiles what is not compiled yet, and fills caches."""
     with served("benchmarks.serving", str(repositories.made(EMPTY))) as settings:
@@ -129,10 +166,11 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "large": large,
     "linear": linear,
     "skewed": skewed,
+    "change": change,
     "bottom-line": bottom_line,
 }
-ASKED_FOR_ONLY = ("bottom-line",)
-"""Takes more than an hour, and 6 GB of files that are made first."""
+ASKED_FOR_ONLY = ("bottom-line", "change")
+"""They take an hour and more, and many files that are made first."""
 
 
 def show_table(title: str, made: Run) -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import counting, event_log, recorded, repositories, vast
+from benchmarks import changes, counting, event_log, recorded, repositories, vast
 from benchmarks.counting import Counts
 from benchmarks.event_log import Task
 from benchmarks.marks import at_least, at_most, figure, summary
 from benchmarks.shapes import Shape
 from benchmarks.vast import Vast
 from benchmarks.vast_bucket import VastBucket
+from lakefs_gc_assets.embedded import branches, commits
+from lakefs_gc_assets.embedded import repositories as embedded_repositories
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -177,3 +179,27 @@ def test_a_vast_repository_has_the_size_that_it_says(tmp_path: Path) -> None:
     bucket.delete(garbage)
     assert sum(bucket.deleted) == 1
     assert len(bucket.page(f"data/{garbage.split('/')[1]}/", "", "", 10_000).objects) == 9_999
+
+
+def test_changes_of_a_repository_are_undone(tmp_path: Path) -> None:
+    folder = repositories.made(TINY, tmp_path)
+    root = repositories.objects_folder(folder)
+    before = {file: file.stat().st_mtime for file in root.rglob("*") if file.is_file()}
+
+    with changes.changed(folder, TINY) as garbage:
+        files = [file for file in root.rglob("data/*/*") if file not in before]
+        assert len(files) == changes.OBJECTS + changes.GARBAGE
+        assert len(garbage) == changes.GARBAGE and set(garbage) <= set(files)
+        with EmbeddedServer(folder / "lakefs") as server:
+            repository = embedded_repositories.get(server.core, repositories.REPOSITORY)
+            head = commits.get(server.core, repository, branches.get(server.core, repository, "main").commit_id)
+        name = layout.METADATA_PREFIX + head.metarange_id
+        held = ranges.read_metarange((root / name).read_bytes(), name)
+        assert len(held) == TINY.ranges + changes.COMMITS
+        assert sum(part.count for part in held) == TINY.committed + changes.OBJECTS
+        garbage[0].unlink()
+
+    assert {file: file.stat().st_mtime for file in root.rglob("*") if file.is_file()} == before
+    assert (folder / "complete").exists()
+    with EmbeddedServer(folder / "lakefs") as server:
+        assert branches.get(server.core, repository, "main").commit_id != head.id

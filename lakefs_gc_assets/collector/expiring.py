@@ -14,13 +14,24 @@ from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.incremental.checkpoint import COMMITTED, PENDING
+from lakefs_gc_assets.collector.live import range_sizes
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 
-FRAMES = ("store_df", "uncommitted_df", "committed_df", "candidates", "unrecognised", "sightings", PENDING, COMMITTED)
+FRAMES = (
+    "store_df",
+    "uncommitted_df",
+    "committed_df",
+    "candidates",
+    "unrecognised",
+    "sightings",
+    PENDING,
+    COMMITTED,
+    range_sizes.NAME,
+)
 """What an expired run loses: folders of these names and nothing else."""
 
 

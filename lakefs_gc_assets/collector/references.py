@@ -10,6 +10,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.engine import Engine, Item, R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
 from lakefs_gc_assets.collector.work import runs_by_weight, spread, spread_by_weight
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -53,15 +54,20 @@ class References(Generic[R]):
         ranges = self.engine.distinct(self.engine.read(spread(names, self.tasks), self._each(table), RANGES))
         return [RangeRecord(**row) for row in self.engine.collect(ranges).to_pylist()]
 
-    def committed(self, ranges: Sequence[RangeRecord]) -> R:
+    def committed(self, ranges: Sequence[RangeRecord], sizes_into: SizesFolder | None = None) -> R:
         """The addresses of ranges (LIVE), those of each range once.
 
         Neighbours share a task, since ranges that follow each other hold many of the same addresses; tasks read about
         the same number of entries.
+
+        Args:
+            sizes_into: where the sizes of what is read are noted; None for nowhere.
         """
         ordered = sorted(ranges, key=lambda record: (record.min_key, record.id))
         groups = runs_by_weight(ordered, self.tasks, _weight)
-        return self.engine.read(groups, self._each(LiveFiles.range), LIVE)
+        if sizes_into is None:
+            return self.engine.read(groups, self._each(LiveFiles.range), LIVE)
+        return self.engine.read([[group] for group in groups], self._noting_sizes(sizes_into), LIVE)
 
     def entries(self, ranges: Sequence[RangeRecord]) -> R:
         """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry."""
@@ -80,6 +86,19 @@ class References(Generic[R]):
         """Entries of branch heads' ranges that have one of these sizes (HEAD_ENTRIES)."""
         read = self._each(partial(_head_entries, sizes))
         return self.engine.read(spread(range_ids, self.tasks), read, HEAD_ENTRIES)
+
+    def _noting_sizes(self, into: SizesFolder) -> Callable[[Sequence[RangeRecord]], Iterator[pa.RecordBatch]]:
+        """Reads a group of ranges and notes the sizes of each; a task that does not come to its end notes fewer."""
+        opener, namespace, window_size = self.opener, self.namespace, self.window_size
+
+        def read(group: Sequence[RangeRecord]) -> Iterator[pa.RecordBatch]:
+            noted = RangeSizes(into.opener.open(), into.key)
+            files = LiveFiles(opener.open(), namespace, window_size, noted)
+            for record in group:
+                yield from files.range(record).to_batches()
+            noted.put()
+
+        return read
 
     def _each(self, table: Callable[[LiveFiles, Item], pa.Table]) -> Callable[[Item], Iterator[pa.RecordBatch]]:
         opener, namespace, window_size = self.opener, self.namespace, self.window_size

@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import leave
-from lakefs_gc_assets.collector.live import other_repositories, ownership
+from lakefs_gc_assets.collector.live import noted_sizes, other_repositories, ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
@@ -154,13 +154,15 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
     if found.unnamed and found.unnamed.ranges:
         step.log(f"{found.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
-    addresses, count = found.addresses(step), found.count
+    addresses, count = found.addresses(step, noted_sizes.folder_of(step)), found.count
     if before:
         addresses.append(before.committed(step))
         count += before.checkpoint.committed
     # Ids and addresses belong together: a recheck skips what these ids name.
     ids = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, known | found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
+    if before:
+        noted_sizes.take_over(step, before.run_id)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
     return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
 

@@ -3,7 +3,7 @@
 Histories hardly show them: their worlds are so small that samples hold every object, and every path is asked for.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -14,7 +14,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.live import contents, hidden, hidden_staged
+from lakefs_gc_assets.collector.live import contents, hidden, hidden_staged, noted_sizes, range_sizes
 from lakefs_gc_assets.collector.live.contents import Looking
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
@@ -22,9 +22,11 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.live import test_contents as tests
 from lakefs_gc_assets_tests.collector.live.test_contents import EncryptingStore, World
 from lakefs_gc_assets_tests.collector.live.test_hidden import TestListing
-from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced
+from lakefs_gc_assets_tests.collector.live.test_noted_sizes import test_a_range_of_which_nothing_is_noted_is_read
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, TestedBug, replaced
 
 _contents, _Learned, _within, _listed = contents._contents, contents._Learned, hidden_staged._within, hidden._listed
+_select_ranges = noted_sizes.select_ranges
 
 
 def _in_a_world(
@@ -86,6 +88,16 @@ def _complete(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[Mappin
     return dict.fromkeys(paths, "") | found, pages
 
 
+def _only_noted(step: ArrowStep, range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
+    """Takes a range of which no sizes are noted for one without entries."""
+    noted = {
+        range_id
+        for file in range_sizes.files_of(step.repository.store, step.plan.run_id)
+        for range_id in range_sizes.read(step.repository.store, file).column("range_id").to_pylist()
+    }
+    return _select_ranges(step, noted.intersection(range_ids), sizes)
+
+
 _REQUESTS, _BOUND = tests.TestRequests(), tests.TestBoundOfCandidates()
 
 HIDDEN_BUGS: dict[str, TestedBug] = {
@@ -112,6 +124,9 @@ HIDDEN_BUGS: dict[str, TestedBug] = {
     "what is not asked for taken for not staged": TestedBug(
         replaced((hidden_staged, "_within", _nothing_left_out)),
         _looking(tests.test_a_content_at_many_paths_does_not_keep_all_others),
+    ),
+    "ranges that nobody noted taken for empty": TestedBug(
+        replaced((noted_sizes, "select_ranges", _only_noted)), test_a_range_of_which_nothing_is_noted_is_read
     ),
     "paths that a listing lacks taken for gone": TestedBug(
         replaced((hidden, "_listed", _complete)),

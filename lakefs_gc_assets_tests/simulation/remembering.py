@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +19,7 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.live import live_files, uncommitted
 from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.stored import records, tables
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ObjectNotFound
@@ -86,6 +87,16 @@ def remembering() -> Iterator[None]:
         yield
 
 
+class _Noted:
+    """Keeps the sizes that a reading notes."""
+
+    def __init__(self) -> None:
+        self.sizes: pa.Int64Array | None = None
+
+    def note(self, range_id: str, sizes: pa.Int64Array) -> None:
+        self.sizes = sizes
+
+
 def _of_file(memory: dict[Any, Any], name: str, read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
     def remembered(self: LiveFiles, what: Any, *more: Any) -> pa.Table:
         key = what if isinstance(what, str) else what.id
@@ -93,8 +104,13 @@ def _of_file(memory: dict[Any, Any], name: str, read: Callable[..., pa.Table]) -
         known = (name, data, what, self.window_size, *(tuple(each.to_pylist()) for each in more))
         if known not in memory:
             given: Any = _Given(data)
-            memory[known] = read(LiveFiles(given, self.namespace, self.window_size), what, *more)
-        return memory[known]
+            noted = _Noted()
+            files = LiveFiles(given, self.namespace, self.window_size, cast(RangeSizes, noted))
+            memory[known] = read(files, what, *more), noted.sizes
+        found, sizes = memory[known]
+        if self.noted is not None and sizes is not None:
+            self.noted.note(key, sizes)
+        return found
 
     return remembered
 

@@ -9,6 +9,7 @@ from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.range_sizes import SizesFolder
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -118,12 +119,16 @@ class Unread:
         """How many addresses there are, about."""
         return len(self.files) * _ROWS_OF_A_RANGE if self.promised is None else self.promised
 
-    def addresses(self, step: Step[R]) -> R:
-        """The addresses (LIVE), an address perhaps several times."""
+    def addresses(self, step: Step[R], sizes_into: SizesFolder | None = None) -> R:
+        """The addresses (LIVE), an address perhaps several times.
+
+        Args:
+            sizes_into: where the sizes of the ranges are noted; None for nowhere.
+        """
         references = step.references(self.repository)
         if self.source is CommitSource.METADATA_FOLDER:
             return references.of_metadata_files(self.files)
-        return references.committed(self.records)
+        return references.committed(self.records, sizes_into)
 
 
 def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: frozenset[str]) -> Unread:
@@ -181,9 +186,13 @@ class Committed:
         """How many addresses there are, about."""
         return sum(each.count for each in self.everything)
 
-    def addresses(self, step: Step[R]) -> list[R]:
-        """All addresses (LIVE) that were not read before, an address perhaps several times."""
-        return [each.addresses(step) for each in self.everything]
+    def addresses(self, step: Step[R], sizes_into: SizesFolder | None = None) -> list[R]:
+        """All addresses (LIVE) that were not read before, an address perhaps several times.
+
+        Args:
+            sizes_into: where the sizes of the ranges are noted; None for nowhere.
+        """
+        return [each.addresses(step, sizes_into) for each in self.everything]
 
 
 def ask_committed(

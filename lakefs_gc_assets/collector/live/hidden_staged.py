@@ -13,7 +13,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
-from lakefs_gc_assets.collector.live import hidden
+from lakefs_gc_assets.collector.live import hidden, noted_sizes
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.hidden import PLACES, HeadRange
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -105,7 +105,8 @@ def _clear_one(
     amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
     of_heads = hidden.heads_by_range(repository.store, heads)
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
-    read = step.references(repository).head_entries(sorted(of_heads), pa.array(amounts, pa.int64()))
+    sizes = pa.array(amounts, pa.int64())
+    read = step.references(repository).head_entries(noted_sizes.select_ranges(step, of_heads, sizes), sizes)
     with engine.cached(read, at_most=sys.maxsize) as entries:
         counted = engine.collect(engine.map_batches(entries, partial(_count_sizes, weights), _OF_SIZE))
         if not (questions := _by_size(counted)):

@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live.commits import fetch
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import names
@@ -34,11 +35,13 @@ class LiveFiles:
     Attributes:
         namespace: what addresses are relative to.
         window_size: how slices are grouped.
+        noted: notes the sizes of what `range` reads; None where nobody asks for them.
     """
 
     store: ObjectStore
     namespace: Namespace
     window_size: WindowSize
+    noted: RangeSizes | None = None
 
     def metarange(self, metarange_id: str) -> pa.Table:
         """The ranges of a metarange (RANGES)."""
@@ -50,6 +53,8 @@ class LiveFiles:
         """The addresses that a range references inside the namespace (LIVE), each once."""
         key = METADATA_PREFIX + record.id
         found = ranges.read_range(fetch(self.store, key), key, expected=record)
+        if self.noted is not None:
+            self.noted.note(record.id, found.sizes)
         return self._live(found.addresses, found.address_types)
 
     def entries(self, record: RangeRecord) -> pa.Table:

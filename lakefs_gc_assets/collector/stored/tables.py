@@ -9,10 +9,15 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.errors import CorruptFile
 
 
-def encode(table: pa.Table) -> bytes:
-    """A table as a file."""
+def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
+    """A table as a file.
+
+    Args:
+        ascending: paths of columns of integers that hardly ever go down, which are stored as differences.
+    """
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    differences = {"use_dictionary": False, "column_encoding": dict.fromkeys(ascending, "DELTA_BINARY_PACKED")}
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True, **(differences if ascending else {}))
     return buffer.getvalue()
 
 

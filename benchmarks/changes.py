@@ -1,0 +1,100 @@
+"""A few changes of a generated repository between two runs, undone afterwards: new objects, commits, and garbage."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.repositories import (
+    BORN,
+    REPOSITORY,
+    addresses_of_slice,
+    make_files,
+    objects_folder,
+    write_range,
+    written,
+)
+from benchmarks.shapes import Shape
+from lakefs_gc_assets.embedded import branches, commits, entries, repositories
+from lakefs_gc_assets.embedded.committed import _table_file
+from lakefs_gc_assets.embedded.core import Core
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.tables import table
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+
+OBJECTS = 1_000
+COMMITS = 10
+GARBAGE = 100
+ALIKE = 10
+"""So many pieces of garbage have the size of a committed object, each of one in another range; the others have none."""
+_HOURS = 48
+_APART = 20_000
+_LARGER = 100_000_000
+_DATABASE = "metadata.sqlite"
+
+
+@contextmanager
+def changed(folder: Path, shape: Shape) -> Iterator[list[Path]]:
+    """The repository has more objects, in commits of its main branch, and more garbage meanwhile; gives the garbage.
+
+    Where this is broken off the repository is made anew the next time.
+    """
+    database, kept = folder / "lakefs" / _DATABASE, folder / _DATABASE
+    (folder / "complete").unlink()
+    shutil.copyfile(database, kept)
+    root = objects_folder(folder)
+    names = addresses_of_slice(_HOURS, BORN, OBJECTS + GARBAGE)
+    made = [root / name for name in names]
+    make_files(root, names, written())
+    garbage = made[OBJECTS:]
+    for place, file in enumerate(garbage):
+        _grow(file, 1000 + place * min(_APART, shape.committed // ALIKE) if place < ALIKE else _LARGER + place)
+    with EmbeddedServer(folder / "lakefs") as server:
+        made += _commit(server.core, root, shape, names[:OBJECTS])
+    yield garbage
+    for file in made:
+        file.unlink(missing_ok=True)
+    kept.replace(database)
+    (folder / "complete").touch()
+
+
+def _grow(file: Path, size: int) -> None:
+    """Gives an empty file a size, without bytes on the disk, and leaves its time as it is."""
+    times = file.stat()
+    os.truncate(file, size)
+    os.utime(file, (times.st_atime, times.st_mtime))
+
+
+def _commit(core: Core, root: Path, shape: Shape, names: list[str]) -> list[Path]:
+    """Commits that each add a range to the main branch; returns the files that this made."""
+    repository = repositories.get(core, REPOSITORY)
+    head = commits.get(core, repository, branches.get(core, repository, "main").commit_id)
+    key = METADATA_PREFIX + head.metarange_id
+    held = [
+        (
+            part.max_key,
+            part.id.encode(),
+            entries.range_data(part.min_key, part.max_key, part.estimated_size, part.count),
+        )
+        for part in ranges.read_metarange((root / key).read_bytes(), key)
+    ]
+    made, each = [], len(names) // COMMITS
+    with core.database.transaction() as database:
+        first = database.execute("SELECT * FROM metaranges WHERE id = ?", (head.metarange_id,)).fetchone()
+        for number in range(COMMITS):
+            part = names[number * each : (number + 1) * each]
+            highest, range_id, data, _ = write_range(root, part, shape.objects + number * each)
+            held.append((highest, range_id.encode(), data))
+            metarange = _table_file("metaranges", held, sum(len(row[0]) + len(row[2]) for row in held), {})
+            (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
+            made += [root / METADATA_PREFIX / range_id, root / METADATA_PREFIX / metarange.id]
+            moment = head.creation_date + 1 + number
+            draft = commits.Draft(
+                "bench", f"change {number}", metarange.id, (head.id,), head.generation + 1, {}, moment
+            )
+            head = commits.add(core, repository, draft)
+            database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", (metarange.id, *first[1:]))
+        database.execute("UPDATE branches SET commit_id = ? WHERE id = 'main'", (head.id,))
+    return made
