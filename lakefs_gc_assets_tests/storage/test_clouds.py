@@ -19,7 +19,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage import http_service, obstore_clients
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.gcs import store as gcs
-from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY, TOKEN, AzureServer, GcsServer, Response
 from lakefs_gc_assets_tests.s3_server import Request
@@ -96,6 +96,28 @@ def test_keys_beyond_obstore_are_listed_and_read_as_they_are(
     assert [outcome.result for outcome in store.delete([odd, "a/0"])] == [DeleteResult.ACCEPTED] * 2
     assert set(keys(store)) == {*others} - {"a/0"}
     assert store.get("a/trailing") == b"other"
+
+
+def test_a_key_with_dots_is_no_other_key(cloud: Cloud) -> None:
+    store = cloud.store()
+    assert isinstance(store, CopiesObjects)
+    store.put("b", b"live")
+    store.put("a/../b", b"garbage")
+    store.copy_if_absent("a/../b", "c/../d")
+    store.put("d", b"live")
+    assert (store.get("b"), store.get("a/../b"), store.get("c/../d")) == (b"live", b"garbage", b"garbage")
+    assert {outcome.result for outcome in store.delete(["a/../b", "c/../d"])} == {DeleteResult.ACCEPTED}
+    assert set(keys(store)) == {"b", "d"}
+
+
+def test_no_key_of_azure_names_the_container(azure_server: AzureServer) -> None:
+    whole = azure_server.new_container(f"whole-{uuid4().hex}")
+    store = open_store(azure_server.settings(), Namespace.parse(f"https://{ACCOUNT}.blob.core.windows.net/{whole}"))
+    azure_server.requests.clear()
+    for key in (".", ".."):
+        with pytest.raises(StorageError, match="cannot be the key of a blob"):
+            store.delete([key])
+    assert azure_server.requests == []
 
 
 def test_pages_go_on_where_obstore_stopped(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
