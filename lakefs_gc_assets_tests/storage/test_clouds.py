@@ -335,8 +335,8 @@ def test_an_etag_of_another_kind_matches_nothing(cloud: Cloud) -> None:
 # Trouble
 
 
-def storm(times: int) -> Callable[[Request], Response | None]:
-    left = iter([BUSY] * times)
+def storm(times: int, reply: Response = BUSY) -> Callable[[Request], Response | None]:
+    left = iter([reply] * times)
     return lambda request: next(left, None)
 
 
@@ -352,6 +352,24 @@ def test_storms_pass(cloud: Cloud) -> None:
     ):
         with cloud.server.failing(storm(2)):
             assert call() == expected
+
+
+def test_too_many_requests_are_asked_again(cloud: Cloud) -> None:
+    store = cloud.store()
+    store.put("key", b"content")
+    with cloud.server.failing(storm(1, Response(429, {}, b""))):
+        assert store.head("key").size == 7
+    with cloud.server.failing(storm(1, Response(429, {}, b""))):
+        assert store.delete(["key"])[0].result == DeleteResult.ACCEPTED
+
+
+def test_a_page_of_azure_that_declares_entities_is_not_read(
+    azure_server: AzureServer, azure_store: ObjectStore
+) -> None:
+    page = b"<!DOCTYPE EnumerationResults><EnumerationResults><Blobs/><NextMarker/></EnumerationResults>"
+    reply = Response(200, {"content-type": "application/xml"}, page)
+    with azure_server.failing(lambda request: reply), pytest.raises(StorageError, match="DOCTYPE"):
+        azure_store.list_level("")
 
 
 @pytest.mark.parametrize("call", CALLS)
