@@ -24,11 +24,7 @@ def find_live_again(step: Step[R]) -> R:
     OrderViolation where what is found does not fit what the mark found.
     """
     marked, repository = step.stored(COMMITTED_DF).figures, step.repository
-    # A repository may have been made here since the listing.
-    around = other_repositories.neighbours(
-        repository.api, repository.facts.id, repository.namespace, repository.settings.also_live
-    )
-    guards.require_own_namespace(around.nested, around.refusal, repository.settings)
+    require_own_namespace(step)
     shown = heads_shown(step)
     prepared = prepare_uncommitted(step)
     known = ranges_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
@@ -41,6 +37,15 @@ def find_live_again(step: Step[R]) -> R:
     require_uncommitted_kept(step, live, prepared, found)
     step.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live
+
+
+def require_own_namespace(step: Step[R]) -> None:
+    """Raises GuardTripped where a repository was made in, around, or on the storage namespace since, or may have been."""
+    repository = step.repository
+    around = other_repositories.neighbours(
+        repository.api, repository.facts.id, repository.namespace, repository.settings.also_live
+    )
+    guards.require_own_namespace(around.nested, around.refusal, repository.settings)
 
 
 def _without(step: Step[R], told: str) -> Step[R]:

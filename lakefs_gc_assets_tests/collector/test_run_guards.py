@@ -622,6 +622,11 @@ class TestPurge:
             with mock.patch.object(scene.world, "pass_time", refuse_dumps):
                 self.refused(scene, "at the mark from the")
 
+    def test_a_repository_that_was_made_on_this_namespace_since_the_run(self) -> None:
+        twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
+        with world_of("purge") as scene, mock.patch.object(CollectorsApi, "repositories", lambda api: (twin,)):
+            self.refused(scene, "twin")
+
     def test_a_commit_that_has_been_under_way_since_the_first_look(self) -> None:
         with world_of("purge") as scene:
             begin_commit(scene)

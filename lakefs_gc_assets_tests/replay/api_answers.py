@@ -156,6 +156,8 @@ class ApiAnswers:
             return self._diff(asked, inside.removeprefix("/branches/").removesuffix("/diff"))
         if inside.startswith("/refs/") and inside.endswith("/objects/stat"):
             return self._stat(asked, inside.removeprefix("/refs/").removesuffix("/objects/stat"))
+        if inside.startswith("/refs/") and inside.endswith("/objects/ls"):
+            return self._list_objects(asked, inside.removeprefix("/refs/").removesuffix("/objects/ls"))
         if inside.startswith("/commits/"):
             commit = self._commits.commits.get(inside.removeprefix("/commits/"))
             return _said(commit) if commit else _refused(404, "not found")
@@ -191,12 +193,32 @@ class ApiAnswers:
         row = self._last.get(_key("GET", asked.path, {"path": path}))
         if row is not None:
             return _replayed(row)
-        commit_id = {**self._heads("/tags"), **self._heads()}.get(reference, reference)
-        if commit_id not in self._commits.commits:
-            known = commit_id != reference
-            return _refused(500, "the commit was not recorded") if known else _refused(404, "branch not found")
+        commit_id = self._commit_of(reference)
+        if isinstance(commit_id, ApiAnswer):
+            return commit_id
         found = self._commits.stat(commit_id, path)
         return _said(found) if found else _refused(404, "not found")
+
+    def _list_objects(self, asked: _Asked, reference: str) -> ApiAnswer:
+        """What the commit holds, changed by what `stat` was recorded to say of single paths."""
+        commit_id = self._commit_of(reference)
+        if isinstance(commit_id, ApiAnswer):
+            return commit_id
+        found = self._commits.objects(commit_id)
+        single = asked.path.removesuffix("/ls") + "/stat"
+        for (method, its_path, its_query), row in self._last.items():
+            if (method, its_path) == ("GET", single):
+                found[dict(its_query)["path"]] = row.content
+        results = [found[path] for path in sorted(found)]
+        return _said(_page({"results": results, "pagination": {"has_more": False}}, asked.query, "path"))
+
+    def _commit_of(self, reference: str) -> str | ApiAnswer:
+        """The commit of a branch, a tag or a commit's own id, or what a server says where it has none."""
+        commit_id = {**self._heads("/tags"), **self._heads()}.get(reference, reference)
+        if commit_id in self._commits.commits:
+            return commit_id
+        known = commit_id != reference
+        return _refused(500, "the commit was not recorded") if known else _refused(404, "branch not found")
 
     def _heads(self, kind: str = "/branches") -> dict[str, str]:
         recorded = self._widest(self._base + kind, {"show_hidden": "true"}) or self._widest(self._base + kind, {})

@@ -11,7 +11,7 @@ Stats = dict[str, Any]
 
 
 class CommittedObjects:
-    """Answers `stat` for commits. Each file is read once.
+    """Answers `stat` and listings of commits. Each file is read once.
 
     Args:
         read: gives the content of a key relative to the storage namespace.
@@ -35,6 +35,13 @@ class CommittedObjects:
                 if part.min_key <= key <= part.max_key:
                     return self._entries(part).get(key)
         return None
+
+    def objects(self, commit_id: str) -> dict[str, Stats]:
+        """All objects of a commit by path, in order of its bytes. Raises KeyError for an unknown commit."""
+        metarange_id = self.commits[commit_id]["meta_range_id"]
+        with self._lock:
+            parts = self._ranges_of(metarange_id) if metarange_id else []
+            return {stats["path"]: stats for part in parts for stats in self._entries(part).values()}
 
     def _ranges_of(self, metarange_id: str) -> list[RangeRecord]:
         if metarange_id not in self._metaranges:

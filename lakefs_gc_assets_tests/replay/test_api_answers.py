@@ -100,6 +100,22 @@ class TestApi:
             assert api("GET", "./refs/no-such-branch/objects/stat", path="x")[0] == 404
         assert asked > 20
 
+    def test_a_listing_has_what_single_questions_find(self, small: ReplayServer) -> None:
+        api, paths, after = Api(small), [], ""
+        while True:
+            status, page = api("GET", "./refs/main/objects/ls", amount="3", after=after)
+            assert status == 200 and len(page["results"]) <= 3
+            for stats in page["results"]:
+                assert api("GET", "./refs/main/objects/stat", path=stats["path"]) == (200, stats)
+            paths += [stats["path"] for stats in page["results"]]
+            if not page["pagination"]["has_more"]:
+                break
+            after = page["pagination"]["next_offset"]
+        assert len(paths) > 20 and paths == sorted(set(paths), key=str.encode)
+        recorded = next(row for row in rows("small") if row["path"].endswith("/refs/main/objects/stat"))
+        assert recorded["query"]["path"] in paths
+        assert api("GET", "./refs/no-such-branch/objects/ls")[0] == 404
+
     def test_recorded_objects_of_staging_come_first(self, small: ReplayServer) -> None:
         row = next(row for row in reversed(rows("small")) if row["path"].endswith("/refs/main/objects/stat"))
         found = Api(small)("GET", "./refs/main/objects/stat", path=row["query"]["path"], presign="false")

@@ -309,6 +309,12 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "purge: source of commits not compared": _guarding(
         order, "require_same_source", LiveCheck._look, _PURGE.test_commits_come_from_the_same_source
     ),
+    "purge: other repositories not asked for": _guarding(
+        check,
+        "require_own_namespace",
+        LiveCheck._look,
+        _PURGE.test_a_repository_that_was_made_on_this_namespace_since_the_run,
+    ),
     "purge: commits under way not looked at": _guarding(
         guards,
         "require_commits_ended",

@@ -57,10 +57,11 @@ class Sums:
 
 @dataclass(frozen=True)
 class Batch:
-    """What came of a few histories: sums, and the seed of the first one that failed."""
+    """What came of a few histories: sums, the seed of the first one that failed, and how it did."""
 
     sums: Sums
     failed: int | None = None
+    how: str = ""
 
 
 def played(kind: Kind, seeds: range) -> Batch:
@@ -70,8 +71,8 @@ def played(kind: Kind, seeds: range) -> Batch:
     for seed in seeds:
         try:
             result = play(KINDS[kind].generate(seed))
-        except Violation:
-            return Batch(sums, seed)
+        except Violation as violation:
+            return Batch(sums, seed, str(violation))
         figures = result.figures
         sums.add(
             Sums(
@@ -135,7 +136,7 @@ def _soaked(kind: Kind, batches: Iterator[Batch]) -> bool:
     for batch in batches:
         sums.add(batch.sums)
         if batch.failed is not None:
-            print(f"{kind} history {batch.failed} failed; shortening it", flush=True)
+            print(f"{kind} history {batch.failed} failed: {batch.how}; shortening it", flush=True)
             print(told(shortened(KINDS[kind].generate(batch.failed))), flush=True)
             return False
         if time.monotonic() - told_at >= _TOLD_EVERY_SECONDS:

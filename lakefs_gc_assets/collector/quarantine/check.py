@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.quarantine.purge import Moved, Verdict
-from lakefs_gc_assets.collector.recheck import require_retention_holds
+from lakefs_gc_assets.collector.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError
 
@@ -64,6 +64,7 @@ class LiveCheck(Generic[R]):
         step, engine = self._step, self._step.engine
         # Whatever becomes live while this looks was not looked at.
         as_of = step.repository.clock.now()
+        require_own_namespace(step)
         shown = heads_shown(step)
         prepared = prepare_uncommitted(step)
         found = ask_committed(step, prepared.ended_at, self._known, shown)
