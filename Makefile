@@ -42,7 +42,7 @@ $(INSTALLED): requirements.lock pyproject.toml make_venv.py
 	-@echo "setup: $$($(BIN)/python -m lakefs_gc_assets.cli.make_class_archive)"
 
 lock: $(INSTALLED) ## Writes requirements.lock anew from pyproject.toml (LOCK_FLAGS=--upgrade for newest versions)
-	env -u UV_FIND_LINKS $(BIN)/python -m uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	env -u UV_FIND_LINKS $(BIN)/python -m uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --custom-compile-command "make lock" --output-file requirements.lock --quiet $(LOCK_FLAGS)
 

@@ -10,10 +10,10 @@ import json
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,14 +23,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 import pytest
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.storage.blob import ContainerClient
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.azure.credentials import VERSION, SharedKey
+from lakefs_gc_assets.storage.azure.client import VERSION
 from lakefs_gc_assets_tests.s3_server import Request
 
 AZURITE = "3.37.0"
@@ -62,14 +63,16 @@ class Proxy:
         change: may change what the emulator answered.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
         self._upstream = urlsplit(upstream).netloc
         self._connections = threading.local()
         self.requests: list[Request] = []
         self.answer: Callable[[Request], Response | None] = lambda request: None
         self.change: Callable[[Request, Response], Response] = lambda request, response: response
         self._server = _Listener(("127.0.0.1", 0), _handler(self))
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
@@ -197,11 +200,9 @@ class AzureServer(Proxy):
     """Azure Blob Storage with the emulator's one account."""
 
     def new_container(self, name: str) -> str:
-        url, headers = SharedKey(ACCOUNT, ACCOUNT_KEY).sign(
-            "PUT", f"{self.url}/{ACCOUNT}/{name}?restype=container", {"x-ms-version": VERSION}
-        )
-        with urlopen(urllib.request.Request(url, headers=headers, method="PUT")) as answer:
-            assert answer.status == 201
+        key = AzureNamedKeyCredential(ACCOUNT, ACCOUNT_KEY)
+        with ContainerClient(f"{self.url}/{ACCOUNT}", name, credential=key, api_version=VERSION) as container:
+            container.create_container()
         return name
 
     def settings(self) -> StoreSettings:

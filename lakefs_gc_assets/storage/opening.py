@@ -2,6 +2,8 @@
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,9 +41,11 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
         case "s3":
             return S3Store(settings, namespace.location)
         case "gs":
-            return gcs.GCSStore(settings, namespace.location)
+            with _requiring("gcs", namespace):
+                return gcs.GCSStore(settings, namespace.location)
         case "azure":
-            return azure.AzureStore(settings, namespace)
+            with _requiring("azure", namespace):
+                return azure.AzureStore(settings, namespace)
         case "local":
             return LocalStore(_folder(settings, namespace))
         case kind:
@@ -49,6 +53,17 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
                 f"storage namespace {namespace.uri} is on a store of kind {kind!r}: supported are s3:// (AWS and "
                 "services that speak S3), gs://, https:// and abfss:// (Azure) and local://"
             )
+
+
+@contextmanager
+def _requiring(extra: str, namespace: Namespace) -> Iterator[None]:
+    """Around the opening of a store whose libraries come with an extra. Raises ConfigurationError where they lack."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{namespace.uri} needs {error.name}, which is not installed: pip install 'lakefs-gc-assets[{extra}]'"
+        ) from None
 
 
 def _folder(settings: StoreSettings, namespace: Namespace) -> Path:

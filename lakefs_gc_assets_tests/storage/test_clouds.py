@@ -19,7 +19,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage import http_service, obstore_clients
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.gcs import store as gcs
-from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY, TOKEN, AzureServer, GcsServer, Response
 from lakefs_gc_assets_tests.s3_server import Request
@@ -96,6 +96,28 @@ def test_keys_beyond_obstore_are_listed_and_read_as_they_are(
     assert [outcome.result for outcome in store.delete([odd, "a/0"])] == [DeleteResult.ACCEPTED] * 2
     assert set(keys(store)) == {*others} - {"a/0"}
     assert store.get("a/trailing") == b"other"
+
+
+def test_a_key_with_dots_is_no_other_key(cloud: Cloud) -> None:
+    store = cloud.store()
+    assert isinstance(store, CopiesObjects)
+    store.put("b", b"live")
+    store.put("a/../b", b"garbage")
+    store.copy_if_absent("a/../b", "c/../d")
+    store.put("d", b"live")
+    assert (store.get("b"), store.get("a/../b"), store.get("c/../d")) == (b"live", b"garbage", b"garbage")
+    assert {outcome.result for outcome in store.delete(["a/../b", "c/../d"])} == {DeleteResult.ACCEPTED}
+    assert set(keys(store)) == {"b", "d"}
+
+
+def test_no_key_of_azure_names_the_container(azure_server: AzureServer) -> None:
+    whole = azure_server.new_container(f"whole-{uuid4().hex}")
+    store = open_store(azure_server.settings(), Namespace.parse(f"https://{ACCOUNT}.blob.core.windows.net/{whole}"))
+    azure_server.requests.clear()
+    for key in (".", ".."):
+        with pytest.raises(StorageError, match="cannot be the key of a blob"):
+            store.delete([key])
+    assert azure_server.requests == []
 
 
 def test_pages_go_on_where_obstore_stopped(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,8 +335,8 @@ def test_an_etag_of_another_kind_matches_nothing(cloud: Cloud) -> None:
 # Trouble
 
 
-def storm(times: int) -> Callable[[Request], Response | None]:
-    left = iter([BUSY] * times)
+def storm(times: int, reply: Response = BUSY) -> Callable[[Request], Response | None]:
+    left = iter([reply] * times)
     return lambda request: next(left, None)
 
 
@@ -330,6 +352,24 @@ def test_storms_pass(cloud: Cloud) -> None:
     ):
         with cloud.server.failing(storm(2)):
             assert call() == expected
+
+
+def test_too_many_requests_are_asked_again(cloud: Cloud) -> None:
+    store = cloud.store()
+    store.put("key", b"content")
+    with cloud.server.failing(storm(1, Response(429, {}, b""))):
+        assert store.head("key").size == 7
+    with cloud.server.failing(storm(1, Response(429, {}, b""))):
+        assert store.delete(["key"])[0].result == DeleteResult.ACCEPTED
+
+
+def test_a_page_of_azure_that_declares_entities_is_not_read(
+    azure_server: AzureServer, azure_store: ObjectStore
+) -> None:
+    page = b"<!DOCTYPE EnumerationResults><EnumerationResults><Blobs/><NextMarker/></EnumerationResults>"
+    reply = Response(200, {"content-type": "application/xml"}, page)
+    with azure_server.failing(lambda request: reply), pytest.raises(StorageError, match="DOCTYPE"):
+        azure_store.list_level("")
 
 
 @pytest.mark.parametrize("call", CALLS)

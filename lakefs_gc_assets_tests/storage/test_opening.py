@@ -1,5 +1,7 @@
 import multiprocessing
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,29 @@ def test_what_cannot_be_opened_is_explained(tmp_path: Path, namespace: str, root
     settings = StoreSettings(local_root="" if root is None else str(tmp_path / "root"))
     with pytest.raises(ConfigurationError, match=message):
         open_store(settings, Namespace.parse(namespace))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "extra"),
+    [
+        ("https://account.blob.core.windows.net/container/x", "azure"),
+        ("abfss://container@account.dfs.core.windows.net/x", "azure"),
+        ("gs://bucket/x", "gcs"),
+    ],
+)
+def test_a_cloud_without_its_libraries_says_what_to_install(namespace: str, extra: str) -> None:
+    """In a process of its own, in which nobody has imported them."""
+    code = (
+        "import sys\n"
+        "for name in ('azure.core', 'azure.identity', 'azure.storage.blob', 'google.auth'): sys.modules[name] = None\n"
+        "from lakefs_gc_assets.lakefs.addresses import Namespace\n"
+        "from lakefs_gc_assets.settings import StoreSettings\n"
+        "from lakefs_gc_assets.storage.opening import open_store\n"
+        f"open_store(StoreSettings(), Namespace.parse({namespace!r}))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"pip install 'lakefs-gc-assets[{extra}]'" in ended.stderr.splitlines()[-1]
+    assert "ConfigurationError" in ended.stderr.splitlines()[-1]
 
 
 def test_an_opener_opens_once_and_after_a_journey(s3_server: S3Server, bucket: str) -> None:

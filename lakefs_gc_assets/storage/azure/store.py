@@ -1,18 +1,24 @@
 """A storage namespace in a container of Azure Blob Storage, which is also how Data Lake Storage is read and written.
 
-obstore lists and reads; everything else goes to the service's own interface, signed by the same credentials.
+obstore lists and reads; everything else Azure's own client asks, by the same credentials. Its answers are read here
+where that has to be done more closely: parts of a batch are told by their Content-ID and not by their order, a page of
+a listing that does not say whether there is more is none, and folders are no blobs.
 API: https://learn.microsoft.com/rest/api/storageservices/blob-service-rest-api
 """
 
 import re
 import time
 import xml.etree.ElementTree as xml
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from urllib.parse import unquote, urlencode, urlsplit
+from typing import TypedDict
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+from azure.core import MatchConditions
+from azure.storage.blob import BlobClient
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore as Files
 
@@ -20,10 +26,11 @@ from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, Precondi
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import http_service, multipart, obstore_listing, safe_xml
-from lakefs_gc_assets.storage.azure.credentials import VERSION, authorization
+from lakefs_gc_assets.storage.azure.client import Client
+from lakefs_gc_assets.storage.azure.credentials import authorization
 from lakefs_gc_assets.storage.cloud_deletes import delete_in_batches, outcome_of
 from lakefs_gc_assets.storage.cloud_errors import CloudErrors, said
-from lakefs_gc_assets.storage.http_service import Answer, HttpService, Unreachable, quoted
+from lakefs_gc_assets.storage.http_service import Answer, Unreachable
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -47,6 +54,20 @@ _NO_CONTAINER = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "Contai
 _HOST = re.compile(r"^[a-z0-9]+://(?:[^/@]+@)?([^/@]+)/")
 
 
+class _Condition(TypedDict, total=False):
+    """What the library makes headers of: whether there is a blob, and of which version."""
+
+    match_condition: MatchConditions
+    etag: str
+
+
+_ABSENT: _Condition = {"match_condition": MatchConditions.IfMissing}
+
+
+def _version(etag: str) -> _Condition:
+    return {"match_condition": MatchConditions.IfNotModified, "etag": etag}
+
+
 class AzureStore:
     """Objects below a prefix of a container; see ObjectStore. Its ETags are no MD5 of the content.
 
@@ -61,17 +82,19 @@ class AzureStore:
         account, _, container = namespace.location.bucket.partition("/")
         endpoint = settings.endpoint_url.rstrip("/") or _endpoint(namespace)
         self._root = namespace.location.key
-        self._url = f"{endpoint}/{quoted(container)}"
+        self._url = f"{endpoint}/{container}"
+        self._path = urlsplit(endpoint).path.strip("/")
         self._errors = CloudErrors(f"container {container!r} at {endpoint}", _NO_CONTAINER)
         try:
             self._authorization = authorization(settings, account)
-            self._service = HttpService(settings.ca_bundle)
+            options = client_options(settings.ca_bundle)
+            self._client = Client(endpoint, container, self._authorization, settings.ca_bundle)
             self._files = Files(
                 container,
                 account_name=account,
                 endpoint=endpoint,
                 credential_provider=self._authorization.for_obstore,
-                client_options=client_options(settings.ca_bundle),
+                client_options=options,
                 retry_config=retry_config(http_service.ATTEMPTS),
             )
         except (BaseError, ValueError, OSError) as error:
@@ -85,7 +108,8 @@ class AzureStore:
 
     def _pages(self, prefix: str, behind: str) -> Iterator[pa.RecordBatch]:
         action = f"list below {prefix!r}"
-        for page in self._xml_pages(action, prefix=prefix):
+        pages = self._client.container.list_blobs(prefix, results_per_page=PAGE).by_page()
+        for page in self._xml_pages(action, pages):
             with self._errors.reading(action):
                 batch = _as_batch([_facts(_name(blob), blob) for blob in _blobs(page)])
             yield batch
@@ -96,7 +120,8 @@ class AzureStore:
         action = f"list directly below {full!r}"
         prefixes: list[str] = []
         objects: list[ObjectFacts] = []
-        for page in self._xml_pages(action, prefix=full, delimiter="/"):
+        pages = self._client.container.walk_blobs(full, results_per_page=PAGE).by_page()
+        for page in self._xml_pages(action, pages):
             with self._errors.reading(action):
                 prefixes += (below(full, _name(found), self._root) for found in page.iterfind("Blobs/BlobPrefix"))
                 objects += (
@@ -106,19 +131,16 @@ class AzureStore:
             tuple(sorted(set(prefixes), key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
         )
 
-    def _xml_pages(self, action: str, **query: str) -> Iterator[xml.Element]:
-        marker = ""
+    def _xml_pages(self, action: str, pages: Iterator[Iterator[object]]) -> Iterator[xml.Element]:
+        """Pages as the service wrote them, while the library turns them over."""
         while True:
-            asked = {"restype": "container", "comp": "list", "maxresults": str(PAGE), "marker": marker, **query}
-            target = urlencode({name: value for name, value in asked.items() if value})
-            answer = self._ask(action, "GET", f"{self._url}?{target}")
+            answer = self._ask(action, lambda: next(pages))
             if answer.status != 200:
                 raise self._refused_container(action, answer)
             with self._errors.reading(action):
                 page = _listing_page(answer.body)
             yield page
-            marker = page.findtext("NextMarker") or ""
-            if not marker:
+            if not page.findtext("NextMarker"):
                 return
 
     def get(self, key: str) -> bytes:
@@ -130,7 +152,8 @@ class AzureStore:
                 return bytes(self._files.get(full).bytes())
             except (BaseError, FileNotFoundError) as error:
                 raise self._explained(action, error) from None
-        answer = self._ask(action, "GET", self._blob(full))
+        with self._reaching(action):
+            answer = self._client.read(full)
         if answer.status != 200:
             raise self._refused(action, answer)
         return answer.body
@@ -139,7 +162,7 @@ class AzureStore:
         """See ObjectStore.head."""
         full = self._full(key)
         action = f"look at {full!r}"
-        answer = self._ask(action, "HEAD", self._blob(full))
+        answer = self._ask(action, self._blob(full).get_blob_properties)
         if answer.status != 200:
             raise self._refused(action, answer)
         with self._errors.reading(action):
@@ -156,7 +179,7 @@ class AzureStore:
         full = self._full(key)
         action = f"create {full!r}"
         try:
-            return self._upload(action, full, data, {"if-none-match": "*"})
+            return self._upload(action, full, data, _ABSENT)
         except PreconditionFailed:
             raise self._errors.already_exists(action) from None
 
@@ -164,13 +187,13 @@ class AzureStore:
         """See ObjectStore.put_if_match."""
         full = self._full(key)
         try:
-            return self._upload(f"replace {full!r}", full, data, {"if-match": f'"{etag}"'})
+            return self._upload(f"replace {full!r}", full, data, _version(f'"{etag}"'))
         except ObjectNotFound:
             raise PreconditionFailed(f"cannot replace {full!r}: it is gone") from None
 
-    def _upload(self, action: str, full: str, data: bytes, condition: Mapping[str, str]) -> str:
-        headers = {"x-ms-blob-type": "BlockBlob", "content-type": "application/octet-stream", **condition}
-        answer = self._ask(action, "PUT", self._blob(full), headers, data)
+    def _upload(self, action: str, full: str, data: bytes, condition: _Condition) -> str:
+        blob = self._blob(full)
+        answer = self._ask(action, lambda: blob.upload_blob(data, overwrite=True, **condition))
         if answer.status == 409 and said(answer)[0] == "BlobAlreadyExists":
             raise self._errors.already_exists(action)
         if answer.status != 201:
@@ -186,19 +209,37 @@ class AzureStore:
 
     def _delete_batch(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
         action = f"delete {len(full_keys)} objects such as {full_keys[0]!r}"
-        signed = [self._authorization.sign("DELETE", self._blob(full), {}) for full in full_keys]
-        content_type, body = multipart.composed([_target(url) for url, _ in signed], [fields for _, fields in signed])
-        batch = f"{self._url}?restype=container&comp=batch"
-        answer = self._ask(action, "POST", batch, {"content-type": content_type}, body)
+        # In a batch the library does not keep the name of a blob in one segment.
+        named = [full for full in full_keys if obstore_can_name(full)]
+        parts = self._batch(action, named) if named else {}
+        for full in set(full_keys).difference(named):
+            parts[full] = self._delete_one(full)
+        if any(said(part)[0] in _NO_CONTAINER for part in parts.values()):
+            raise self._errors.no_container(action)
+        return {full: outcome_of(full, parts.get(full), _soft_deleted(parts.get(full))) for full in full_keys}
+
+    def _delete_one(self, full: str) -> Answer:
+        """The answer of the blob service itself, that the blob is deleted or why it is not."""
+        action = f"delete {full!r}"
+        answer = self._ask(action, self._blob(full).delete_blob)
+        if answer.status == 202 or (answer.status >= 400 and said(answer)[0]):
+            return answer
+        raise self._refused(action, answer)
+
+    def _batch(self, action: str, full_keys: Sequence[str]) -> dict[str, Answer]:
+        """What one request that deletes keys was answered, for each key that the answer mentions."""
+        container = self._client.container
+
+        def send() -> None:
+            # The library gives up where it cannot read the answer; what can be read of it is read below.
+            with suppress(ValueError):
+                container.delete_blobs(*full_keys, raise_on_any_failure=False, url_prepend=self._path or None)
+
+        answer = self._ask(action, send)
         if answer.status != 202:
             raise self._refused_container(action, answer)
         parts = multipart.answers(answer)
-        if any(said(part)[0] in _NO_CONTAINER for part in parts.values()):
-            raise self._errors.no_container(action)
-        return {
-            full: outcome_of(full, parts.get(number), _soft_deleted(parts.get(number)))
-            for number, full in enumerate(full_keys)
-        }
+        return {full: parts[number] for number, full in enumerate(full_keys) if number in parts}
 
     def copy(self, source: str, target: str) -> None:
         """See CopiesObjects.copy. Content is compared by MD5, where the service has it of both."""
@@ -206,9 +247,9 @@ class AzureStore:
         if facts is None:
             raise self._errors.answered(f"copy {self._full(source)!r}", Answer(404, {}, b""))
         if there is None:
-            self._copy(source, target, facts, {"if-none-match": "*"})
+            self._copy(source, target, facts, _ABSENT)
         elif not _alike(facts, there) or not _is_whole(there):
-            self._copy(source, target, facts, {"if-match": there["etag"]})
+            self._copy(source, target, facts, _version(there["etag"]))
 
     def copy_if_absent(self, source: str, target: str) -> None:
         """See CopiesObjects.copy_if_absent."""
@@ -216,36 +257,45 @@ class AzureStore:
         if facts is None:
             raise self._errors.answered(f"copy {self._full(source)!r}", Answer(404, {}, b""))
         try:
-            self._copy(source, target, facts, {"if-none-match": "*"})
+            self._copy(source, target, facts, _ABSENT)
         except PreconditionFailed:
             raise self._errors.already_exists(f"copy {self._full(source)!r} to {self._full(target)!r}") from None
 
-    def _copy(self, source: str, target: str, facts: Mapping[str, str], condition: Mapping[str, str]) -> None:
+    def _copy(self, source: str, target: str, facts: Mapping[str, str], condition: _Condition) -> None:
         """Copies within the account, which may take the service longer than its answer; waits for it.
 
         https://learn.microsoft.com/rest/api/storageservices/copy-blob
         """
         action = f"copy {self._full(source)!r} to {self._full(target)!r}"
         # A shared access signature is part of the URL, for the source as well.
-        url, _ = self._authorization.sign("GET", self._blob(self._full(source)), {})
-        headers = {"x-ms-copy-source": url, "x-ms-source-if-match": facts["etag"], **condition}
-        answer = self._ask(action, "PUT", self._blob(self._full(target)), headers)
+        signature = self._authorization.signature
+        url = self._blob(self._full(source)).url + (f"?{signature}" if signature else "")
+        made = self._blob(self._full(target))
+        answer = self._ask(
+            action,
+            lambda: made.start_copy_from_url(
+                url,
+                source_etag=facts["etag"],
+                source_match_condition=MatchConditions.IfNotModified,
+                **condition,
+            ),
+        )
         if answer.status == 409 and said(answer)[0] == "BlobAlreadyExists":
             raise PreconditionFailed(f"cannot {action}: another version is there; read it again")
         if answer.status != 202:
             raise self._refused(action, answer)
-        made, pause = self._contents(target), _FIRST_PAUSE
-        while made is not None and made.get("x-ms-copy-status") == "pending":
+        copied, pause = self._contents(target), _FIRST_PAUSE
+        while copied is not None and copied.get("x-ms-copy-status") == "pending":
             time.sleep(pause)
-            made, pause = self._contents(target), min(pause * 2, _LONGEST_PAUSE)
-        if made is None or not _is_whole(made) or not _alike(facts, made):
+            copied, pause = self._contents(target), min(pause * 2, _LONGEST_PAUSE)
+        if copied is None or not _is_whole(copied) or not _alike(facts, copied):
             raise StorageError(f"cannot {action} in {self._errors.place}: the copy has another size or MD5, or failed")
 
     def _contents(self, key: str) -> Mapping[str, str] | None:
         """The headers of a blob that tell of its content; None where there is none."""
         full = self._full(key)
         action = f"look at {full!r}"
-        answer = self._ask(action, "HEAD", self._blob(full))
+        answer = self._ask(action, self._blob(full).get_blob_properties)
         if answer.status == 200:
             with self._errors.reading(action):
                 return {"etag": answer.headers["etag"], "content-length": answer.headers["content-length"]} | {
@@ -256,18 +306,17 @@ class AzureStore:
             return None
         raise refused
 
-    def _ask(
-        self, action: str, method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> Answer:
-        sent = {"x-ms-version": VERSION, **(headers or {})}
-        if body:
-            sent["content-length"] = str(len(body))
-        elif method == "PUT":
-            sent["content-length"] = "0"
-        try:
-            return self._service.ask(method, lambda: self._authorization.sign(method, url, sent), body)
-        except Unreachable:
-            raise self._errors.unreachable(action) from None
+    def _ask(self, action: str, call: Callable[[], object]) -> Answer:
+        with self._reaching(action):
+            return self._client.ask(call)
+
+    @contextmanager
+    def _reaching(self, action: str) -> Iterator[None]:
+        with self._errors.reading(action):
+            try:
+                yield
+            except Unreachable:
+                raise self._errors.unreachable(action) from None
 
     def _refused(self, action: str, answer: Answer) -> StorageError:
         """The error for an answer about a blob."""
@@ -293,10 +342,13 @@ class AzureStore:
         return self._errors.no_container(action) if isinstance(explained, ObjectNotFound) else explained
 
     def _full(self, key: str) -> str:
-        return self._root + checked_key(key)
+        full = self._root + checked_key(key)
+        if full in (".", ".."):
+            raise StorageError(f"{full!r} cannot be the key of a blob: in an address it names a folder above")
+        return full
 
-    def _blob(self, full: str) -> str:
-        return f"{self._url}/{quoted(full)}"
+    def _blob(self, full: str) -> BlobClient:
+        return self._client.container.get_blob_client(full)
 
 
 def _alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -316,11 +368,6 @@ def _endpoint(namespace: Namespace) -> str:
     if host is None or "." not in host[1]:
         raise ConfigurationError(f"{namespace.uri} does not name the host of an account: set store.endpoint_url")
     return f"https://{host[1].replace('.dfs.', '.blob.', 1)}"
-
-
-def _target(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
 def _listing_page(body: bytes) -> xml.Element:

@@ -4,13 +4,20 @@ import base64
 import hashlib
 import hmac
 import json
+import ssl
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode
 from uuid import uuid4
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -122,18 +129,30 @@ def test_a_wrong_key_is_refused(azure_server: AzureServer, azure_container: str)
 class TokenService(Proxy):
     """Hands out tokens in each of Azure's ways, and answers as a blob service to those who bring one."""
 
-    def __init__(self) -> None:
-        super().__init__("http://nowhere")
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        super().__init__("http://nowhere", tls)
         self.asked: list[Request] = []
         self.lifetime = 3600
+        self.certificate = Path()
         self.refuses = False
 
     def respond(self, request: Request) -> Response:
+        if request.path.endswith("/openid-configuration"):
+            there = f"{self.url}/tenant/oauth2/v2.0"
+            known = {"issuer": f"{self.url}/tenant/v2.0", "token_endpoint": f"{there}/token"}
+            body = json.dumps({**known, "authorization_endpoint": f"{there}/authorize"}).encode()
+            return Response(200, {"content-type": "application/json"}, body)
         if "oauth2" in request.path or request.path == "/msi":
             self.asked.append(request)
             if self.refuses:
-                return Response(401, {}, b'{"error": "invalid_client", "error_description": "hush"}')
-            answer = {"access_token": f"token-{len(self.asked)}", "expires_in": str(self.lifetime)}
+                return Response(
+                    401,
+                    {"content-type": "application/json"},
+                    b'{"error": "invalid_client", "error_description": "AADSTS7000215: hush"}',
+                )
+            expires_on = str(int(time.time()) + self.lifetime)
+            answer = {"access_token": f"token-{len(self.asked)}", "token_type": "Bearer", "resource": "storage"}
+            answer |= {"expires_in": str(self.lifetime), "expires_on": expires_on}
             return Response(200, {"content-type": "application/json"}, json.dumps(answer).encode())
         self.requests.append(request)
         if request.method == "PUT":
@@ -147,16 +166,41 @@ class TokenService(Proxy):
         return Response(200, {"last-modified": "Sat, 21 Nov 2026 00:00:00 GMT", "etag": '"1"'}, b"")
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificate of 127.0.0.1, which vouches for itself, beside its key in key.pem."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.with_name("key.pem").write_bytes(private)
+    file.write_bytes(made.public_bytes(Encoding.PEM))
+    return file
+
+
 @pytest.fixture
-def tokens() -> Iterator[TokenService]:
-    service = TokenService()
+def tokens(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenService]:
+    """Azure's libraries send tokens over TLS alone."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    service = TokenService(tls)
+    service.certificate = certificate
     yield service
     service.stop()
 
 
 def bearers(service: TokenService, **settings: str) -> set[str]:
     """What authorizes everything that a store asks, parts of batches too."""
-    store = opened(service.url, **settings)
+    store = opened(service.url, ca_bundle=str(service.certificate), **settings)
     store.put("key", b"1")
     store.get("key")
     store.head("key")
@@ -165,7 +209,7 @@ def bearers(service: TokenService, **settings: str) -> set[str]:
     [outcome] = store.delete(["key"])
     assert outcome.result == DeleteResult.ACCEPTED
     assert len(service.requests) == 6
-    inner = [line for line in service.requests[-1].body.decode().splitlines() if line.startswith("authorization: ")]
+    inner = [line for line in service.requests[-1].body.decode().splitlines() if line.startswith("Authorization: ")]
     assert len(inner) == 1
     return {request.headers["authorization"] for request in service.requests} | {inner[0].partition(": ")[2]}
 
@@ -190,11 +234,12 @@ def test_an_application(tokens: TokenService, source: str, monkeypatch: pytest.M
         "client_id": "application",
         "client_secret": "hush",
         "scope": "https://storage.azure.com/.default",
+        "client_info": "1",
     }
 
 
 def test_a_workload(tokens: TokenService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "identity").write_text("the cluster's word\n")
+    (tmp_path / "identity").write_text("the cluster's word")
     monkeypatch.setenv("AZURE_AUTHORITY_HOST", f"{tokens.url}/")
     monkeypatch.setenv("AZURE_TENANT_ID", "tenant")
     monkeypatch.setenv("AZURE_CLIENT_ID", "application")
@@ -203,7 +248,7 @@ def test_a_workload(tokens: TokenService, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert form(tokens.asked[0])["client_assertion"] == "the cluster's word"
     (tmp_path / "identity").unlink()
     with pytest.raises(StorageError, match="AZURE_FEDERATED_TOKEN_FILE"):
-        opened(tokens.url).head("key")
+        opened(tokens.url, ca_bundle=str(tokens.certificate)).head("key")
 
 
 def test_the_managed_identity_of_a_machine(tokens: TokenService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +258,7 @@ def test_the_managed_identity_of_a_machine(tokens: TokenService, monkeypatch: py
     assert request.path == "/metadata/identity/oauth2/token"
     assert request.headers["metadata"] == "true"
     asked = parse_qs(request.query)
-    assert (asked["resource"], asked["client_id"]) == (["https://storage.azure.com/"], ["assigned"])
+    assert (asked["resource"], asked["client_id"]) == (["https://storage.azure.com"], ["assigned"])
 
 
 def test_the_managed_identity_of_a_service(tokens: TokenService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,13 +276,13 @@ def test_a_person_at_the_command_line(tokens: TokenService, tmp_path: Path) -> N
     assert bearers(tokens) == {"Bearer personal"}
     program.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(StorageError, match="az login"):
-        opened(tokens.url).head("key")
+        opened(tokens.url, ca_bundle=str(tokens.certificate)).head("key")
 
 
 def test_a_token_is_renewed_before_it_expires(tokens: TokenService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", tokens.url)
     tokens.lifetime = 60
-    store = opened(tokens.url)
+    store = opened(tokens.url, ca_bundle=str(tokens.certificate))
     for _ in range(3):
         store.head("key")
     assert [request.headers["authorization"] for request in tokens.requests] == [
@@ -254,16 +299,16 @@ def test_a_refusal_tells_no_secret(
     monkeypatch.setenv("AZURE_AUTHORITY_HOST", tokens.url)
     monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", tokens.url)
     tokens.refuses = True
-    store = opened(tokens.url, **settings)
+    store = opened(tokens.url, ca_bundle=str(tokens.certificate), **settings)
     for call in (lambda: store.head("key"), lambda: store.put("key", b""), lambda: store.delete(["key"])):
-        with pytest.raises(StorageError, match=r"no access token \(401 invalid_client\)") as caught:
+        with pytest.raises(StorageError, match=r"no access token \(\w+\): no credentials") as caught:
             call()
         assert "hush" not in str(caught.value)
 
 
 def test_nothing_found_is_said(tokens: TokenService) -> None:
     with pytest.raises(StorageError, match="no credentials for Azure were found"):
-        opened(tokens.url).head("key")
+        opened(tokens.url, ca_bundle=str(tokens.certificate)).head("key")
 
 
 @pytest.mark.parametrize(

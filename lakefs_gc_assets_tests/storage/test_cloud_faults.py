@@ -1,0 +1,199 @@
+"""What goes wrong between us and a cloud never ends in a claim: neither of a delete nor of anything else."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from threading import Event
+
+import pytest
+
+from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.storage import http_service, obstore_clients
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
+from lakefs_gc_assets_tests.emulators import GcsServer, Response
+from lakefs_gc_assets_tests.s3_server import Request
+from lakefs_gc_assets_tests.storage.test_clouds import Cloud, asked, cloud, is_batch, keys
+
+__all__ = ["cloud"]
+
+NAMES = [f"data/{number}" for number in range(5)]
+Change = Callable[[Request, Response], Response]
+
+
+@pytest.fixture(autouse=True)
+def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts, and no more for single keys of a batch."""
+    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(http_service, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("lakefs_gc_assets.storage.busy_keys.PAUSES", ())
+
+
+@pytest.fixture
+def stored(cloud: Cloud) -> ObjectStore:
+    store = cloud.store()
+    for name in NAMES:
+        store.put(name, name.encode())
+    return store
+
+
+def busy(status: int) -> Response:
+    return Response(status, {"retry-after": "0"}, b"<Error><Code>ServerBusy</Code></Error>")
+
+
+def hang_up(*_: object) -> Response:
+    """The connection ends without an answer."""
+    raise ConnectionResetError
+
+
+def cut(request: Request, response: Response) -> Response:
+    """The connection ends within the body."""
+    if not response.body:
+        return response
+    length = {"content-length": str(len(response.body)), "connection": "close"}
+    return Response(response.status, {**response.headers, **length}, response.body[: len(response.body) // 2])
+
+
+def shortened(request: Request, response: Response) -> Response:
+    """Half of an answer, as if it were all of it."""
+    return Response(response.status, response.headers, response.body[: len(response.body) // 2])
+
+
+BEFORE: dict[str, Callable[[Request], Response | None]] = {
+    "429": lambda request: busy(429),
+    "500": lambda request: busy(500),
+    "503": lambda request: busy(503),
+    "reset": hang_up,
+    "a page of a proxy": lambda request: Response(200, {"content-type": "text/html"}, b"<html>log in</html>"),
+    "nothing of a proxy": lambda request: Response(404, {"content-type": "text/html"}, b"<html>no such page</html>"),
+}
+"""The service never hears of the request."""
+BEHIND: dict[str, Change] = {
+    "429": lambda request, response: busy(429),
+    "503": lambda request, response: busy(503),
+    "reset": hang_up,
+    "truncated": cut,
+    "shortened": shortened,
+}
+"""The service does what it is asked, and its answer is lost or changed."""
+
+
+def accepted(store: ObjectStore, names: list[str]) -> set[str]:
+    """What a delete claims."""
+    outcomes: list[DeleteOutcome] = []
+    try:
+        outcomes += store.delete(names)
+    except StorageError:
+        return set()
+    assert [outcome.key for outcome in outcomes] == names
+    return {outcome.key for outcome in outcomes if outcome.result == DeleteResult.ACCEPTED}
+
+
+@pytest.mark.parametrize("names", [NAMES, ["data/0//1", "data/0/../1"]], ids=["usual", "odd"])
+@pytest.mark.parametrize("fault", BEFORE)
+def test_a_delete_that_never_arrived_is_not_claimed(cloud: Cloud, fault: str, names: list[str]) -> None:
+    store = cloud.store()
+    for name in names:
+        store.put(name, b"")
+    with cloud.server.failing(BEFORE[fault]):
+        assert accepted(store, names) == set()
+    assert set(keys(store)) == set(names)
+
+
+@pytest.mark.parametrize("fault", BEHIND)
+def test_a_delete_whose_answer_was_lost_is_not_claimed_without_one(
+    cloud: Cloud, stored: ObjectStore, fault: str
+) -> None:
+    with cloud.server.failing(change=lambda request, response: BEHIND[fault](request, response)):
+        claimed = accepted(stored, NAMES)
+    assert not claimed & set(keys(stored))
+
+
+def test_parts_of_a_batch_are_told_by_their_number(cloud: Cloud, stored: ObjectStore) -> None:
+    """The service deletes all but one and says so, in another order."""
+
+    def reversed_parts(request: Request, response: Response) -> Response:
+        if not is_batch(request):
+            return response
+        assert len(asked(request)) == len(NAMES)
+        boundary = b"--" + response.headers["content-type"].partition("boundary=")[2].strip('"').encode()
+        _, *parts, end = response.body.split(boundary)
+        refused = [
+            part.replace(b"HTTP/1.1 2", b"HTTP/1.1 4") if number == 1 else part for number, part in enumerate(parts)
+        ]
+        return Response(response.status, response.headers, boundary + boundary.join([*reversed(refused), end]))
+
+    with cloud.server.failing(change=reversed_parts):
+        assert accepted(stored, NAMES) == set(NAMES) - {NAMES[1]}
+
+
+@pytest.mark.parametrize("fault", [*BEFORE, *BEHIND])
+def test_what_is_read_through_faults_is_the_truth_or_an_error(
+    cloud: Cloud, stored: ObjectStore, fault: str, request: pytest.FixtureRequest
+) -> None:
+    if isinstance(cloud.server, GcsServer) and fault == "a page of a proxy":
+        request.applymarker(pytest.mark.xfail(reason="obstore 0.12 takes HTML in place of a listing for an empty one"))
+    calls: dict[Callable[[], object], object] = {
+        lambda: stored.head(NAMES[0]).size: len(NAMES[0]),
+        lambda: keys(stored): NAMES,
+        lambda: [facts.key for facts in stored.list_level("data/").objects]: NAMES,
+    }
+    with _failing(cloud, fault):
+        for call, truth in calls.items():
+            try:
+                found = call()
+            except StorageError:
+                continue
+            assert found == truth
+
+
+@pytest.mark.parametrize("fault", [*BEFORE, *BEHIND])
+def test_what_is_written_through_faults_is_there_or_an_error(cloud: Cloud, fault: str) -> None:
+    store = cloud.store()
+    made: dict[str, str | None] = {}
+    with _failing(cloud, fault):
+        for name, put in (("new", store.put_if_absent), ("any", store.put)):
+            try:
+                made[name] = put(name, b"content")
+            except StorageError:
+                continue
+    for name, etag in made.items():
+        assert (store.get(name), store.head(name).etag) == (b"content", etag)
+
+
+@pytest.mark.parametrize("fault", [*BEFORE, *BEHIND])
+def test_a_copy_through_faults_is_there_or_an_error(cloud: Cloud, stored: ObjectStore, fault: str) -> None:
+    copy: Callable[[str, str], None] = getattr(stored, "copy_if_absent")  # noqa: B009
+    with _failing(cloud, fault):
+        try:
+            copy(NAMES[0], "copies/0")
+        except StorageError:
+            return
+    assert stored.get("copies/0") == NAMES[0].encode()
+
+
+@pytest.fixture
+def never(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
+    """What a silent server waits for: the end of the test."""
+    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(obstore_clients, "READ_TIMEOUT", timedelta(seconds=1))
+    ended = Event()
+    yield ended
+    ended.set()
+
+
+def test_a_silent_service_has_deleted_nothing(cloud: Cloud, never: Event) -> None:
+    store = cloud.store()
+    store.put("data/1", b"")
+
+    def fall_silent(request: Request) -> Response:
+        never.wait(30)
+        raise ConnectionResetError
+
+    with cloud.server.failing(fall_silent):
+        assert accepted(store, ["data/1"]) == set()
+    assert keys(store) == ["data/1"]
+
+
+def _failing(cloud: Cloud, fault: str) -> AbstractContextManager[None]:
+    """Before the service where there is such a fault, else behind it."""
+    return cloud.server.failing(BEFORE[fault]) if fault in BEFORE else cloud.server.failing(change=BEHIND[fault])
