@@ -20,6 +20,7 @@ from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(_CHROMIUM is None, reason="there is no Chromium on this machine"),
     pytest.mark.timeout(2400),
 ]
