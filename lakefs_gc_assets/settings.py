@@ -1,14 +1,15 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with `repository` and the sections `lakefs`, `store`, `collection`, `spark`, `automation`, `launch`,
-`notifications` and `emr_serverless`; with a list `repositories` it is about several (`defs/repositories.py`). Where a
-value differs between machines, write `{env: NAME}` to take it from that environment variable; secrets may only be given
-that way, and are read when they are needed.
+A file is YAML with `repository`, `owners`, `tags` and the sections `lakefs`, `store`, `collection`, `spark`,
+`automation`, `launch`, `notifications` and `emr_serverless`; with a list `repositories` it is about several
+(`defs/repositories.py`). Where a value differs between machines, write `{env: NAME}` to take it from that environment
+variable; secrets may only be given that way, and are read when they are needed.
 """
 
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -26,6 +27,11 @@ CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
 DEFAULT_FILE = "lakefs-gc.yaml"
 REPOSITORIES = "repositories"
 """The list in a file that is about several repositories."""
+
+_OWNER = re.compile(r"team:\S+|[^@\s]+@[^@\s]+\.[^@\s]+")
+_TAG_NAME = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
+_TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
+"""What Dagster takes for owners and tags of assets."""
 
 FlowName = Literal["clean", "optimized", "committed", "unified"]
 """The flows that a run can be asked for, as in a plan."""
@@ -79,6 +85,11 @@ class LakeFSSettings(Settings):
 class StoreSettings(Settings):
     """The object store that holds the repository. Left empty, credentials come from the service's usual chain."""
 
+    resource: str = Field(
+        default="",
+        description="In a project of one's own: key of dagster-aws's S3Resource there, which gives endpoint, region, "
+        "profile and keys where they are not set here.",
+    )
     endpoint_url: str = Field(
         default="", description="Endpoint of an S3-compatible service or of an emulator; empty for the cloud itself."
     )
@@ -311,6 +322,11 @@ class SparkSettings(Settings):
         description="Spark master, such as local[*] or spark://host:7077. Empty where spark-submit names it: then the "
         "session is taken as it is.",
     )
+    resource: str = Field(
+        default="",
+        description="In a project of one's own: key of dagster-pyspark's LazyPySparkResource or PySparkResource there, "
+        "whose spark_config holds where nothing else is set here.",
+    )
     remote: str = Field(default="", description="Spark Connect endpoint, such as sc://host; replaces the master.")
     driver_memory: str = Field(default="2g", description="Heap of the driver (of everything, on a local master).")
     many_objects: bool = Field(
@@ -435,6 +451,14 @@ class Configuration(Settings):
         description="What Dagster calls the repository, where it is not its own name: two servers may have one of the "
         "same name.",
     )
+    owners: list[str] = Field(
+        default_factory=list,
+        description="Who Dagster says owns the assets: addresses of mail, and teams as team:name.",
+    )
+    tags: dict[str, str] = Field(
+        default_factory=dict,
+        description="Tags of the assets, beside lakefs/repository, to find them by in Dagster.",
+    )
     lakefs: LakeFSSettings = LakeFSSettings()
     store: StoreSettings = StoreSettings()
     collection: CollectionSettings = CollectionSettings()
@@ -443,6 +467,25 @@ class Configuration(Settings):
     notifications: NotificationSettings = NotificationSettings()
     launch: LaunchSettings = LaunchSettings()
     emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
+
+    @field_validator("owners")
+    @classmethod
+    def _require_owners(cls, owners: list[str]) -> list[str]:
+        for owner in owners:
+            if not _OWNER.fullmatch(owner):
+                raise ValueError(f"{owner}: write an address of mail, or team:name")
+        return owners
+
+    @field_validator("tags")
+    @classmethod
+    def _require_tags(cls, tags: dict[str, str]) -> dict[str, str]:
+        for name, value in tags.items():
+            if not (_TAG_NAME.fullmatch(name) and _TAG_VALUE.fullmatch(value)):
+                raise ValueError(
+                    f"{name}: a tag's name (with or without a prefix/) and its value have up to 63 letters, digits and "
+                    "_ . - each"
+                )
+        return tags
 
     @property
     def label(self) -> str:

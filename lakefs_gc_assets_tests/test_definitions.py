@@ -237,3 +237,17 @@ def test_sweeps_are_overdue_only_where_the_configuration_says_when() -> None:
         graph = build(loaded_from(content, "gc.yaml"), SystemClock()).resolve_asset_graph()
         policies = {key.path[-1]: graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
         assert policies == {**dict.fromkeys((*STEPS, HISTORY)), SWEEPS: expected}
+
+
+def test_every_asset_says_whose_it_is() -> None:
+    configuration = Configuration(repository="my-data", owners=["team:data", "ops@example.com"], tags={"tier": "cold"})
+
+    built = build(Loaded(configuration, {}), SystemClock())
+
+    specs = built.resolve_all_asset_specs()
+    assert len(specs) == 7
+    for spec in specs:
+        assert spec.owners == ["team:data", "ops@example.com"]
+        assert (spec.tags["tier"], spec.tags["lakefs/repository"]) == ("cold", "my_data")
+        assert spec.group_name == "garbage_collection"
+        assert spec.kinds

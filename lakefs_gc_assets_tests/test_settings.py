@@ -20,6 +20,7 @@ from lakefs_gc_assets.settings import (
     StoreSettings,
     default_file,
     load,
+    loaded_from,
 )
 
 SECRET = "s3cr3t/never+shown"
@@ -50,7 +51,7 @@ def refused(folder: Path, text: str) -> str:
             "spark.repository: there is no such setting here. It belongs to the top of the file",
         ),
         ("lakefs: {bucket: a}", "lakefs.bucket: there is no such setting"),
-        ("whatever: a", "whatever: there is no such section. There are repository, name, lakefs, store, collection"),
+        ("whatever: a", "whatever: there is no such section. There are repository, name, owners, tags, lakefs, store"),
     ],
 )
 def test_a_name_that_is_misspelt_is_answered_with_what_may_have_been_meant(
@@ -246,6 +247,19 @@ class TestSecrets:
         assert "is not YAML" in message
         assert "line 3" in message or "line 4" in message
         assert "s3cr3t" not in message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"owners": ["ops@example.com", "data"]}, "data: write an address of mail, or team:name"),
+        ({"tags": {"tier": "cold store"}}, "tier: a tag's name"),
+        ({"tags": {"a/b/c": ""}}, "a/b/c: a tag's name"),
+    ],
+)
+def test_owners_and_tags_are_what_dagster_takes(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        loaded_from(wrong, "file")
 
 
 def test_every_secret_is_known() -> None:

@@ -149,9 +149,8 @@ class Historian:
         if before is None:
             others = (other for other in run_folder.newest_runs(store) if other != figures.report.run_id)
             before = freed_in_all(store, others)
-        shown = run_metadata(figures) | {FREED_IN_ALL: before + figures.freed}
-        if mode := self._tags().get(MODE_TAG):
-            shown["mode"] = mode
+        mode = self._tags().get(MODE_TAG)
+        shown = ({"mode": mode} if mode else {}) | run_metadata(figures) | {FREED_IN_ALL: before + figures.freed}
         oldest = self._oldest_garbage(figures.report.run_id)
         if oldest is not None:
             shown[OLDEST_GARBAGE] = oldest
@@ -217,8 +216,8 @@ def run_metadata(figures: RunFigures) -> dict[str, Any]:
         "stored_objects": figures.stored,
         "live_committed_objects": counts.get("committed"),
         "live_uncommitted_objects": counts.get("uncommitted"),
-        "seconds": (report.ended_at - report.started_at).total_seconds(),
-        **{f"seconds_{step}": seconds for step, seconds in figures.seconds.items()},
+        "seconds": round((report.ended_at - report.started_at).total_seconds(), 1),
+        **{f"seconds_{step}": round(seconds, 1) for step, seconds in figures.seconds.items()},
         **{f"kept: {why}": count for why, count in report.kept.items()},
     }
     words = [

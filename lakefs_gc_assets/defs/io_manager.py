@@ -44,13 +44,17 @@ class FrameIOManager(dg.ConfigurableIOManager):
 
 
 def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
-    """What the UI shows of one cell: numbers of the window alone, which it plots from cell to cell."""
+    """What the UI shows of one cell: numbers of the window alone, which it plots from cell to cell.
+
+    They name the window, since the page of an asset shows those of one cell below the figures of the whole run.
+    """
     files = [file for file in manifest.files if file.slice_window == window]
     objects = sum(file.object_bytes for file in files)
+    rows = sum(file.rows for file in files)
     return {
-        "dagster/partition_row_count": sum(file.rows for file in files),
-        "object_bytes": objects,
-        "objects_in_words": size(objects),
+        "dagster/partition_row_count": rows,
+        "window_object_bytes": objects,
+        "window_in_words": f"{window}: {described(rows, objects)}",
     }
 
 

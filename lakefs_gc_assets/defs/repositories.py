@@ -21,8 +21,19 @@ _OF_ONE = ("repository", "name")
 
 
 def load_all(file: Path) -> tuple[Loaded, ...]:
-    """The configuration of each repository of a file. Raises ConfigurationError."""
-    return all_from(read(file), str(file))
+    """The configuration of each repository of a file.
+
+    Raises ConfigurationError, also where a resource of a deployment is named: beside a file there is none.
+    """
+    found = all_from(read(file), str(file))
+    for loaded in found:
+        for section in ("store", "spark"):
+            if key := getattr(loaded.configuration, section).resource:
+                raise ConfigurationError(
+                    f"{file}: {section}.resource names {key}, which only a project of your own can have: write its "
+                    f"settings under `{section}`, or use the component in that project"
+                )
+    return found
 
 
 def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:

@@ -5,14 +5,16 @@ Every field is described once, in `settings.py`; the UI shows the same words.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.repository import OpenRepository, require_writable
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.errors import ConfigurationError
@@ -33,6 +35,12 @@ from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.defs import deployed
+else:
+    # Who names no such resource does not wait for the libraries of every service of AWS.
+    deployed = deferred("lakefs_gc_assets.defs.deployed")
 
 _REMOTE_CORES = 8
 _opened: dict[tuple[str, str], StoreOpener] = {}
@@ -60,11 +68,18 @@ class LakeFSResource(dg.ConfigurableResource, LakeFSSettings):  # type: ignore[t
 
 
 class StoreResource(dg.ConfigurableResource, StoreSettings):  # type: ignore[type-arg]
-    """The object store that holds the repository."""
+    """The object store that holds the repository.
+
+    Attributes:
+        from_deployment: what the deployment has under the key `resource`.
+    """
+
+    from_deployment: dg.ResourceDependency[object] = Field(default=None, repr=False)  # type: ignore[arg-type]
 
     def settings(self) -> StoreSettings:
-        """The same, free of Dagster."""
-        return StoreSettings.model_validate(_plain(self, StoreSettings))
+        """The same, free of Dagster, with what the deployment's S3Resource adds. Raises ConfigurationError."""
+        own = StoreSettings.model_validate(_plain(self, StoreSettings))
+        return deployed.with_s3(own, self.from_deployment) if self.resource else own
 
 
 class CollectionResource(dg.ConfigurableResource, CollectionSettings):  # type: ignore[type-arg]
@@ -76,11 +91,18 @@ class CollectionResource(dg.ConfigurableResource, CollectionSettings):  # type: 
 
 
 class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[type-arg]
-    """The Spark session of a run, made when the first step needs it; it ends with the run's process."""
+    """The Spark session of a run, made when the first step needs it; it ends with the run's process.
+
+    Attributes:
+        from_deployment: what the deployment has under the key `resource`.
+    """
+
+    from_deployment: dg.ResourceDependency[object] = Field(default=None, repr=False)  # type: ignore[arg-type]
 
     def settings(self) -> SparkSettings:
-        """The same, free of Dagster."""
-        return SparkSettings.model_validate(_plain(self, SparkSettings))
+        """The same, free of Dagster, with the properties of the deployment's resource. Raises ConfigurationError."""
+        own = SparkSettings.model_validate(_plain(self, SparkSettings))
+        return deployed.with_spark(own, self.from_deployment) if self.resource else own
 
     def session(self) -> SparkSession:
         """The session; a JRE is found or brought along where the master is local."""
@@ -216,14 +238,18 @@ def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
     configuration = loaded.configuration
     sections = {
         "lakefs": LakeFSResource(**_section(loaded, "lakefs")),
-        "store": StoreResource(**_section(loaded, "store")),
+        "store": StoreResource(**_section(loaded, "store"), from_deployment=_handed_on(configuration.store.resource)),
         "collection": CollectionResource(**_section(loaded, "collection")),
-        "spark": SparkResource(**_section(loaded, "spark")),
+        "spark": SparkResource(**_section(loaded, "spark"), from_deployment=_handed_on(configuration.spark.resource)),
         "launch": LaunchResource(**_section(loaded, "launch")),
     }
     target = Target(configuration.label, configuration.repository)
     given = Collector(target=target, clock=clock, **sections)
     return {**sections, "collector": given}
+
+
+def _handed_on(key: str) -> dg.ResourceDefinition | None:
+    return deployed.handed_on(key) if key else None
 
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:

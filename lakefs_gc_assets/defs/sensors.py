@@ -76,7 +76,7 @@ def follow_deleted_report(
         required_resource_keys={names.of("collector")},
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Opens and launches an optimized run of repository {names.repository} after each run that deleted "
-        f"and succeeded, {settings.optimized_every_hours:g} hours after that one began. Dry runs and failures are not "
+        f"and succeeded, {_told(settings.optimized_every_hours)} after that one began. Dry runs and failures are not "
         "followed: after a failure, make that run or a clean one again. What it launches is a dry run unless the "
         "configuration says sweep. Change the time by automation.optimized_every_hours.",
     )
@@ -96,6 +96,10 @@ def follow_deleted_report(
         return dg.SensorResult(run_requests=[request], cursor=found.run_id)
 
     return ReportSensor(names.asset(STEPS[-1]), sensor)
+
+
+def _told(hours: float) -> str:
+    return f"{hours:g} hours" if hours >= 1 else f"{hours * 60:g} minutes"
 
 
 def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -12,15 +13,19 @@ from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import assets, checks, expiring, history, jobs, notifying, quarantine, schedules, sensors
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.resources import resources
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.settings import Configuration, Loaded
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import emr
 else:
     # Who has no such application does not wait for its libraries.
     emr = deferred("lakefs_gc_assets.defs.emr")
+
+_TAG_LENGTH = 63
+"""Of the value of an asset's tag."""
 
 
 def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
@@ -64,7 +69,10 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         *elsewhere,
     ]
     return dg.Definitions(
-        assets=[*assets.define(names), *history.define(names, timedelta(days=settings.sweep_within_days))],
+        assets=dg.map_asset_specs(
+            partial(_owned, loaded.configuration, names),
+            [*assets.define(names), *history.define(names, timedelta(days=settings.sweep_within_days))],
+        ),
         asset_checks=checks.define(names),
         jobs=every_job,
         schedules=schedules.define(names, settings, opening, expire, purge),
@@ -75,3 +83,9 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         ],
         resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),
     )
+
+
+def _owned(configuration: Configuration, names: Names, spec: dg.AssetSpec) -> dg.AssetSpec:
+    """An asset with its owners and tags, by which a catalog of many assets is searched."""
+    tags = {REPOSITORY_TAG: names.identifier[:_TAG_LENGTH], **configuration.tags, **spec.tags}
+    return spec.replace_attributes(owners=[*spec.owners, *configuration.owners], tags=tags)

@@ -20,6 +20,7 @@ from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(_CHROMIUM is None, reason="there is no Chromium on this machine"),
     pytest.mark.timeout(2400),
 ]
@@ -59,8 +60,7 @@ def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300
                 found.get_by_text(text).first.wait_for()
             yield found
             if folder := os.environ.get("LAKEFS_GC_SCREENSHOTS"):
-                name = path.partition("?")[0].strip("/").replace("/", "-")
-                found.screenshot(path=Path(folder) / f"{name}.png")
+                found.screenshot(path=Path(folder) / f"{Path(path.partition('?')[0]).name}.png")
         finally:
             browser.close()
 
@@ -102,6 +102,7 @@ def test_the_history_tells_of_whole_runs(url: str) -> None:
 def test_the_sensor_names_its_asset(url: str) -> None:
     with page(url, f"{_LOCATION}/sensors/follow_deleted_report", "Monitored assets") as sensor:
         sensor.get_by_role("link", name="deleted_report").wait_for()
+        sensor.get_by_text("Loading ticks").wait_for(state="hidden")
 
 
 def test_a_run_is_launched_from_the_launchpad_as_it_opens(url: str) -> None:

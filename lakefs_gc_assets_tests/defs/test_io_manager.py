@@ -131,7 +131,8 @@ def test_each_materialization_tells_of_its_frame(replaying: Replaying) -> None:
             moments = ("started_at", "ended_at")
             assert {name: value for name, value in numbers.items() if name not in moments} == {
                 "dagster/partition_row_count": sum(file.rows for file in of_the_cell),
-                "object_bytes": sum(file.object_bytes for file in of_the_cell),
+                "window_object_bytes": sum(file.object_bytes for file in of_the_cell),
             }, "a number of the whole frame would be plotted for every cell"
+            assert str(shown["window_in_words"].value).startswith(f"{window}: ")
     columns = result.job_def.asset_layer.get(dg.AssetKey("candidates")).metadata["dagster/column_schema"]
     assert [column.name for column in columns.columns] == CANDIDATES_DF.schema.names

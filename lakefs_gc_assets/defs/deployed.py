@@ -1,0 +1,95 @@
+"""Resources that a deployment has anyway: the store and Spark as they say, so that nothing is said twice.
+
+`store.resource` and `spark.resource` name them by their keys. What is set beside these names goes before.
+"""
+
+import dagster as dg
+from dagster_aws.s3 import S3Resource
+from dagster_pyspark import LazyPySparkResource, PySparkResource
+from dagster_spark.utils import flatten_dict
+
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import Configuration, SparkSettings, StoreSettings
+
+_DEFAULT = SparkSettings()
+_SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spark.driver.memory": "driver_memory"}
+"""Spark properties that have a setting of their own, which decides more than the property."""
+
+
+def keys_of(configuration: Configuration) -> dict[str, str]:
+    """The key of the deployment's resource that each section names, by section."""
+    keys = {"store": configuration.store.resource, "spark": configuration.spark.resource}
+    return {section: key for section, key in keys.items() if key}
+
+
+def handed_on(key: str) -> dg.ResourceDefinition:
+    """Hands on the resource that the deployment has under a key. Dagster names the key where there is none."""
+
+    @dg.resource(required_resource_keys={key}, description=f"The resource {key} of this deployment.")
+    def from_deployment(context: dg.InitResourceContext) -> object:
+        # As an attribute of `resources`, an S3Resource would be its boto3 client.
+        return context.resources.original_resource_dict[key]
+
+    return from_deployment
+
+
+def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:
+    """The settings, with what an S3Resource says where they say nothing; credentials are taken as a whole.
+
+    Raises ConfigurationError for another resource, and for one that asks for what a collector does not do.
+    """
+    if not isinstance(resource, S3Resource):
+        raise ConfigurationError(_other("store", settings.resource, resource, "an S3Resource of dagster-aws"))
+    endpoint = settings.endpoint_url or resource.endpoint_url or ""
+    if resource.use_unsigned_session:
+        raise ConfigurationError(_refused(settings, "use_unsigned_session", "without credentials nothing is deleted"))
+    if resource.verify is False and not settings.ca_bundle:
+        raise ConfigurationError(
+            _refused(settings, "verify: false", "name the authority's certificates by store.ca_bundle")
+        )
+    if not resource.use_ssl and not endpoint:
+        raise ConfigurationError(_refused(settings, "use_ssl: false", "give an endpoint_url that begins with http://"))
+    found: dict[str, object] = {"endpoint_url": endpoint, "region": settings.region or resource.region_name or ""}
+    if not settings.endpoint_url and resource.endpoint_url:
+        found["path_style"] = True  # As its own client does.
+    if not any((settings.profile, settings.access_key_id, settings.secret_access_key, settings.session_token)):
+        found |= {
+            "profile": resource.profile_name or "",
+            "access_key_id": resource.aws_access_key_id or "",
+            "secret_access_key": resource.aws_secret_access_key or "",
+            "session_token": resource.aws_session_token or "",
+        }
+    return settings.model_copy(update=found)
+
+
+def with_spark(settings: SparkSettings, resource: object) -> SparkSettings:
+    """The settings, with the properties of a resource of dagster-pyspark where they say nothing else.
+
+    A LazyPySparkResource is not asked for its session: ours is made of its properties and our own. A PySparkResource
+    has begun its session when this is called, which then is taken as it is.
+
+    Raises ConfigurationError for another resource.
+    """
+    if not isinstance(resource, LazyPySparkResource | PySparkResource):
+        expected = "a LazyPySparkResource or PySparkResource of dagster-pyspark"
+        raise ConfigurationError(_other("spark", settings.resource, resource, expected))
+    config: dict[str, str] = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in flatten_dict(resource.spark_config)  # type: ignore[no-untyped-call]
+    }
+    found: dict[str, object] = {}
+    for name, setting in _SETTING_OF_PROPERTY.items():
+        value = config.pop(name, None)
+        if value is not None and getattr(settings, setting) == getattr(_DEFAULT, setting):
+            found[setting] = value
+    return settings.model_copy(update={**found, "config": {**config, **settings.config}})
+
+
+def _other(section: str, key: str, resource: object, expected: str) -> str:
+    if resource is None:
+        return f"{section}.resource is {key}, a resource of a Dagster deployment, and there is none here"
+    return f"{section}.resource is {key}, which is to be {expected} and is a {type(resource).__name__}"
+
+
+def _refused(settings: StoreSettings, what: str, instead: str) -> str:
+    return f"store.resource is {settings.resource}, an S3Resource with {what}: {instead}"

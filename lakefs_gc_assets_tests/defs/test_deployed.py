@@ -1,0 +1,178 @@
+"""Resources that a deployment has anyway, in place of settings said twice."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster_aws.s3 import S3Resource, s3_resource
+from dagster_pyspark import LazyPySparkResource, PySparkResource
+
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.defs import deployed, emr
+from lakefs_gc_assets.defs.repositories import load_all
+from lakefs_gc_assets.defs.resources import Collector, collector
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import Configuration, Loaded, SparkSettings, StoreSettings, loaded_from
+from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from lakefs_gc_assets_tests.stores import bucket, s3_server
+
+__all__ = ["bucket", "s3_server"]
+
+LOADED = loaded_from({"repository": "repo", "store": {"resource": "s3"}, "spark": {"resource": "spark_there"}}, "test")
+
+
+def looked_at(look: Callable[[Collector], None], resources: dict[str, Any]) -> dg.ExecuteInProcessResult:
+    """What a job of the deployment did that was given our collector, beside resources of the deployment."""
+
+    @dg.op(required_resource_keys={"collector"})
+    def looking(context: dg.OpExecutionContext) -> None:
+        look(context.resources.collector)
+
+    @dg.job
+    def looking_job() -> None:
+        looking()
+
+    ours = build(LOADED, SystemClock())
+    merged = dg.Definitions.merge(ours, dg.Definitions(jobs=[looking_job], resources=resources))
+    with dg.DagsterInstance.ephemeral() as instance:
+        return merged.resolve_job_def("looking_job").execute_in_process(instance=instance)
+
+
+def test_a_store_is_reached_as_the_deployments_resource_reaches_it(
+    s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THEIR_SECRET", SECRET_KEY)
+    found: list[tuple[str, ...]] = []
+
+    def look(collector: Collector) -> None:
+        settings = collector.store.settings()
+        store = open_store(settings, Namespace.parse(f"s3://{bucket}/repo"))
+        store.put("a", b"some bytes")
+        found.append((settings.region, settings.endpoint_url, store.get("a").decode(), repr(collector)))
+
+    resource = S3Resource(
+        region_name="us-east-1",
+        endpoint_url=s3_server.url,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=dg.EnvVar("THEIR_SECRET"),
+    )
+    result = looked_at(look, {"s3": resource, "spark_there": LazyPySparkResource(spark_config={})})
+
+    ((region, endpoint, content, shown),) = found
+    assert (region, endpoint, content) == ("us-east-1", s3_server.url, "some bytes")
+    told = shown + str(result.dagster_run.tags) + str(result.dagster_run.run_config)
+    assert SECRET_KEY not in told + "".join(str(event) for event in result.all_events)
+
+
+def test_the_session_has_the_properties_of_the_deployments_resource() -> None:
+    found: list[SparkSettings] = []
+    theirs = LazyPySparkResource(spark_config={"spark": {"master": "local[3]", "ui.enabled": True}, "spark.x": 7})
+
+    looked_at(lambda collector: found.append(collector.spark.settings()), {"s3": S3Resource(), "spark_there": theirs})
+
+    (settings,) = found
+    assert settings.master == "local[3]"
+    assert settings.config == {"spark.ui.enabled": "true", "spark.x": "7"}
+    assert theirs._spark_session is None, "ours is the one session of the process"
+
+
+def test_a_resource_that_the_deployment_does_not_have_is_named() -> None:
+    with pytest.raises(dg.DagsterInvariantViolationError, match="Resource with key 's3' required by"):
+        looked_at(lambda _: None, {"spark_there": LazyPySparkResource(spark_config={})})
+
+
+OWN = StoreSettings(resource="s3")
+THEIRS = S3Resource(
+    region_name="eu-central-1",
+    endpoint_url="https://s3.example.com",
+    profile_name="theirs",
+    aws_access_key_id="key",
+    aws_secret_access_key="secret",
+    aws_session_token="token",
+)
+
+
+def test_everything_that_it_says_is_taken() -> None:
+    assert deployed.with_s3(OWN, THEIRS) == StoreSettings(
+        resource="s3",
+        region="eu-central-1",
+        endpoint_url="https://s3.example.com",
+        path_style=True,
+        profile="theirs",
+        access_key_id="key",
+        secret_access_key="secret",
+        session_token="token",
+    )
+    assert deployed.with_s3(OWN, S3Resource()) == OWN
+
+
+def test_what_is_set_beside_it_goes_before_and_credentials_are_never_mixed() -> None:
+    own = StoreSettings(resource="s3", region="us-east-1", endpoint_url="https://other.example.com", profile="ours")
+
+    assert deployed.with_s3(own, THEIRS) == own
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "said"),
+    [
+        (S3Resource(use_unsigned_session=True), OWN, "use_unsigned_session"),
+        (S3Resource(verify=False), OWN, "store.ca_bundle"),
+        (S3Resource(use_ssl=False), OWN, "begins with http://"),
+        (LazyPySparkResource(spark_config={}), OWN, "to be an S3Resource of dagster-aws and is a LazyPySparkResource"),
+        (None, OWN, "there is none here"),
+    ],
+)
+def test_what_a_collector_does_not_do_is_refused(theirs: object, own: StoreSettings, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        deployed.with_s3(own, theirs)
+
+
+def test_http_and_a_private_authority_are_said_in_their_own_words() -> None:
+    plain = deployed.with_s3(OWN, S3Resource(use_ssl=False, endpoint_url="http://minio:9000"))
+    trusted = deployed.with_s3(StoreSettings(resource="s3", ca_bundle="ours.pem"), S3Resource(verify=False))
+
+    assert plain.endpoint_url == "http://minio:9000"
+    assert trusted.ca_bundle == "ours.pem"
+
+
+@pytest.mark.parametrize("kind", [LazyPySparkResource, PySparkResource])
+def test_spark_settings_beside_it_go_before(kind: type[LazyPySparkResource | PySparkResource]) -> None:
+    theirs = kind(spark_config={"spark.master": "spark://a:7077", "spark.driver.memory": "8g", "spark.x": "theirs"})
+    own = SparkSettings(resource="spark_there", master="spark://b:7077", config={"spark.x": "ours"})
+
+    settings = deployed.with_spark(own, theirs)
+
+    assert (settings.master, settings.driver_memory, settings.config) == ("spark://b:7077", "8g", {"spark.x": "ours"})
+
+
+def test_another_kind_of_resource_is_no_spark() -> None:
+    with pytest.raises(ConfigurationError, match=r"to be a LazyPySparkResource or PySparkResource .* is a S3Resource"):
+        deployed.with_spark(SparkSettings(resource="s3"), S3Resource())
+
+
+@pytest.mark.parametrize("section", ["store", "spark"])
+def test_where_there_is_no_deployment_it_is_refused(section: str, tmp_path: Path) -> None:
+    file = tmp_path / "lakefs-gc.yaml"
+    file.write_text(f"repository: repo\n{section}: {{resource: there}}\n")
+    configuration = Configuration.model_validate({"repository": "repo", section: {"resource": "there"}})
+    alone = collector(configuration, SystemClock())
+
+    with pytest.raises(ConfigurationError, match=rf"{section}\.resource names there"):
+        load_all(file)
+    with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .* there is none here"):
+        getattr(alone, section).settings()
+    with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .*EMR Serverless does not have"):
+        emr.start_parameters(configuration.emr_serverless, Loaded(configuration, {}))
+
+
+def test_a_client_of_boto3_is_no_resource() -> None:
+    """The older `s3_resource` hands out a client, which keeps its credentials to itself."""
+    theirs = {"s3": s3_resource, "spark_there": LazyPySparkResource(spark_config={})}
+
+    with pytest.raises(ConfigurationError, match="to be an S3Resource of dagster-aws and is a S3"):
+        looked_at(lambda collector: print(collector.store.settings()), theirs)
