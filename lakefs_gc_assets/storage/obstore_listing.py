@@ -3,7 +3,9 @@
 Measured with obstore 0.12: its listing ends with an error at a key with an empty, `.` or `..` segment or a control
 character; it strips a slash that a key begins or ends with, so that another key seems to be there. Services list in the
 order of UTF-8 bytes: rows out of order or twice show stripped slashes, and pages can go on behind the last good row.
-A folder's marker (`dir/`) without an object `dir` is still listed as `dir`, a key where no object is.
+A folder's marker (`dir/`) without an object `dir` is still listed as `dir`, a key where no object is. From Google Cloud
+Storage it takes any page that is no listing, such as a proxy's, for the end of one: there the service's own pages have
+the last word.
 """
 
 import logging
@@ -34,6 +36,7 @@ class Listable:
         pages: objects below a prefix behind a key (or also before it), as LISTING_SCHEMA with full keys.
         explain: turns what obstore raised into the error to raise for an action.
         ordered: whether the service promises the order of UTF-8 bytes; then any other order ends a listing.
+        ends_unproved: whether obstore may end a listing where the service did not say that it ends.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Listable:
     pages: Callable[[str, str], Iterator[pa.RecordBatch]]
     explain: Callable[[str, Exception], StorageError]
     ordered: bool = True
+    ends_unproved: bool = False
 
 
 class _BeyondObstore(Exception):
@@ -130,6 +134,8 @@ class _Listing:
             raise _BeyondObstore(ascii(str(error).partition("\n")[0])) from None
         except (BaseError, FileNotFoundError) as error:
             raise self._source.explain(self._action, error) from None
+        if self._source.ends_unproved:
+            yield from self.by_pages()
 
     def by_pages(self) -> Iterator[pa.RecordBatch]:
         """The rows that come behind the last one that was yielded."""

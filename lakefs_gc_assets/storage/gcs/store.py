@@ -54,7 +54,9 @@ class GCSStore:
         self._errors = self._connection.errors
         self._root = location.key
         self._bucket_path = f"/storage/v1/b/{quoted(location.bucket)}"
-        self._listable = Listable(f"gs://{location.bucket}", self._connection.files, self._pages, self._not_listed)
+        self._listable = Listable(
+            f"gs://{location.bucket}", self._connection.files, self._pages, self._not_listed, ends_unproved=True
+        )
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list; here in order of keys."""
