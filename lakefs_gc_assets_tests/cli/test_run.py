@@ -106,6 +106,7 @@ def test_a_home_of_dagster_that_is_missing(runs: GraphRuns, invoke: Invoke, monk
     assert_one_line(invoke("run"), "DAGSTER_HOME", "/nowhere/at/all", status=Status.CONFIGURATION)
 
 
+@pytest.mark.slow
 def test_a_dry_run_a_sweep_and_the_status(runs: GraphRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
 

@@ -193,6 +193,7 @@ def run_id_of(result: dg.ExecuteInProcessResult) -> str:
     return result.dagster_run.tags[RANGE_START_TAG].partition("|")[0]
 
 
+@pytest.mark.slow
 def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRuns) -> None:
     """The way that the default leaves people, though the file says that what starts by itself deletes."""
     runs.settings["sweep"] = True
@@ -226,6 +227,7 @@ def test_where_no_launch_may_delete_none_may_approve(runs: GraphRuns) -> None:
     assert f"run `lakefs-gc approve {run_id_of(dry)}`, or set launch.sweep to approved" in said(refused)
 
 
+@pytest.mark.slow
 def test_what_a_launch_relaxes_is_in_tags_plan_and_report(runs: GraphRuns) -> None:
     runs.settings["max_candidates"] = 3
     runs.launch |= {"sweep": "any", "may_relax": ["max_candidates", "max_candidate_share"]}
@@ -277,6 +279,7 @@ def test_a_launch_that_asks_for_more_opens_nothing(runs: GraphRuns, config: dict
     assert runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "") == []
 
 
+@pytest.mark.slow
 def test_tags_and_resources_of_a_launch_let_nothing_be_deleted(runs: GraphRuns) -> None:
     """A run that a person makes up: of an id that nobody opened, with every tag that automation's runs have."""
     runs.settings["sweep"] = True

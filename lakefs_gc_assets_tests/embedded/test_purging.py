@@ -284,6 +284,7 @@ def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
     assert [status_of(quarantined.server, quarantined.old, name) for name in OLD] == [200] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [100, 0])
 def test_what_is_staged_where_the_server_does_not_list_it_stays(quarantined: Quarantined, limit: int) -> None:
     name = OLD[0]

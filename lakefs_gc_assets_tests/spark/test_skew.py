@@ -77,6 +77,7 @@ def test_what_is_left_after_a_subtraction_is_spread(four_workers: SparkSession) 
     assert engine.count(left) == len(ADDRESSES) / 2
 
 
+@pytest.mark.slow
 def test_distinct_addresses_and_the_checkpoint_are_spread(four_workers: SparkSession) -> None:
     universe = made_by_tasks(four_workers, "listed", ADDRESSES)
     held = made_by_tasks(four_workers, "live", ADDRESSES)

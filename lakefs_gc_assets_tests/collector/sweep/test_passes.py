@@ -97,6 +97,7 @@ def test_what_could_not_be_deleted_is_counted_and_left_to_the_next_run(runs: Gra
     assert runs.server.deleted == garbage
 
 
+@pytest.mark.slow
 def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Replaying) -> None:
     runs = replaying("chain/1", sweep=True, max_candidate_share=1)
     opened = runs.open()
@@ -201,6 +202,7 @@ def test_too_much_at_once_is_marked_and_not_swept(replaying: Replaying) -> None:
     assert runs.server.deleted == set()
 
 
+@pytest.mark.slow
 def test_a_sweep_waits_before_its_dump_and_its_recheck(replaying: Replaying) -> None:
     runs = replaying(
         "chain/1",

@@ -65,6 +65,7 @@ def test_of_a_slice_with_half_of_all_objects_no_task_lists_much(opener: StoreOpe
     assert len(rows) > TASKS
 
 
+@pytest.mark.slow
 def test_a_large_slice_of_a_bucket_is_listed_in_pieces(s3_server: S3Server, bucket: str) -> None:
     large, other = slice_of(13_000, BORN), slice_of(1000, BORN + timedelta(hours=1))
     s3_server.fill(bucket, (f"skewed/{name}" for name in large + other))

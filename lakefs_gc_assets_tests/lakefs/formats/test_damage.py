@@ -232,6 +232,7 @@ def test_a_lie_about_the_number_of_entries_takes_no_memory(count: int) -> None:
     assert peak < 20 << 20
 
 
+@pytest.mark.slow
 def test_compiled_code_stays_inside_its_arrays(tmp_path: Path) -> None:
     """Runs the lies again with numba's bounds checks, which turn a stray access into an IndexError."""
     environment = {
