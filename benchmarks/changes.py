@@ -12,15 +12,14 @@ from benchmarks.repositories import (
     addresses_of_slice,
     make_files,
     objects_folder,
+    write_metarange,
     write_range,
     written,
 )
 from benchmarks.shapes import Shape
 from lakefs_gc_assets.embedded import branches, commits, entries, repositories
-from lakefs_gc_assets.embedded.committed import _table_file
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
@@ -87,14 +86,13 @@ def _commit(core: Core, root: Path, shape: Shape, names: list[str]) -> list[Path
             part = names[number * each : (number + 1) * each]
             highest, range_id, data, _ = write_range(root, part, shape.objects + number * each)
             held.append((highest, range_id.encode(), data))
-            metarange = _table_file("metaranges", held, sum(len(row[0]) + len(row[2]) for row in held), {})
-            (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
-            made += [root / METADATA_PREFIX / range_id, root / METADATA_PREFIX / metarange.id]
+            metarange_id = write_metarange(root, held)
+            made += [root / METADATA_PREFIX / range_id, root / METADATA_PREFIX / metarange_id]
             moment = head.creation_date + 1 + number
             draft = commits.Draft(
-                "bench", f"change {number}", metarange.id, (head.id,), head.generation + 1, {}, moment
+                "bench", f"change {number}", metarange_id, (head.id,), head.generation + 1, {}, moment
             )
             head = commits.add(core, repository, draft)
-            database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", (metarange.id, *first[1:]))
+            database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", (metarange_id, *first[1:]))
         database.execute("UPDATE branches SET commit_id = ? WHERE id = 'main'", (head.id,))
     return made

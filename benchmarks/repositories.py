@@ -187,6 +187,13 @@ def write_range(root: Path, names: list[str], first: int) -> tuple[bytes, str, b
     return highest, file.id, entries.range_data(record[0], highest, size, len(names)), record
 
 
+def write_metarange(root: Path, rows: list[Record]) -> str:
+    """Writes a metarange of ranges (last path, id, what a metarange says of it), and returns its id."""
+    metarange = _table_file("metaranges", rows, sum(len(row[0]) + len(row[2]) for row in rows), {})
+    (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
+    return metarange.id
+
+
 def _commit(core: Core, repository: repositories.Repository, shape: Shape, root: Path, names: list[str]) -> list[str]:
     """Commits that each add some ranges to what was there; returns their ids."""
     if not shape.ranges:
@@ -203,14 +210,13 @@ def _commit(core: Core, repository: repositories.Repository, shape: Shape, root:
         for number in range(1, shape.commits):
             held = parts_written[: max(1, shape.ranges * number // max(1, shape.commits - 1))]
             rows = [(highest, range_id.encode(), data) for highest, range_id, data, _ in held]
-            metarange = _table_file("metaranges", rows, sum(len(row[0]) + len(row[2]) for row in rows), {})
-            (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
-            draft = commits.Draft("bench", f"commit {number}", metarange.id, parents, number + 1, {}, born + number)
+            metarange_id = write_metarange(root, rows)
+            draft = commits.Draft("bench", f"commit {number}", metarange_id, parents, number + 1, {}, born + number)
             parents = (commits.add(core, repository, draft).id,)
             made_commits += parents
             # The server answers for one path, by which a sweep sees how it spells addresses.
             highest, range_id, _, record = held[0]
-            first_range = (metarange.id, 0, range_id, record[0], highest)
+            first_range = (metarange_id, 0, range_id, record[0], highest)
             database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", first_range)
             database.execute("INSERT OR IGNORE INTO range_records VALUES (?, ?, ?, ?)", (range_id, *record))
     return made_commits

@@ -492,6 +492,12 @@ class Configuration(Settings):
         """What Dagster calls the repository."""
         return self.name or self.repository
 
+    @property
+    def resource_keys(self) -> dict[str, str]:
+        """The key of the deployment's resource that a section names, by section; without those that name none."""
+        keys = {"store": self.store.resource, "spark": self.spark.resource}
+        return {section: key for section, key in keys.items() if key}
+
 
 @dataclass(frozen=True)
 class Loaded:

@@ -9,17 +9,11 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 from dagster_spark.utils import flatten_dict
 
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import Configuration, SparkSettings, StoreSettings
+from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 
 _DEFAULT = SparkSettings()
 _SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spark.driver.memory": "driver_memory"}
 """Spark properties that have a setting of their own, which decides more than the property."""
-
-
-def keys_of(configuration: Configuration) -> dict[str, str]:
-    """The key of the deployment's resource that each section names, by section."""
-    keys = {"store": configuration.store.resource, "spark": configuration.spark.resource}
-    return {section: key for section, key in keys.items() if key}
 
 
 def handed_on(key: str) -> dg.ResourceDefinition:

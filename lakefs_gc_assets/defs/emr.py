@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.defs import deployed, launching
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
@@ -101,7 +101,7 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
     Raises ConfigurationError for a Spark property that comes from the environment: requests are kept and shown; and for
     a resource of this deployment, which the job does not have.
     """
-    for section, key in deployed.keys_of(loaded.configuration).items():
+    for section, key in loaded.configuration.resource_keys.items():
         raise ConfigurationError(
             f"{section}.resource is {key}, a resource of this Dagster, which a job of EMR Serverless does not have: "
             f"write its settings under `{section}`"

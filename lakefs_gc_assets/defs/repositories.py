@@ -27,12 +27,11 @@ def load_all(file: Path) -> tuple[Loaded, ...]:
     """
     found = all_from(read(file), str(file))
     for loaded in found:
-        for section in ("store", "spark"):
-            if key := getattr(loaded.configuration, section).resource:
-                raise ConfigurationError(
-                    f"{file}: {section}.resource names {key}, which only a project of your own can have: write its "
-                    f"settings under `{section}`, or use the component in that project"
-                )
+        for section, key in loaded.configuration.resource_keys.items():
+            raise ConfigurationError(
+                f"{file}: {section}.resource names {key}, which only a project of your own can have: write its "
+                f"settings under `{section}`, or use the component in that project"
+            )
     return found
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from random import uniform
 from urllib.parse import quote
 
@@ -39,10 +40,7 @@ class HttpService:
 
     def __init__(self, ca_bundle: str = "", connect_timeout: timedelta = CONNECT_TIMEOUT) -> None:
         """Trusts a PEM file of certificates, or the usual ones. Raises OSError where the file cannot be read."""
-        if ca_bundle:
-            # urllib3 looks only when it connects.
-            with open(ca_bundle, "rb"):  # noqa: PTH123
-                pass
+        require_certificates(ca_bundle)
         self._pool = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, ca_certs=ca_bundle or None)
         self._connect_timeout = connect_timeout
 
@@ -54,14 +52,13 @@ class HttpService:
         Args:
             signed: makes URL and headers before each attempt, since signatures hold the time.
         """
-        pause = FIRST_PAUSE
-        for left in reversed(range(attempts or ATTEMPTS)):
+        attempts = attempts or ATTEMPTS
+        for tried in range(1, attempts + 1):
             answer = self._once(method, *signed(), body)
-            if answer is not None and (answer.status not in BUSY or not left):
+            if answer is not None and (answer.status not in BUSY or tried == attempts):
                 return answer
-            if left:
-                time.sleep(uniform(pause / 2, pause))  # noqa: S311
-                pause = min(pause * 2, LONGEST_PAUSE)
+            if tried < attempts:
+                time.sleep(pause_after(tried))
         raise Unreachable
 
     def _once(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
@@ -71,6 +68,19 @@ class HttpService:
         except HTTPError:
             return None
         return Answer(response.status, {name.lower(): value for name, value in response.headers.items()}, response.data)
+
+
+def pause_after(failed: int) -> float:
+    """Seconds to wait after so many attempts, one at least, have failed."""
+    longest: float = min(FIRST_PAUSE * 2.0 ** (failed - 1), LONGEST_PAUSE)
+    return uniform(longest / 2, longest)  # noqa: S311
+
+
+def require_certificates(ca_bundle: str) -> None:
+    """Raises OSError where a file of certificates is named and cannot be read: libraries look when they connect."""
+    if ca_bundle:
+        with Path(ca_bundle).open("rb"):
+            pass
 
 
 def quoted(key: str) -> str:

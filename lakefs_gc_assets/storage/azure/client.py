@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from random import uniform
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -34,8 +32,7 @@ class _Retries(ExponentialRetry):
 
     def get_backoff_time(self, settings: dict[str, Any]) -> float:
         """Seconds to wait before the next attempt; `count` is how many have failed."""
-        longest: float = http_service.FIRST_PAUSE * 2.0 ** (settings["count"] - 1)
-        return min(longest, http_service.LONGEST_PAUSE) * uniform(0.5, 1)  # noqa: S311
+        return http_service.pause_after(settings["count"])
 
 
 class _Transport(RequestsTransport):  # type: ignore[misc]
@@ -66,9 +63,7 @@ class Client:
 
     def __init__(self, endpoint: str, container: str, authorization: Authorization, ca_bundle: str) -> None:
         """Asks nothing. Raises OSError where the certificates cannot be read, ValueError for tokens without TLS."""
-        if ca_bundle:
-            # The library looks only when it connects.
-            Path(ca_bundle).read_bytes()
+        http_service.require_certificates(ca_bundle)
         self._transport = _Transport(ca_bundle)
         self.container = ContainerClient(
             endpoint,
