@@ -5,14 +5,18 @@ from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from lakefs_gc_assets.collector import checking, guards, order, preparations, recheck
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
+from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import retention_rules
 from lakefs_gc_assets.collector.stored import records
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector import (
     test_checking,
     test_guards,
@@ -23,9 +27,10 @@ from lakefs_gc_assets_tests.collector import (
 )
 from lakefs_gc_assets_tests.collector.frame import test_manifest
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
+from lakefs_gc_assets_tests.collector.live import test_uncommitted
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
 from lakefs_gc_assets_tests.collector.retention import test_retention_rules
-from lakefs_gc_assets_tests.simulation.bug import TestedBug, without_call
+from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced, without_call
 
 
 def _with_repository(test: Callable[..., None], *values: object) -> Callable[[], None]:
@@ -35,6 +40,17 @@ def _with_repository(test: Callable[..., None], *values: object) -> Callable[[],
     def once() -> None:
         with TemporaryDirectory() as folder:
             test(empty_repository(Path(folder)), *values)
+
+    return once
+
+
+def _with_store(test: Callable[[LocalStore], None]) -> Callable[[], None]:
+    """The test with an empty store."""
+
+    @wraps(test)
+    def once() -> None:
+        with TemporaryDirectory() as folder:
+            test(LocalStore(Path(folder)))
 
     return once
 
@@ -49,7 +65,21 @@ def _with(test: Callable[..., None], *values: object) -> Callable[[], None]:
     return once
 
 
+_missing_samples = uncommitted.missing_samples
+
+
+def _never_by_access_points(*arguments: Any) -> tuple[StagedSample, ...]:
+    """Takes whatever is staged by an access point for an object of another bucket."""
+    return tuple(sample for sample in _missing_samples(*arguments) if not sample.elsewhere)
+
+
 INNER_BUGS: dict[str, TestedBug] = {
+    "staged by an access point taken for elsewhere": TestedBug(
+        replaced((uncommitted, "missing_samples", _never_by_access_points)),
+        _with_store(
+            test_uncommitted.TestPreparingChecked().test_an_object_that_is_staged_by_an_access_point_must_be_there
+        ),
+    ),
     "live set: committed addresses not looked at": TestedBug(
         without_call(guards, "require_committed", guards.require_live_set),
         test_guards.TestTheLiveSet().test_nothing_committed_although_commits_promise_entries_stops_the_run,

@@ -7,6 +7,7 @@ stay the same. Afterwards a few staged entries of every branch are looked for in
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live.commits import fetch
-from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, ObjectNotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
@@ -191,12 +192,17 @@ def read_addresses(store: ObjectStore, file: str) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class StagedSample:
-    """One staged entry of a branch, as the server shows it, and the addresses it may mean."""
+    """One staged entry of a branch, as the server shows it, and the addresses it may mean.
+
+    Attributes:
+        elsewhere: it may as well be an object of another bucket, which uncommitted data rightly lacks.
+    """
 
     branch: str
     path: str
     keys: tuple[str, ...]
     physical_address: str
+    elsewhere: bool = False
 
 
 def staged_samples(
@@ -206,7 +212,8 @@ def staged_samples(
 
     Such is an object inside the storage namespace whose name is older than the cutoff; a name without a time counts as
     old. Younger ones may have been staged after the preparation. An address spelled otherwise than the namespace, such
-    as s3a:// for s3://, proves nothing: servers leave it out. A commit holds it too, enough while none expires.
+    as s3a:// for s3://, proves nothing: servers leave it out. A commit holds it too, enough while none expires. One by
+    an access point may be a server's way to spell all its objects, and counts.
 
     Raises GuardTripped for such an entry where commits expire.
     """
@@ -226,12 +233,14 @@ def _samples(
             keys = () if stats is None else namespace.live_keys(stats.physical_address, AddressType.FULL)
             if stats is None or not keys:
                 continue
-            if not stats.physical_address.startswith(namespace.uri):
-                if commits_expire:
-                    raise _spelled_otherwise(stats.physical_address, change.path, branch, namespace)
-            elif _older(keys, cutoff):
-                found.append(StagedSample(branch, change.path, keys, stats.physical_address))
-            if len(found) == _SAMPLES:
+            own = stats.physical_address.startswith(namespace.uri)
+            if not own and commits_expire:
+                raise _spelled_otherwise(stats.physical_address, change.path, branch, namespace)
+            # Servers of a local store spell every address so: its repositories can be marked, not swept.
+            by_access_point = namespace.location.kind != "local" and namespace.may_lie_elsewhere(stats.physical_address)
+            if (own or by_access_point) and _older(keys, cutoff):
+                found.append(StagedSample(branch, change.path, keys, stats.physical_address, elsewhere=not own))
+            if sum(not sample.elsewhere for sample in found) == _SAMPLES:
                 break
     except NotFound:
         if any(existing.id == branch for existing in api.branches()):
@@ -245,6 +254,16 @@ def _spelled_otherwise(address: str, path: str, branch: str, namespace: Namespac
         f"{address}, staged as {path!r} on branch {branch!r}, is spelled otherwise than {namespace.uri}: lakeFS leaves "
         "it out of uncommitted data, so that retention could delete it",
         "Commit or reset it, and start the collection again",
+    )
+
+
+def _by_access_point(sample: StagedSample, namespace: Namespace) -> GuardTripped:
+    return GuardTripped(
+        "address form",
+        f"{sample.physical_address}, staged as {sample.path!r} on branch {sample.branch!r}, may be {sample.keys[0]} of "
+        f"{namespace.uri}, and the server's uncommitted data lacks it",
+        "Commit or reset it if it was imported by an access point; if not, the server spells all addresses in a way "
+        "that staged objects cannot be told from garbage by",
     )
 
 
@@ -268,7 +287,7 @@ def _older(keys: Sequence[str], cutoff: datetime) -> bool:
 def missing_samples(
     store: ObjectStore, namespace: Namespace, files: Sequence[str], samples: Sequence[StagedSample]
 ) -> tuple[StagedSample, ...]:
-    """Samples that no file holds."""
+    """Samples that no file holds; of those that may lie elsewhere the ones whose object is there in this store."""
     if not samples:
         return ()
     wanted = {key for sample in samples for key in sample.keys}
@@ -279,7 +298,17 @@ def missing_samples(
         column = read_addresses(store, file)
         found.update(column.filter(pc.is_in(column, value_set=values)).to_pylist())
     known = {key for address in found for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
-    return tuple(sample for sample in samples if known.isdisjoint(sample.keys))
+    missing = (sample for sample in samples if known.isdisjoint(sample.keys))
+    return tuple(sample for sample in missing if not sample.elsewhere or _is_there(store, sample.keys))
+
+
+def _is_there(store: ObjectStore, keys: Sequence[str]) -> bool:
+    """Whether the store has an object of one of these names."""
+    for key in keys:
+        with suppress(ObjectNotFound):
+            store.head(key)
+            return True
+    return False
 
 
 def prepare_checked(
@@ -301,7 +330,8 @@ def prepare_checked(
         commits_expire: whether the run applies retention rules.
     Raises:
         LakeFSError: an old staged entry is missing from the second as well.
-        GuardTripped: by retention rules, something is staged that uncommitted data cannot hold.
+        GuardTripped: by retention rules, something is staged that uncommitted data cannot hold. Or it lacks an object
+            of this store that is staged by an access point.
     """
     first = prepare(api, store, namespace, settings, clock, progress)
     samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
@@ -319,6 +349,8 @@ def prepare_checked(
     samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
     still = missing_samples(store, namespace, both.files, samples)
     if still:
+        if still[0].elsewhere:
+            raise _by_access_point(still[0], namespace)
         raise LakeFSError(
             f"the server's uncommitted data lacks {still[0].physical_address}, staged as {still[0].path!r} on branch "
             f"{still[0].branch!r} ({len(still)} such branches): its preparation is incomplete, nothing may go. "

@@ -464,13 +464,41 @@ class Preparing:
             pages += [page(location, None, run_id)] * (3 if found is None else 1)
         self.api.pages = Script(*pages)
 
-    def checked(self) -> Prepared:
+    def checked(self, *, commits_expire: bool = True) -> Prepared:
         return uncommitted.prepare_checked(
-            self.api, self.store, NAMESPACE, SETTINGS, HandClock(), CUTOFF, commits_expire=True
+            self.api, self.store, NAMESPACE, SETTINGS, HandClock(), CUTOFF, commits_expire=commits_expire
         )
 
 
 class TestPreparingChecked:
+    BY_ALIAS = NAMESPACE.uri.replace("bucket", "point-abc-s3alias") + OLD
+
+    def test_an_object_that_is_staged_by_an_access_point_must_be_there(self, store: LocalStore) -> None:
+        """A server that spells all its objects so shows nothing that could be looked for otherwise."""
+        store.put(OLD, b"content")
+        server = Preparing(staging(("main", "some/path", self.BY_ALIAS)), store)
+        server.times(["data/x"], ["data/y"])
+        with pytest.raises(GuardTripped, match=rf"address form: s3://point.* staged as 'some/path' .*may be {OLD}"):
+            server.checked(commits_expire=False)
+        server = Preparing(staging(("main", "some/path", self.BY_ALIAS)), store)
+        server.times([OLD], [])
+        assert server.checked(commits_expire=False).server_run_ids == ("run0",)
+
+    def test_an_object_of_another_bucket_proves_nothing(self, store: LocalStore) -> None:
+        server = Preparing(staging(("main", "some/path", self.BY_ALIAS)), store)
+        server.times(["data/x"], [])
+        assert server.checked(commits_expire=False).server_run_ids == ("run0",)
+
+    def test_those_of_other_buckets_do_not_stand_for_own_ones(self, store: LocalStore) -> None:
+        api = staging(("main", "z", NAMESPACE.uri + OLD))
+        api.changes_of["main"] = Script([DiffEntry(path, "added") for path in "abcz"])
+        for path in "abc":
+            api.stats["main", path] = Script(ObjectStats(path, self.BY_ALIAS.replace(OLD, name(timedelta(days=4))), 1))
+        server = Preparing(api, store)
+        server.times([], [])
+        with pytest.raises(LakeFSError, match="staged as 'z'"):
+            server.checked(commits_expire=False)
+
     def test_once_where_samples_are_there(self, store: LocalStore) -> None:
         server = Preparing(staging(("main", "p", NAMESPACE.uri + OLD)), store)
         server.times([OLD], ["data/never-asked"])
