@@ -2,16 +2,20 @@
 
 import gc
 import os
+import pkgutil
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 
+from lakefs_gc_assets import collector
 from lakefs_gc_assets.collector import step as steps
-from lakefs_gc_assets.collector.live import contents, hidden, uncommitted
+from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets_tests.simulation import other_writers, ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
@@ -123,7 +127,7 @@ def deterministic(seed: int) -> Iterator[None]:
 
         replace(patches, uuid, "uuid4", made)
         replace(patches, os, "urandom", chance.randbytes)
-        for module in (contents, hidden, move, restore, uncommitted):
+        for module in _with_threads():
             replace(patches, module, "ThreadPoolExecutor", _OneByOne)
         # Some worlds are so large that servers are asked for many paths at once.
         if seed % 8 == 7:
@@ -132,6 +136,13 @@ def deterministic(seed: int) -> Iterator[None]:
         replace(patches, steps, "renewed", lambda *about: nullcontext())
         patches.enter_context(observing())
         yield
+
+
+@cache
+def _with_threads() -> tuple[ModuleType, ...]:
+    """Modules of the run that make several calls at once."""
+    names = (found.name for found in pkgutil.walk_packages(collector.__path__, f"{collector.__name__}."))
+    return tuple(module for module in map(import_module, names) if "ThreadPoolExecutor" in vars(module))
 
 
 class _OneByOne:
