@@ -60,15 +60,6 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
         )
 
 
-def refusal(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> GuardTripped | None:
-    """What `require_own_addresses` would raise, for a dry run to warn of: its candidates may hold what is staged."""
-    try:
-        require_own_addresses(api, store, namespace, heads)
-    except GuardTripped as guard:
-        return guard
-    return None
-
-
 def _foreign(physical_address: str, namespace: Namespace) -> GuardTripped:
     return GuardTripped(
         "address form",

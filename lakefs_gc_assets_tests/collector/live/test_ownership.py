@@ -37,7 +37,6 @@ def answering(**addresses: str) -> ScriptedApi:
 def test_the_usual_form_may_be_swept(store: LocalStore, namespace: Namespace) -> None:
     head = put_commit_objects(store, {"p": Staged("data/x")})
     ownership.require_own_addresses(answering(p=namespace.uri + "data/x"), store, namespace, {"main": head})
-    assert ownership.refusal(answering(p=namespace.uri + "data/x"), store, namespace, {"main": head}) is None
 
 
 @pytest.mark.parametrize(
@@ -55,8 +54,6 @@ def test_any_other_form_is_marked_only(store: LocalStore, namespace: Namespace, 
     head = put_commit_objects(store, {"p": Staged("data/x")})
     with pytest.raises(GuardTripped, match=r"address form: .* can be marked, not swept"):
         ownership.require_own_addresses(answering(p=address), store, namespace, {"main": head})
-    guard = ownership.refusal(answering(p=address), store, namespace, {"main": head})
-    assert guard is not None and "can be marked, not swept" in str(guard)
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/my%20repo", "s3://bucket/repo?x", "local://repo/my%20folder"])
