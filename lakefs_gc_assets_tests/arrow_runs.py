@@ -1,27 +1,72 @@
 """Whole runs on the engine of plain Arrow tables, in this process and without Dagster, of any server and store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
+from typing import Any
 
 from lakefs_gc_assets.collector import planning, report
-from lakefs_gc_assets.collector import run as protocol
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, STEPS, STORE_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.step import Step, Turn, step
+from lakefs_gc_assets.collector.step import Turn, end_between_steps, step
 from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.failures import summary
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
 
 Between = Callable[[str], None]
 _OPENED = count()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run that can be made.
+
+    Attributes:
+        why_clean: why an optimized run was asked for and a clean one is to be expected.
+    """
+
+    run_id: str
+    windows: tuple[str, ...]
+    flow: Flow
+    why_clean: str | None = None
+
+
+@dataclass
+class Made:
+    """What became of some steps of a run.
+
+    Attributes:
+        asked: the steps that were to be made, in order.
+        done: those that were.
+        error: what ended the one that follows; None where none failed.
+    """
+
+    opened: Opened
+    owner: str
+    asked: tuple[str, ...]
+    done: list[str] = field(default_factory=list)
+    error: BaseException | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether all steps were made."""
+        return self.error is None
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """What the step said that failed, by its name."""
+        return {} if self.error is None else {self.asked[len(self.done)]: summary(self.error)}
 
 
 @dataclass
@@ -36,14 +81,17 @@ class ArrowRuns:
     clock: Clock = field(default_factory=SystemClock)
     lines: list[str] = field(default_factory=list)
     between: Between = lambda name: None
+    _store: ObjectStore | None = field(default=None, init=False)
 
     def open(self) -> OpenRepository:
         """See Process.open."""
-        return running.opened(self.loaded, self.clock).open()
+        found = running.opened(self.loaded, self.clock).open()
+        self._store = found.store
+        return found
 
     def last_opened(self) -> ObjectStore | None:
         """See Process.last_opened."""
-        return self.open().store
+        return self._store
 
     def engine(self, repository: OpenRepository) -> ArrowEngine:
         """See Process.engine."""
@@ -63,40 +111,65 @@ class ArrowRuns:
 
     def explain(self, error: BaseException) -> str:
         """See Process.explain."""
-        return str(error)
+        return summary(error)
+
+    def open_run(self, flow: Flow, run_id: str) -> Opened:
+        """Opens a run over every window that it needs."""
+        windows, why_clean = planning.windows_to_collect(self.open(), flow)
+        return Opened(run_id, windows, flow, why_clean)
 
     def collect(self, flow: Flow = Flow.CLEAN) -> Report:
         """One run over every window that it needs. Raises what ends it."""
-        windows, _ = planning.windows_to_collect(self.open(), flow)
         # Ids tell which run is newer by the second; tests open several in one.
         run_id = xids.Generator().descending(self.now() + timedelta(seconds=next(_OPENED)))
-        for name in STEPS:
-            turn = Turn(
-                run_id,
-                windows,
-                "owner",
-                begins=flow if name == STEPS[0] else None,
-                continues=name != STEPS[0],
-                goes_on=name != STEPS[-1],
-            )
-            with step(turn, self) as this:
-                _make(name, this)
-            self.between(name)
+        made = self.make(self.open_run(flow, run_id), STEPS, "owner")
+        if made.error is not None:
+            raise made.error
         found = report.read(self.open().store, run_id)
         if found is None:
             raise CollectionError(f"run {run_id} left no report")
         return found
 
+    def make(self, opened: Opened, asked: Sequence[str], owner: str) -> Made:
+        """Makes some steps of a run, as one Dagster run does, up to the one that fails."""
+        made = Made(opened, owner, tuple(asked))
+        try:
+            for name in asked:
+                self._make(name, made)
+                made.done.append(name)
+                self.between(name)
+        except BaseException as error:
+            made.error = error
+        return made
 
-def _make(name: str, this: Step[ArrowRows]) -> None:
-    match name:
-        case "store_df":
-            protocol.list_stored(this)
-        case "uncommitted_df":
-            protocol.read_uncommitted(this, this.stored(STORE_DF))
-        case "committed_df":
-            protocol.read_committed(this, this.stored(UNCOMMITTED_DF))
-        case "candidates":
-            protocol.mark(this, this.stored(STORE_DF), this.stored(UNCOMMITTED_DF), this.stored(COMMITTED_DF))
-        case _:
-            protocol.sweep(this, this.stored(CANDIDATES_DF))
+    def _make(self, name: str, made: Made) -> None:
+        opened, run_id = made.opened, made.opened.run_id
+        turn = Turn(
+            run_id,
+            opened.windows,
+            made.owner,
+            begins=opened.flow if name == STEPS[0] else None,
+            continues=bool(made.done),
+            goes_on=name != made.asked[-1],
+        )
+        with self._between_steps(run_id, holds_lock=turn.continues):
+            inputs = [self._stored(run_id, given) for given in INPUTS[name]]
+        with step(turn, self) as this:
+            frame = make_frame(name, this, inputs)
+        if name == STEPS[3]:
+            with self._between_steps(run_id, holds_lock=turn.goes_on):
+                require_passed_checks(ArrowEngine(), frame, inputs, this.plan.cutoff)
+
+    def _stored(self, run_id: str, name: str) -> StoredFrame[Any]:
+        repository = self.open()
+        return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[name])
+
+    @contextmanager
+    def _between_steps(self, run_id: str, *, holds_lock: bool) -> Iterator[None]:
+        """As `failures.between_steps`."""
+        try:
+            yield
+        except BaseException as error:
+            if holds_lock:
+                end_between_steps(run_id, self, self.explain(error))
+            raise

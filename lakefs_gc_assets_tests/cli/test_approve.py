@@ -12,7 +12,8 @@ from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import checks
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, runs, write
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying, truth_classes
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying
+from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["invoke", "replaying", "runs"]
 

@@ -13,7 +13,8 @@ from lakefs_gc_assets.cli.frame_output import TextColumn
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying, truth_classes
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying
+from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["invoke", "replaying", "runs"]
 

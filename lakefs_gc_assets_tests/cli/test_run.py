@@ -28,10 +28,11 @@ from lakefs_gc_assets_tests.cli.invoked import (
     runs,
     write,
 )
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, refused, replaying, truth_classes
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import said, scripted
 from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.replayed_runs import refused, truth_classes
 
 __all__ = ["invoke", "replaying", "runs"]
 

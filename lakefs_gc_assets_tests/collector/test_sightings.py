@@ -5,14 +5,13 @@ import pytest
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.collector.test_subtraction import place_old
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 
 __all__ = ["replaying"]
 
 PARTS = "0123456789abcdef0123456789abcdef-3"
 
 
-@pytest.mark.slow
 def test_an_object_uploaded_in_parts_goes_an_hour_after_an_earlier_run_listed_it(replaying: Replaying) -> None:
     runs = replaying("empty", max_candidate_share=1)
     (parts,) = place_old(runs, days=3, etag=PARTS)
@@ -21,7 +20,7 @@ def test_an_object_uploaded_in_parts_goes_an_hour_after_an_earlier_run_listed_it
     def marked() -> tuple[list[str], dict[str, int]]:
         opened = runs.open()
         result = runs.make(opened)
-        assert result.success, failures(result)
+        assert result.success, result.failures
         sightings = runs.table(opened.run_id, "sightings").to_pylist()
         assert [(row["address"], row["first_listed_at"]) for row in sightings] == [(parts, first_listed_at)]
         return runs.addresses(opened.run_id, "candidates"), runs.report(opened.run_id).kept
@@ -34,15 +33,14 @@ def test_an_object_uploaded_in_parts_goes_an_hour_after_an_earlier_run_listed_it
     assert marked() == (sorted([parts, whole]), {})
 
 
-def marked(runs: GraphRuns) -> str:
+def marked(runs: PlainRuns) -> str:
     """A mark that came to its end; returns its run."""
     opened = runs.open()
     result = runs.make(opened)
-    assert result.success, failures(result)
+    assert result.success, result.failures
     return opened.run_id
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["a file", "the manifest", "a file that is gone"])
 def test_damaged_sightings_keep_objects_for_longer_and_end_no_run(
     replaying: Replaying, caplog: pytest.LogCaptureFixture, damaged: str

@@ -1,13 +1,19 @@
 from dataclasses import replace
+from typing import Any
 
 import dagster as dg
 import pytest
 
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.defs.assets import report_figures
+from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
 from lakefs_gc_assets_tests.collector.test_report import REPORT
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
+from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
+from lakefs_gc_assets_tests.replayed_runs import refused
 
 __all__ = ["replaying"]
 
@@ -71,3 +77,92 @@ def test_bytes_that_moved_to_quarantine_are_not_shown_as_deleted(moved: bool) ->
     assert {f"| {done} | 3, 30 B |", "| failed | 1 |", "| kept_live | 2 |"} <= lines
     assert ("| deleted | 0, 0 B |" in lines) == moved
     assert not any(line.startswith("| quarantined") for line in lines) or moved
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_lock_until_its_end_and_gives_it_back(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[str | None] = []
+    handle_output = FrameIOManager.handle_output
+
+    def noting(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
+        held.append(runs.lock_holder())
+        handle_output(self, context, obj)
+
+    monkeypatch.setattr(FrameIOManager, "handle_output", noting)
+    opened = runs.open()
+
+    result = runs.make(opened, sweep=False)
+
+    assert result.success
+    assert [holder is not None and opened.run_id in holder for holder in held] == [True] * 4 + [False]
+    assert runs.lock_holder() is None
+
+
+@pytest.mark.slow
+def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
+    opened = runs.open()
+    runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
+    failed = runs.make(opened)
+    assert list(failures(failed)) == ["uncommitted_df"], failures(failed)
+    attempt = plans.read(runs.repository.store, opened.run_id).attempt
+    report = runs.report(opened.run_id)
+    assert (report.success, report.ending.value, report.counts) == (False, "failed", {})
+    assert "no" in str(report.error)
+    assert runs.lock_holder() is None
+    runs.server.fault = lambda method, target: None
+
+    again = runs.again(failed)
+
+    assert again.success, failures(again)
+    assert made(again) == ["uncommitted_df", "committed_df", "candidates", "deleted_report"]
+    assert plans.read(runs.repository.store, opened.run_id).attempt == attempt
+    assert runs.report(opened.run_id).success
+    assert runs.server.deleted == set(runs.addresses(opened.run_id, "candidates")) != set()
+    assert runs.lock_holder() is None
+
+
+@pytest.mark.parametrize(
+    ("begins", "ended_in"),
+    [
+        ("between steps", "uncommitted_df_shape"),
+        ("as a step begins", "committed_df"),
+    ],
+)
+def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, begins: str, ended_in: str
+) -> None:
+    """It answers nothing any more, also to whoever ends the run."""
+    opened = runs.open()
+    gone: list[str] = []
+
+    def fault(method: str, target: str) -> ApiAnswer | None:
+        return refused(503, "away for maintenance") if gone else None
+
+    handle_output, load_input = FrameIOManager.handle_output, FrameIOManager.load_input
+
+    def after_an_output(self: FrameIOManager, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
+        handle_output(self, context, obj)
+        if begins == "between steps" and obj.name == "uncommitted_df":
+            gone.append(obj.name)
+
+    def after_an_input(self: FrameIOManager, context: dg.InputContext) -> StoredFrame[Any]:
+        found = load_input(self, context)
+        if begins == "as a step begins" and context.step_context.step.key == ended_in:
+            gone.append(found.name)
+        return found
+
+    monkeypatch.setattr(FrameIOManager, "handle_output", after_an_output)
+    monkeypatch.setattr(FrameIOManager, "load_input", after_an_input)
+    runs.server.fault = fault
+
+    result = runs.make(opened)
+
+    assert gone
+    assert list(failures(result)) == [ended_in]
+    assert "away for maintenance" in failures(result)[ended_in]
+    runs.server.fault = lambda method, target: None
+    report = runs.report(opened.run_id)
+    assert (report.success, report.ending.value) == (False, "failed")
+    assert "away for maintenance" in str(report.error)
+    assert runs.lock_holder() is None
+    assert runs.server.deleted == set()

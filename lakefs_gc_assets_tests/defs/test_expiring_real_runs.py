@@ -11,7 +11,8 @@ from lakefs_gc_assets.defs.expiring import removing_config
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import AutomationSettings, Loaded
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
+from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["replaying"]
 

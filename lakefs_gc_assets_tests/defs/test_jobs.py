@@ -10,7 +10,8 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import FlowName
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying, truth_classes
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
+from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["replaying"]
 

@@ -14,7 +14,8 @@ from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings, loaded_from
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, made, replaying, truth_classes
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, made, replaying
+from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["replaying"]
 

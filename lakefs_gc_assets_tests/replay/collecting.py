@@ -1,16 +1,15 @@
-"""Collections of replayed recordings, through the real graph."""
+"""Collections of replayed recordings, through the real graph or on plain tables."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import dagster as dg
-
 from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
@@ -18,11 +17,39 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.replay.clock import SetClock, StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 Progress = Callable[[str], None]
+Collect = Callable[[Loaded, bool, Progress, Clock, Flow], str]
+"""Makes a run, whether it sweeps or not; returns its id. Raises CollectionError where it fails."""
+Engine = Callable[[], AbstractContextManager[Collect]]
 _PACE = timedelta(days=2)
+
+
+@contextmanager
+def graph() -> Iterator[Collect]:
+    """Through the real graph, on Spark; all runs on one instance."""
+    with running.instance() as home:
+
+        def collect(loaded: Loaded, sweep: bool, progress: Progress, clock: Clock, flow: Flow) -> str:
+            succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
+            if not succeeded:
+                raise error or CollectionError(f"run {run_id} failed")
+            return run_id
+
+        yield collect
+
+
+@contextmanager
+def plain_tables() -> Iterator[Collect]:
+    """By the run alone, without Dagster and Spark."""
+
+    def collect(loaded: Loaded, sweep: bool, progress: Progress, clock: Clock, flow: Flow) -> str:
+        return ArrowRuns(running.decided_here(loaded, sweep=sweep), clock).collect(flow).run_id
+
+    yield collect
 
 
 def replay(
@@ -33,6 +60,7 @@ def replay(
     progress: Progress,
     *,
     keep_tags: bool = False,
+    engine: Engine = graph,
 ) -> dict[str, Any]:
     """Collects a recording in a dry run; every deletion would be refused.
 
@@ -46,12 +74,12 @@ def replay(
     moment = now or datetime.now(UTC)
     with (
         ReplayServer(folder, now=moment, variant=variant) as server,
-        running.instance() as home,
+        engine() as collect,
         tempfile.TemporaryDirectory() as scratch,
     ):
         policy = Path(scratch, "policy.yaml")
         policy.write_text(f"keep_tags: {str(keep_tags).lower()}\n", encoding="utf-8")
-        return _collected(server, home, flow, False, moment, progress, {"retention_policy": str(policy)})
+        return _collected(server, collect, flow, False, moment, progress, {"retention_policy": str(policy)})
 
 
 def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress: Progress) -> Iterator[dict[str, Any]]:
@@ -66,19 +94,19 @@ def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress:
     """
     earlier: ReplayServer | None = None
     with ExitStack() as stack:
-        home = stack.enter_context(running.instance())
+        collect = stack.enter_context(graph())
         for number, folder in enumerate(folders, start=1):
             clock = SetClock(datetime.now(UTC))
             server = stack.enter_context(ReplayServer(folder, now=clock.now, deletes="overlay", continues=earlier))
             clock.moment = moments[number - 1] if moments else server.recorded_at + number * _PACE
             flow = Flow.CLEAN if number == 1 else Flow.OPTIMIZED
-            yield _collected(server, home, flow, True, clock.moment, progress)
+            yield _collected(server, collect, flow, True, clock.moment, progress)
             earlier = server
 
 
 def _collected(
     server: ReplayServer,
-    home: dg.DagsterInstance,
+    collect: Collect,
     flow: Flow,
     sweep: bool,
     moment: datetime,
@@ -90,11 +118,11 @@ def _collected(
     collection = configuration.collection.model_copy(update={"max_candidate_share": 1.0, **changes})
     loaded = Loaded(configuration.model_copy(update={"collection": collection}), {})
     clock = StoppedClock(moment)
-    succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
+    run_id = collect(loaded, sweep, progress, clock, flow)
     repository = running.opened(loaded, clock).open()
     ended = report.read(repository.store, run_id)
-    if not succeeded or ended is None:
-        raise error or CollectionError(f"run {run_id} left no report")
+    if ended is None:
+        raise CollectionError(f"run {run_id} left no report")
     return {
         "flow": ended.flow,
         "run_id": run_id,

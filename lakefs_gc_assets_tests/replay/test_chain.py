@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from lakefs_gc_assets_tests.graph_runs import truth_classes
 from lakefs_gc_assets_tests.recordings import folder_of
+from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 FOLDERS = ("chain/1", "chain/2", "chain/3", "chain/4")
 

@@ -8,25 +8,28 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets_tests.graph_runs import AGED, truth_classes
 from lakefs_gc_assets_tests.recordings import FIXTURES, MADE_PREFIX, folder_of, recorded, recorded_and_made
 from lakefs_gc_assets_tests.replay import collecting
 from lakefs_gc_assets_tests.replay.__main__ import main
+from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.replayed_runs import AGED, truth_classes
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAGS = sorted(folder.name for folder in (FIXTURES / "random-dag").glob("*"))
 RECORDINGS = [
     *recorded_and_made("small"),
-    *recorded("empty"),
+    *recorded("empty", "merge-dangling", *(f"random-dag/{name}" for name in DAGS), "chain/1"),
+]
+BY_THE_GRAPH = [
+    *recorded("small"),
     *(
         pytest.param(*each.values, marks=[*each.marks, pytest.mark.slow])
-        for each in recorded("merge-dangling", *(f"random-dag/{name}" for name in DAGS), "chain/1", "wide")
+        for each in [pytest.param(f"{MADE_PREFIX}small"), *recorded("merge-dangling", "random-dag/14", "wide")]
     ),
 ]
 FOREIGN = {"data/stray-1/s0", "stray-root-1"}
@@ -45,15 +48,15 @@ class KeptServer(ReplayServer):
 
 
 @pytest.fixture
-def servers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ReplayServer]]:
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ReplayServer]]:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     monkeypatch.setattr(collecting, "ReplayServer", KeptServer)
     KeptServer.made.clear()
     yield KeptServer.made
 
 
-def replayed(folder: str, now: datetime) -> dict[str, Any]:
-    return collecting.replay(folder_of(folder), Flow.CLEAN, now, None, lambda line: None)
+def replayed(folder: str, now: datetime, engine: Engine = plain_tables) -> dict[str, Any]:
+    return collecting.replay(folder_of(folder), Flow.CLEAN, now, None, lambda line: None, engine=engine)
 
 
 def recorded_at(folder: str) -> datetime:
@@ -64,7 +67,17 @@ def recorded_at(folder: str) -> datetime:
 def test_two_days_later_exactly_what_the_recording_calls_unreferenced_goes(
     servers: list[ReplayServer], folder: str
 ) -> None:
-    found = replayed(folder, recorded_at(folder) + AGED)
+    require_exact(servers, folder, plain_tables)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("folder", BY_THE_GRAPH)
+def test_by_the_graph_the_same_goes(servers: list[ReplayServer], folder: str) -> None:
+    require_exact(servers, folder, graph)
+
+
+def require_exact(servers: list[ReplayServer], folder: str, engine: Engine) -> None:
+    found = replayed(folder, recorded_at(folder) + AGED, engine)
 
     classes = truth_classes(folder)
     unreferenced = classes.get("unreferenced", set())
@@ -80,7 +93,6 @@ def test_two_days_later_exactly_what_the_recording_calls_unreferenced_goes(
     assert [(server.deleted, server.refused_deletes) for server in servers] == [(set(), set())]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["small", "chain/1"])
 def test_while_everything_is_young_nothing_goes(servers: list[ReplayServer], folder: str) -> None:
     found = replayed(folder, recorded_at(folder))
@@ -90,7 +102,6 @@ def test_while_everything_is_young_nothing_goes(servers: list[ReplayServer], fol
     assert [(server.deleted, server.refused_deletes) for server in servers] == [(set(), set())]
 
 
-@pytest.mark.slow
 def test_what_is_listed_but_too_young_is_kept(servers: list[ReplayServer]) -> None:
     """The slice is older than the cutoff, what lies in it is not."""
     objects = {address for address in truth_classes("small")["unreferenced"] if address not in FOREIGN}
@@ -108,7 +119,7 @@ def datetime_of_slice(address: str) -> datetime:
     return xids.as_datetime(xids.created_at(address.split("/")[1]))
 
 
-def test_a_recording_without_answers_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_recording_without_answers_is_refused(tmp_path: Path) -> None:
     with pytest.raises((ValueError, CollectionError), match=r"no api\.jsonl"):
         collecting.replay(tmp_path, Flow.CLEAN, None, None, lambda line: None)
 

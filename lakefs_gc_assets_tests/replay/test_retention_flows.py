@@ -5,17 +5,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
-from lakefs_gc_assets_tests.graph_runs import AGED
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
 from lakefs_gc_assets_tests.recordings import REAL, folder_of, needs_recordings
 from lakefs_gc_assets_tests.replay import collecting
+from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.replay.test_replay import FOREIGN
+from lakefs_gc_assets_tests.replayed_runs import AGED
 
 SETS = [
     ("small", None),
@@ -28,7 +28,7 @@ SETS = [
 
 
 @pytest.fixture(autouse=True)
-def session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
 
 
@@ -59,30 +59,48 @@ def expired_objects(folder: str, kept: set[str]) -> list[dict[str, Any]]:
     ]
 
 
-def replayed(folder: str, flow: Flow, now: datetime, variant: int | None, *, keep_tags: bool = False) -> dict[str, Any]:
-    return collecting.replay(folder_of(folder), flow, now, variant, lambda line: None, keep_tags=keep_tags)
+def replayed(
+    folder: str,
+    flow: Flow,
+    now: datetime,
+    variant: int | None,
+    *,
+    keep_tags: bool = False,
+    engine: Engine = plain_tables,
+) -> dict[str, Any]:
+    return collecting.replay(
+        folder_of(folder), flow, now, variant, lambda line: None, keep_tags=keep_tags, engine=engine
+    )
+
+
+@pytest.mark.parametrize(("folder", "variant"), SETS)
+def test_what_only_expired_commits_hold_goes(folder: str, variant: int | None) -> None:
+    require_exact(folder, variant, plain_tables)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("folder", "variant"), SETS)
-def test_what_only_expired_commits_hold_goes(folder: str, variant: int | None) -> None:
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(("folder", "variant"), SETS[-1:])
+def test_the_graph_lets_the_same_go(folder: str, variant: int | None) -> None:
+    require_exact(folder, variant, graph)
+
+
+def require_exact(folder: str, variant: int | None, engine: Engine) -> None:
     now = (ReplayServer(folder_of(folder)).recorded_at + AGED).replace(microsecond=0)
     expected = {each["address"] for each in expired_objects(folder, commits_kept(folder, variant, now))}
 
-    found = replayed(folder, Flow.COMMITTED, now, variant)
+    found = replayed(folder, Flow.COMMITTED, now, variant, engine=engine)
 
     assert set(found["candidates"]) == expected
     assert len(found["candidates"]) == len(expected)
     assert (found["flow"], found["slices_listed"]) == ("committed", 0)
 
 
-@pytest.mark.slow
 def test_at_the_recording_everything_is_young() -> None:
     moment = ReplayServer(folder_of("merge-dangling")).recorded_at
     assert replayed("merge-dangling", Flow.COMMITTED, moment, None)["candidates"] == []
 
 
-@pytest.mark.slow
 def test_tags_keep_their_commits_unless_told_otherwise() -> None:
     now = ReplayServer(folder_of("merge-dangling")).recorded_at + AGED
     kept = commits_kept("merge-dangling", None, now) | {tag["commit_id"] for tag in truth_of("merge-dangling")["tags"]}
@@ -94,14 +112,23 @@ def test_tags_keep_their_commits_unless_told_otherwise() -> None:
     assert len(found["candidates"]) == 7 or not REAL
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["small", "merge-dangling"])
 def test_a_unified_run_takes_what_expired_and_what_nothing_references(folder: str) -> None:
+    require_expired_and_unreferenced(folder, plain_tables)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_a_unified_run_of_the_graph_takes_the_same() -> None:
+    require_expired_and_unreferenced("small", graph)
+
+
+def require_expired_and_unreferenced(folder: str, engine: Engine) -> None:
     now = (ReplayServer(folder_of(folder)).recorded_at + AGED).replace(microsecond=0)
     expired = {each["address"] for each in expired_objects(folder, commits_kept(folder, None, now)) if each["exists"]}
     unreferenced = {each["address"] for each in truth_of(folder)["objects"] if each["class"] == "unreferenced"}
 
-    found = replayed(folder, Flow.UNIFIED, now, None)
+    found = replayed(folder, Flow.UNIFIED, now, None, engine=engine)
 
     assert set(found["candidates"]) == (expired | unreferenced) - FOREIGN
     assert found["slices_listed"] > 0

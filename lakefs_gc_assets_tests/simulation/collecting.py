@@ -11,34 +11,25 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from lakefs_gc_assets.collector import checking, planning
-from lakefs_gc_assets.collector import run as protocol
+from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
-from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.told import Told
 
-INPUTS = {
-    "store_df": (),
-    "uncommitted_df": STEPS[:1],
-    "committed_df": STEPS[1:2],
-    "candidates": STEPS[:3],
-    "deleted_report": STEPS[3:4],
-}
-"""The frames that each asset takes."""
 TASKS = 2
 
 
@@ -165,9 +156,8 @@ class Run:
         )
         with step(turn, self) as this, self._renewing(this):
             self.plan, self.started_at = this.plan, this.started_at
-            made = getattr(protocol, _FUNCTIONS[name])(this, *inputs)
+            frame = make_frame(name, this, inputs)
         self._kept = turn.goes_on
-        frame: StoredFrame[Any] = made[0] if isinstance(made, tuple) else made
         with self._between_steps(holds_lock=True):
             frame.preview()
         if name == STEPS[3]:
@@ -200,14 +190,7 @@ class Run:
     def _check(self, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]]) -> None:
         """The blocking checks of the candidates. A failed one ends the run."""
         with self._between_steps(holds_lock=True):
-            engine, (listed, uncommitted, committed) = self.engine(self.open()), inputs
-            violations = [
-                *checking.find_live_candidates(engine, candidates, uncommitted, committed),
-                *checking.find_young_candidates(engine, candidates, self.plan.cutoff),
-                *checking.find_empty_live_set(listed, uncommitted, committed, candidates),
-            ]
-            if violations:
-                raise CollectionError("; ".join(f"{found.rule}: {found.detail}" for found in violations))
+            require_passed_checks(self.engine(self.open()), candidates, inputs, self.plan.cutoff)
 
     @contextmanager
     def _between_steps(self, *, holds_lock: bool) -> Iterator[None]:
@@ -246,13 +229,3 @@ class Run:
     def explain(self, error: BaseException) -> str:
         """See Process.explain."""
         return str(error)
-
-
-_FUNCTIONS = {
-    "store_df": "list_stored",
-    "uncommitted_df": "read_uncommitted",
-    "committed_df": "read_committed",
-    "candidates": "mark",
-    "deleted_report": "sweep",
-}
-"""The function of `collector.run` that makes each frame."""

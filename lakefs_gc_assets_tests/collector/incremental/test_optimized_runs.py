@@ -1,15 +1,13 @@
-"""Optimized runs through the real graph, on a recorded repository at four moments."""
+"""Optimized runs, on a recorded repository at four moments."""
 
 import dataclasses
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame import stored
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
@@ -18,30 +16,30 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, replays, truth_classes
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying, replays
+from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["replaying"]
 DAY = timedelta(days=1)
 
 
 @pytest.fixture
-def runs(replaying: Replaying) -> GraphRuns:
+def runs(replaying: Replaying) -> PlainRuns:
     return replaying("chain/1", deletes="overlay", max_candidate_share=1, sweep=True)
 
 
-def collected(runs: GraphRuns, flow: Flow = Flow.OPTIMIZED, *, sweep: bool | None = None) -> Report:
+def collected(runs: PlainRuns, flow: Flow = Flow.OPTIMIZED, *, sweep: bool | None = None) -> Report:
     """The report of one more run, a day after the last."""
     runs.clock.moment += DAY
     opened = runs.open(flow)
     result = runs.make(opened, sweep=sweep)
-    assert result.success, failures(result)
+    assert result.success, result.failures
     return runs.report(opened.run_id)
 
 
 @pytest.fixture(scope="module")
-def collected_once(spark: SparkSession) -> Iterator[GraphRuns]:
+def collected_once() -> Iterator[PlainRuns]:
     """A recording that a clean run has swept."""
     with replays() as replaying:
         runs = replaying("chain/1", deletes="overlay", max_candidate_share=1, sweep=True)
@@ -50,12 +48,12 @@ def collected_once(spark: SparkSession) -> Iterator[GraphRuns]:
 
 
 @pytest.fixture
-def swept(replaying: Replaying, collected_once: GraphRuns) -> GraphRuns:
+def swept(replaying: Replaying, collected_once: PlainRuns) -> PlainRuns:
     """The same for one test, which may change it."""
     return replaying("chain/1", deletes="overlay", after=collected_once, max_candidate_share=1, sweep=True)
 
 
-def last_report(runs: GraphRuns) -> Report:
+def last_report(runs: PlainRuns) -> Report:
     """The report of the newest run."""
     return runs.report(next(run_folder.newest_runs(runs.repository.store)))
 
@@ -73,8 +71,7 @@ def change_open(store: ObjectStore, run_id: str) -> None:
     manifests.write(store, dataclasses.replace(found, span=later))
 
 
-@pytest.mark.slow
-def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) -> None:
+def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) -> None:
     clean = collected(runs, Flow.CLEAN)
     assert (clean.flow, clean.ending) == ("clean", Ending.DELETED)
     assert checkpoint_of(clean).sealed == clean.counts["slices_listed"] == 1
@@ -98,26 +95,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: GraphRuns) ->
     assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
 
 
-@pytest.mark.slow
-def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As frames of many rows are; the driver keeps those of these recordings."""
-    monkeypatch.setattr(stored, "LOCAL_ROWS", -1)
-    monkeypatch.setattr(tasks, "LOCAL_ROWS", -1)
-    stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])
-    runs.server.undeletable = {stubborn}
-    clean = collected(runs, Flow.CLEAN)
-    assert runs.server.deleted == set(others)
-    runs.server.undeletable = set()
-    again = collected(runs)
-    assert (again.flow, again.counts["ranges_read"]) == ("optimized", 0)
-    assert runs.addresses(again.run_id, "candidates") == [stubborn]
-    assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
-    assert checkpoint_of(again).pending == checkpoint_of(clean).pending - 1
-    assert runs.server.deleted == {stubborn, *others}
-
-
-@pytest.mark.slow
-def test_a_failed_deletion_waits_for_the_next_run(runs: GraphRuns) -> None:
+def test_a_failed_deletion_waits_for_the_next_run(runs: PlainRuns) -> None:
     stubborn = sorted(truth_classes("chain/1")["unreferenced"])[0]
     runs.server.undeletable = {stubborn}
     clean = collected(runs, Flow.CLEAN)
@@ -129,8 +107,7 @@ def test_a_failed_deletion_waits_for_the_next_run(runs: GraphRuns) -> None:
     assert stubborn not in runs.server.stored()
 
 
-@pytest.mark.slow
-def test_what_was_young_waits_for_the_next_run(runs: GraphRuns) -> None:
+def test_what_was_young_waits_for_the_next_run(runs: PlainRuns) -> None:
     generator = xids.Generator()
     (slice_name,) = {key.split("/")[1] for key in runs.server.stored() if key.startswith("data/")}
     young = f"data/{slice_name}/{generator.ascending(runs.clock.moment)}"
@@ -145,8 +122,7 @@ def test_what_was_young_waits_for_the_next_run(runs: GraphRuns) -> None:
     assert young not in runs.server.stored()
 
 
-@pytest.mark.slow
-def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: GraphRuns) -> None:
+def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: PlainRuns) -> None:
     generator, moment = xids.Generator(), swept.clock.moment
     new = f"data/{generator.descending(moment)}/{generator.ascending(moment)}"
     (old_slice,) = {key.split("/")[1] for key in swept.server.stored() if key.startswith("data/")}
@@ -163,26 +139,22 @@ def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: GraphRuns) -> None:
     assert (again.counts["late_arrivals"], clean.counts["late_arrivals"]) == (0, 1)
 
 
-@pytest.mark.slow
-def test_a_run_limited_to_some_windows_leaves_nothing(runs: GraphRuns) -> None:
+def test_a_run_limited_to_some_windows_leaves_nothing(runs: PlainRuns) -> None:
     generator = xids.Generator()
     moment = runs.clock.moment - 90 * DAY
     runs.server.place(f"data/{generator.descending(moment)}/{generator.ascending(moment)}", written_at=moment)
     runs.clock.moment += DAY
     opened = runs.open(Flow.CLEAN)
     assert len(opened.windows) == 3
-    limited = dataclasses.replace(opened, windows=opened.windows[:1])
-    tags = {**opened.tags, "dagster/asset_partition_range_end": f"{opened.run_id}|{opened.windows[1]}"}
-    result = runs.make(dataclasses.replace(limited, tags=tags))
-    assert result.success, failures(result)
+    result = runs.make(dataclasses.replace(opened, windows=opened.windows[:2]))
+    assert result.success, result.failures
     found = runs.report(opened.run_id)
     assert found.checkpoint is None and "limited to the windows" in (found.no_checkpoint or "")
     again = collected(runs)
     assert again.flow == "clean" and "limited to the windows" in (again.why_clean or "")
 
 
-@pytest.mark.slow
-def test_a_changed_frame_is_not_built_on(swept: GraphRuns) -> None:
+def test_a_changed_frame_is_not_built_on(swept: PlainRuns) -> None:
     clean = last_report(swept)
     store = swept.repository.store
     change_open(store, clean.run_id)
@@ -190,9 +162,8 @@ def test_a_changed_frame_is_not_built_on(swept: GraphRuns) -> None:
     assert again.flow == "clean" and "pending/manifest.json: digest" in (again.why_clean or "")
 
 
-@pytest.mark.slow
 def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
-    swept: GraphRuns, monkeypatch: pytest.MonkeyPatch
+    swept: PlainRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clean = last_report(swept)
     store = swept.repository.store
@@ -201,13 +172,12 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
         unchecked.setattr(checkpoints, "require_frames", lambda *given: None)
         swept.clock.moment += DAY
         result = swept.make(swept.open(Flow.OPTIMIZED))
-    assert "pending is not the frame that the report" in failures(result)["store_df"]
+    assert "pending is not the frame that the report" in result.failures["store_df"]
     again = collected(swept)
     assert again.flow == "clean" and "failed" in (again.why_clean or "")
 
 
-@pytest.mark.slow
-def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: GraphRuns) -> None:
+def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: PlainRuns) -> None:
     generator, moment = xids.Generator(), swept.clock.moment
     swept.server.place(f"data/{generator.descending(moment)}/odd name", written_at=moment)
     swept.clock.moment += 2 * DAY
@@ -216,28 +186,8 @@ def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: GraphRuns)
     assert checkpoint_of(found).pending_windows[-1:] == ("legacy",)
 
 
-@pytest.mark.slow
-def test_a_changed_policy_makes_a_clean_run_that_says_why_everywhere(swept: GraphRuns) -> None:
-    swept.settings["min_age_hours"] = 30
-    swept.clock.moment += DAY
-    opened = swept.open(Flow.OPTIMIZED)
-    assert "minimum age" in opened.tags["lakefs/why_clean"]
-    result = swept.make(opened)
-    found = swept.report(opened.run_id)
-    assert found.flow == "clean" and "minimum age" in (found.why_clean or "")
-    assert any("a clean run instead of an optimized one" in line for line in swept.lines)
-    (materialization,) = [
-        event.step_materialization_data.materialization
-        for event in result.get_asset_materialization_events()
-        if event.asset_key is not None and event.asset_key.path == ["store_df"]
-    ][:1]
-    (shown,) = [line for line in str(materialization.metadata["frame"].value).splitlines() if "why_clean" in line]
-    assert "minimum age" in shown
-
-
-@pytest.mark.slow
 def test_the_report_is_written_once_with_checkpoint_and_success_together(
-    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+    runs: PlainRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Report] = []
     write = reports.write

@@ -11,7 +11,8 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.replayed_runs import ReplayedRuns, truth_classes
 
 __all__ = ["replaying"]
 
@@ -19,16 +20,15 @@ MARK = ("store_df", "uncommitted_df", "committed_df", "candidates")
 
 
 @pytest.fixture
-def runs(replaying: Replaying) -> GraphRuns:
+def runs(replaying: Replaying) -> PlainRuns:
     return replaying("chain/1", deletes="overlay", max_candidate_share=1)
 
 
-def outcomes(runs: GraphRuns, run_id: str) -> dict[str, str]:
+def outcomes(runs: PlainRuns, run_id: str) -> dict[str, str]:
     table = runs.table(run_id, "deleted_report")
     return dict(zip(table.column("address").to_pylist(), table.column("outcome").to_pylist(), strict=True))
 
 
-@pytest.mark.slow
 def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: Replaying) -> None:
     runs = replaying("small", deletes="overlay")
     classes = truth_classes("small")
@@ -46,7 +46,7 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
 
     sweep = runs.open()
     result = runs.make(sweep, sweep=True)
-    assert result.success, failures(result)
+    assert result.success, result.failures
     assert runs.server.deleted == garbage
     assert {key for key in runs.server.stored() if not key.startswith("_lakefs/")} == stored - garbage
     assert outcomes(runs, sweep.run_id) == dict.fromkeys(garbage, "accepted")
@@ -63,15 +63,14 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
     runs.clock.sleep(1)
     again = runs.open()
     result = runs.make(again, sweep=True)
-    assert result.success, failures(result)
+    assert result.success, result.failures
     assert runs.report(again.run_id).ending is Ending.NOTHING_TO_DELETE
     assert runs.report(again.run_id).counts["listed"] == marked.counts["listed"] - len(garbage)
     assert runs.server.deleted == garbage
     assert runs.server.refused_deletes == set()
 
 
-@pytest.mark.slow
-def test_what_could_not_be_deleted_is_counted_and_left_to_the_next_run(runs: GraphRuns) -> None:
+def test_what_could_not_be_deleted_is_counted_and_left_to_the_next_run(runs: PlainRuns) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     runs.server.undeletable = set(sorted(garbage)[:3])
     first = runs.open()
@@ -92,12 +91,11 @@ def test_what_could_not_be_deleted_is_counted_and_left_to_the_next_run(runs: Gra
     runs.clock.sleep(1)
     second = runs.open()
     result = runs.make(second, sweep=True)
-    assert result.success, failures(result)
+    assert result.success, result.failures
     assert (runs.report(second.run_id).success, runs.report(second.run_id).counts["deleted"]) == (True, 3)
     assert runs.server.deleted == garbage
 
 
-@pytest.mark.slow
 def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Replaying) -> None:
     runs = replaying("chain/1", sweep=True, max_candidate_share=1)
     opened = runs.open()
@@ -109,7 +107,7 @@ def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Rep
     assert runs.server.refused_deletes == set()
 
 
-def stage(runs: GraphRuns, run_id: str, address: str) -> None:
+def stage(runs: ReplayedRuns, run_id: str, address: str) -> None:
     """Makes the server's next preparation tell of one more staged address."""
     (server_run_id,) = runs.frame(run_id, "uncommitted_df").figures.server_run_ids
     folder = f"_lakefs/retention/gc/uncommitted/{server_run_id}/uncommitted/"
@@ -118,8 +116,7 @@ def stage(runs: GraphRuns, run_id: str, address: str) -> None:
     runs.repository.store.put(folder + "late", buffer.getvalue())
 
 
-@pytest.mark.slow
-def test_what_became_live_since_the_mark_stays(runs: GraphRuns) -> None:
+def test_what_became_live_since_the_mark_stays(runs: PlainRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=MARK, sweep=True).success
     garbage = runs.addresses(opened.run_id, "candidates")
@@ -127,15 +124,14 @@ def test_what_became_live_since_the_mark_stays(runs: GraphRuns) -> None:
 
     result = runs.make(opened, assets=["deleted_report"])
 
-    assert result.success, failures(result)
+    assert result.success, result.failures
     assert runs.server.deleted == set(garbage[1:])
     assert outcomes(runs, opened.run_id) == {garbage[0]: "kept_live", **dict.fromkeys(garbage[1:], "accepted")}
     report = runs.report(opened.run_id)
     assert (report.success, report.counts["kept_live"], report.counts["deleted"]) == (True, 1, len(garbage) - 1)
 
 
-@pytest.mark.slow
-def test_a_killed_sweep_goes_on_with_what_has_no_receipt(runs: GraphRuns) -> None:
+def test_a_killed_sweep_goes_on_with_what_has_no_receipt(runs: PlainRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=MARK, sweep=True).success
     candidates = runs.table(opened.run_id, "candidates").sort_by("address")
@@ -151,13 +147,13 @@ def test_a_killed_sweep_goes_on_with_what_has_no_receipt(runs: GraphRuns) -> Non
 
     result = runs.make(opened, assets=["deleted_report"])
 
-    assert result.success, failures(result)
+    assert result.success, result.failures
     assert runs.server.deleted == set(garbage[2:])
     assert outcomes(runs, opened.run_id) == dict.fromkeys(garbage, "accepted")
     assert runs.report(opened.run_id).counts["deleted"] == len(garbage)
 
 
-def test_without_the_lock_nothing_is_deleted(runs: GraphRuns) -> None:
+def test_without_the_lock_nothing_is_deleted(runs: PlainRuns) -> None:
     opened = runs.open()
     store = runs.repository.store
 
@@ -175,14 +171,13 @@ def test_without_the_lock_nothing_is_deleted(runs: GraphRuns) -> None:
     result = runs.make(opened, sweep=True)
 
     assert len(dumps) == 2
-    assert failures(result)["deleted_report"].startswith("LockLost: the lock ")
-    assert "somebody" in failures(result)["deleted_report"]
+    assert result.failures["deleted_report"].startswith("LockLost: the lock ")
+    assert "somebody" in result.failures["deleted_report"]
     assert runs.server.deleted == set()
     assert "somebody" in str(runs.lock_holder())
     assert runs.report(opened.run_id).success is False
 
 
-@pytest.mark.slow
 def test_too_much_at_once_is_marked_and_not_swept(replaying: Replaying) -> None:
     runs = replaying("chain/1", deletes="overlay", max_candidates=5)
     dry, sweep = runs.open(), runs.open()
@@ -197,12 +192,11 @@ def test_too_much_at_once_is_marked_and_not_swept(replaying: Replaying) -> None:
         "guard share of candidates",
         "guard number of candidates",
     ]
-    assert failures(result) == {"deleted_report": f"GuardTripped: {warned[0]}"}
+    assert result.failures == {"deleted_report": f"GuardTripped: {warned[0]}"}
     assert runs.report(sweep.run_id).error == f"GuardTripped: {warned[0]}"
     assert runs.server.deleted == set()
 
 
-@pytest.mark.slow
 def test_a_sweep_waits_before_its_dump_and_its_recheck(replaying: Replaying) -> None:
     runs = replaying(
         "chain/1",

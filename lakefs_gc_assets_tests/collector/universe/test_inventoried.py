@@ -17,7 +17,8 @@ from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.s3.inventory import Inventory
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
 from lakefs_gc_assets_tests.collector.test_plan import PLAN
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying, truth_classes
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.storage.s3 import inventories
 from lakefs_gc_assets_tests.storage.s3.inventories import Version
 
@@ -26,11 +27,11 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def runs(replaying: Replaying) -> GraphRuns:
+def runs(replaying: Replaying) -> PlainRuns:
     return replaying("small", deletes="overlay", max_candidate_share=1, sweep=True)
 
 
-def reported(runs: GraphRuns, created: datetime) -> str:
+def reported(runs: PlainRuns, created: datetime) -> str:
     """Writes an inventory of what is there now, in two files; returns the folder of the reports."""
     repository = runs.repository
     location = repository.namespace.location
@@ -47,10 +48,10 @@ def reported(runs: GraphRuns, created: datetime) -> str:
     return f"s3://{location.bucket}/{folder}"
 
 
-def collected(runs: GraphRuns, flow: Flow = Flow.CLEAN) -> Report:
+def collected(runs: PlainRuns, flow: Flow = Flow.CLEAN) -> Report:
     opened = runs.open(flow)
     result = runs.make(opened)
-    assert result.success, failures(result)
+    assert result.success, result.failures
     return runs.report(opened.run_id)
 
 
@@ -88,8 +89,7 @@ class TestTheCutoff:
         assert self.planned(tmp_path, monkeypatch, plan, plan.cutoff - HOUR) == plan
 
 
-@pytest.mark.slow
-def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: GraphRuns) -> None:
+def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: PlainRuns) -> None:
     runs.settings["inventory"] = reported(runs, runs.clock.moment - HOUR)
     first = collected(runs)
     plan = plans.read(runs.repository.store, first.run_id)
@@ -108,8 +108,7 @@ def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: GraphR
     assert plans.read(runs.repository.store, optimized.run_id).inventory is None
 
 
-@pytest.mark.slow
-def test_what_an_inventory_may_lack_or_misstate_is_kept(runs: GraphRuns) -> None:
+def test_what_an_inventory_may_lack_or_misstate_is_kept(runs: PlainRuns) -> None:
     created = runs.server.recorded_at + HOUR
     runs.settings |= {"inventory": reported(runs, created), "inventory_margin_hours": 30}
     report = collected(runs)

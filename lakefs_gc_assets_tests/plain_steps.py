@@ -1,0 +1,55 @@
+"""What Dagster does around the steps of a run, for runs on plain tables: it hands frames on, and checks candidates."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from lakefs_gc_assets.collector import checking
+from lakefs_gc_assets.collector import run as protocol
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+
+INPUTS = {
+    "store_df": (),
+    "uncommitted_df": STEPS[:1],
+    "committed_df": STEPS[1:2],
+    "candidates": STEPS[:3],
+    "deleted_report": STEPS[3:4],
+}
+"""The frames that each asset takes."""
+_FUNCTIONS = {
+    "store_df": "list_stored",
+    "uncommitted_df": "read_uncommitted",
+    "committed_df": "read_committed",
+    "candidates": "mark",
+    "deleted_report": "sweep",
+}
+"""The function of `collector.run` that makes each frame."""
+
+
+def make_frame(name: str, step: Step[ArrowRows], inputs: Sequence[StoredFrame[Any]]) -> StoredFrame[Any]:
+    """Makes the step that an asset makes. Raises what ends it."""
+    made = getattr(protocol, _FUNCTIONS[name])(step, *inputs)
+    frame: StoredFrame[Any] = made[0] if isinstance(made, tuple) else made
+    return frame
+
+
+def require_passed_checks(
+    engine: ArrowEngine, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]], cutoff: datetime
+) -> None:
+    """The blocking checks of the candidates. Raises CollectionError where one fails.
+
+    Args:
+        inputs: the frames that the candidates were made from.
+    """
+    listed, uncommitted, committed = inputs
+    violations = [
+        *checking.find_live_candidates(engine, candidates, uncommitted, committed),
+        *checking.find_young_candidates(engine, candidates, cutoff),
+        *checking.find_empty_live_set(listed, uncommitted, committed, candidates),
+    ]
+    if violations:
+        raise CollectionError("; ".join(f"{found.rule}: {found.detail}" for found in violations))
