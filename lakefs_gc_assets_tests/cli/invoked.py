@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main, opening, run
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 Invoke = Callable[..., Result]
@@ -73,11 +73,22 @@ def content_of(server: ReplayServer, collection: dict[str, object] | None = None
 
 
 @pytest.fixture
-def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> GraphRuns:
-    """A replayed repository that the configuration file in the working folder names, on its own clock."""
-    runs = replaying("chain/1", deletes="overlay")
+def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> PlainRuns:
+    """A replayed repository that the configuration file in the working folder names, on its own clock.
+
+    Commands make runs through the real graph; a run that a command only looks at can be made on plain tables.
+    """
+    runs = replaying("chain/1", deletes="overlay", max_candidate_share=1)
     for module in (opening, run):
         monkeypatch.setattr(module, "SystemClock", lambda: runs.clock)
     monkeypatch.setenv(LAKEFS_SECRET, runs.server.secret_access_key)
     write(content_of(runs.server, {"max_candidate_share": 1}))
     return runs
+
+
+def made(runs: PlainRuns, *, sweep: bool = False) -> str:
+    """The id of a run that came to its end before the command begins."""
+    opened = runs.open()
+    result = runs.make(opened, sweep=sweep)
+    assert result.success, result.failures
+    return opened.run_id

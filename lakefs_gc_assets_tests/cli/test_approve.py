@@ -11,24 +11,25 @@ from lakefs_gc_assets.collector.checking import Violation
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import checks
-from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, runs, write
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying
+from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, content_of, invoke, made, runs, write
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["invoke", "replaying", "runs"]
 
+pytestmark = pytest.mark.usefixtures("spark")
+
 
 @pytest.fixture
-def dry(runs: GraphRuns, invoke: Invoke) -> str:
+def dry(runs: PlainRuns) -> str:
     """A dry run, three hours ago."""
-    assert invoke("run").exit_code == 0
+    run_id = made(runs)
     runs.clock.moment += timedelta(hours=3)
-    (run_id,) = run_folder.newest_runs(runs.repository.store)
     return run_id
 
 
 @pytest.mark.slow
-def test_what_a_dry_run_found_is_deleted_after_a_recheck(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
+def test_what_a_dry_run_found_is_deleted_after_a_recheck(runs: PlainRuns, invoke: Invoke, dry: str) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
 
     result = invoke("approve", "--yes", dry)
@@ -44,7 +45,7 @@ def test_what_a_dry_run_found_is_deleted_after_a_recheck(runs: GraphRuns, invoke
 
 
 @pytest.mark.slow
-def test_nothing_is_deleted_without_consent(runs: GraphRuns, dry: str) -> None:
+def test_nothing_is_deleted_without_consent(runs: PlainRuns, dry: str) -> None:
     for answer in ("n\n", ""):
         result = CliRunner().invoke(main, ["approve", dry], input=answer)
         assert (result.exit_code, runs.server.deleted) == (Status.FAILED, set())
@@ -54,7 +55,7 @@ def test_nothing_is_deleted_without_consent(runs: GraphRuns, dry: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_mark_that_is_too_old_is_refused(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
+def test_a_mark_that_is_too_old_is_refused(runs: PlainRuns, invoke: Invoke, dry: str) -> None:
     runs.clock.moment += timedelta(days=8)
 
     result = invoke("approve", "--yes", dry)
@@ -65,7 +66,7 @@ def test_a_mark_that_is_too_old_is_refused(runs: GraphRuns, invoke: Invoke, dry:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_failed_goes_on(runs: GraphRuns, invoke: Invoke, dry: str) -> None:
+def test_a_sweep_that_failed_goes_on(runs: PlainRuns, invoke: Invoke, dry: str) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     runs.server.undeletable = {min(garbage)}
     assert invoke("approve", "--yes", dry).exit_code == Status.INCOMPLETE
@@ -77,7 +78,7 @@ def test_a_sweep_that_failed_goes_on(runs: GraphRuns, invoke: Invoke, dry: str) 
 
 @pytest.mark.slow
 def test_only_a_dry_run_that_came_to_its_end_can_be_approved(
-    runs: GraphRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    runs: PlainRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_one_line(invoke("approve", "--yes", "c" * 20), "has no plan in this repository")
 

@@ -12,19 +12,17 @@ from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.frame_output import TextColumn
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying
+from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, made, runs
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["invoke", "replaying", "runs"]
 
 
-@pytest.mark.slow
-def test_each_format_has_every_candidate(runs: GraphRuns, invoke: Invoke) -> None:
+def test_each_format_has_every_candidate(runs: PlainRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     assert_one_line(invoke("candidates"), "there is no such run yet")
-    assert invoke("run").exit_code == 0
-    (run_id,) = run_folder.newest_runs(runs.repository.store)
+    run_id = made(runs)
     facts = {address: runs.repository.store.head(address) for address in garbage}
 
     table = invoke("candidates")
@@ -51,20 +49,18 @@ def test_each_format_has_every_candidate(runs: GraphRuns, invoke: Invoke) -> Non
         assert Path("found").read_text() == invoke("candidates", "--format", form).stdout
 
 
-@pytest.mark.slow
-def test_what_became_of_each_object(runs: GraphRuns, invoke: Invoke) -> None:
+def test_what_became_of_each_object(runs: PlainRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     kept = min(garbage)
-    assert invoke("run").exit_code == 0
-    (dry,) = run_folder.newest_runs(runs.repository.store)
+    dry = made(runs)
     assert_one_line(invoke("deleted"), "there is no such run yet")
     assert {line.split()[2] for line in invoke("deleted", dry).stdout.splitlines()} == {"dry_run"}
 
     runs.clock.moment += timedelta(hours=1)
     runs.server.undeletable = {kept}
-    assert invoke("run", "--sweep").exit_code == Status.INCOMPLETE
+    made(runs, sweep=True)
     runs.clock.moment += timedelta(hours=1)
-    assert invoke("run").exit_code == 0
+    made(runs)
 
     shown = invoke("deleted", "--format", "json")
     rows = {row["address"]: row for row in map(json.loads, shown.stdout.splitlines())}
@@ -76,16 +72,13 @@ def test_what_became_of_each_object(runs: GraphRuns, invoke: Invoke) -> None:
     assert rows[kept]["error"] in line
 
 
-@pytest.mark.slow
-def test_what_cannot_be_listed(runs: GraphRuns, invoke: Invoke) -> None:
+def test_what_cannot_be_listed(runs: PlainRuns, invoke: Invoke) -> None:
     assert_one_line(invoke("candidates", "c" * 20), "has no plan in this repository")
     parquet_ = invoke("candidates", "--format", "parquet")
     assert (parquet_.exit_code, parquet_.stdout) == (Status.USAGE, "")
     assert "give --out FILE" in parquet_.stderr
 
-    assert invoke("run").exit_code == 0
-    store = runs.repository.store
-    (run_id,) = run_folder.newest_runs(store)
+    store, run_id = runs.repository.store, made(runs)
     (key, *_) = (
         key
         for batch in store.list(run_folder.frame(run_id, "candidates"))

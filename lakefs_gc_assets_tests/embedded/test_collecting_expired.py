@@ -5,20 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector import recheck, report
-from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector import recheck
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
-from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
 
 DAYS = timedelta(days=1)
@@ -29,12 +27,8 @@ def collected(server: EmbeddedServer, repository: str, flow: Flow, **changes: An
     given = demo.configuration(server, repository)
     changes = {"sweep": True, "max_candidate_share": 1.0, **changes}
     collection = given.collection.model_copy(update=changes)
-    loaded = Loaded(given.model_copy(update={"collection": collection}), {})
-    with running.instance() as home:
-        succeeded, run_id, error = running.execute(loaded, None, lambda line: None, SystemClock(), home, flow)
-        assert succeeded, error
-        found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
-    assert found is not None and found.success
+    found = ArrowRuns(Loaded(given.model_copy(update={"collection": collection}), {})).collect(flow)
+    assert found.success
     return found
 
 
@@ -43,8 +37,7 @@ def status_of(server: EmbeddedServer, reference: str, path: str, repository: str
     return clients.call(server, "GET", f"/repositories/{repository}/refs/{reference}/objects", path=path)[0]
 
 
-@pytest.mark.slow
-def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, settings=Settings()) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):
@@ -83,9 +76,8 @@ def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(spark
         assert collected(server, repository, Flow.UNIFIED).counts["deleted"] == 0
 
 
-@pytest.mark.slow
 def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that is gone again by the time when the recheck reads refs: what it had may be staged elsewhere."""
     with EmbeddedServer(tmp_path, settings=Settings()) as server:
@@ -106,30 +98,25 @@ def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
         collection = given.collection.model_copy(update={"sweep": True, "max_candidate_share": 1.0})
         loaded = Loaded(given.model_copy(update={"collection": collection}), {})
 
-        def branching(line: str) -> None:
-            if "candidates: " in line and " rows in " in line:
+        def branching(step: str) -> None:
+            if step == "candidates":
                 for branch in ({"name": "rescued", "source": old}, {"name": "shown", "source": less_old}):
                     assert clients.call(server, "POST", f"/repositories/{repository}/branches", branch)[0] == 201
 
-        def prepared(step: Step[Rows]) -> Uncommitted[Rows]:
+        def prepared(step: Step[ArrowRows]) -> Uncommitted[ArrowRows]:
             found = prepare_uncommitted(step)
             clients.call(server, "DELETE", f"/repositories/{repository}/branches/shown")
             return found
 
         monkeypatch.setattr(recheck, "prepare_uncommitted", prepared)
-        with running.instance() as home:
-            succeeded, run_id, error = running.execute(loaded, None, branching, SystemClock(), home, Flow.COMMITTED)
-            assert succeeded, error
-            found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
-        assert found is not None
+        found = ArrowRuns(loaded, between=branching).collect(Flow.COMMITTED)
         assert (found.counts["candidates"], found.counts["kept_live"], found.counts["deleted"]) == (2, 2, 0)
         assert status_of(server, "rescued", "replaced") == 200
         assert status_of(server, "shown", "replaced") == 404
         assert status_of(server, less_old, "replaced") == 200
 
 
-@pytest.mark.slow
-def test_references_of_repositories_that_are_named_count(spark: SparkSession, tmp_path: Path) -> None:
+def test_references_of_repositories_that_are_named_count(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, settings=Settings()) as server:
         with server.clock.at(datetime.now(UTC) - 30 * DAYS):
             repository = clients.repository(server)

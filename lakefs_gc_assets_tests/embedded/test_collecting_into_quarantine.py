@@ -1,10 +1,7 @@
-"""A sweep into quarantine and back on the embedded server, through the whole graph."""
+"""A sweep into quarantine and back on the embedded server."""
 
 from datetime import UTC, datetime
 from pathlib import Path
-
-import pytest
-from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli.status import summarize
 from lakefs_gc_assets.collector.clock import SystemClock
@@ -22,8 +19,7 @@ from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, status_of
 
 
-@pytest.mark.slow
-def test_what_was_moved_comes_back_and_may_be_moved_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path, settings=Settings()) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 30 * DAYS):

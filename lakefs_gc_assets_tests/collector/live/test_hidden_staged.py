@@ -23,7 +23,7 @@ from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.made_steps import made_step
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, replays
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, replays
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.spark.frame_rows import listed
 
@@ -34,7 +34,7 @@ SCHEMA = pa.schema([("address", pa.string()), ("size", pa.int64()), ("etag", pa.
 class Head:
     """A committed object of a branch head, and a copy of its content that nothing is known to reference."""
 
-    runs: GraphRuns
+    runs: PlainRuns
     repository: OpenRepository
     heads: dict[str, str]
     branch: str
@@ -90,7 +90,7 @@ def head() -> Iterator[Head]:
         yield head_of(replaying("small"))
 
 
-def head_of(runs: GraphRuns) -> Head:
+def head_of(runs: PlainRuns) -> Head:
     """An object of the main branch's head."""
     repository = runs.repository
     live = commits.live_commits(
