@@ -108,6 +108,7 @@ def test_candidates_come_from_everything_that_is_subtracted() -> None:
     assert lineage.deps_by_column.keys() == set(CANDIDATES_DF.schema.names)
 
 
+@pytest.mark.slow
 def test_each_materialization_tells_of_its_frame(replaying: Replaying) -> None:
     runs: GraphRuns = replaying("chain/1")
     opened = runs.open()

@@ -126,6 +126,7 @@ def test_parts_of_a_batch_are_told_by_their_number(cloud: Cloud, stored: ObjectS
         assert accepted(stored, NAMES) == set(NAMES) - {NAMES[1]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [*BEFORE, *BEHIND])
 def test_what_is_read_through_faults_is_the_truth_or_an_error(cloud: Cloud, stored: ObjectStore, fault: str) -> None:
     calls: dict[Callable[[], object], object] = {
@@ -142,6 +143,7 @@ def test_what_is_read_through_faults_is_the_truth_or_an_error(cloud: Cloud, stor
             assert found == truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [*BEFORE, *BEHIND])
 def test_what_is_written_through_faults_is_there_or_an_error(cloud: Cloud, fault: str) -> None:
     store = cloud.store()
@@ -156,6 +158,7 @@ def test_what_is_written_through_faults_is_there_or_an_error(cloud: Cloud, fault
         assert (store.get(name), store.head(name).etag) == (b"content", etag)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [*BEFORE, *BEHIND])
 def test_a_copy_through_faults_is_there_or_an_error(cloud: Cloud, stored: ObjectStore, fault: str) -> None:
     copy: Callable[[str, str], None] = getattr(stored, "copy_if_absent")  # noqa: B009
