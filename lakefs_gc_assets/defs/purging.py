@@ -65,15 +65,19 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
 
 
 def purge(collector: Collector, run_id: str | None, owner: str, note: Note, warn: Note) -> Iterator[Purged]:
-    """Purges what has been in quarantine for long enough, under the lock, as somebody iterates; tells of each copy.
+    """Purges what has been in quarantine for long enough, under the lock, as somebody iterates.
 
-    What is live by then is brought back. Nothing goes where it cannot be found out what is live.
+    Yields what became of each copy. Objects that are live by then are restored. Nothing is deleted where it cannot be
+    found out what is live.
 
     Args:
         run_id: as for `plan_purge`.
-        owner: who holds the lock.
+        owner: who takes the lock.
+        note: is called with each line for the log.
+        warn: is called with each warning, such as that the lock could not be renewed.
     Raises:
-        CollectionError.
+        LockHeld: another owner holds the lock.
+        CollectionError: see `plan_purge`, `purge_by` and `quarantine.purge.purge`.
     """
     repository = collector.open()
 
@@ -90,7 +94,9 @@ def purge_by(
     """Purges what has been in quarantine for long enough, by any check of what is live, as somebody iterates.
 
     Args:
-        check: makes one for what counts as live in a run of this plan.
+        check: makes a check of what counts as live in a run of this plan.
+    Raises:
+        CollectionError: the quarantine of the run that is asked for may not be purged yet; or see `purge`.
     """
     with locked(repository, "purge", owner, warn) as lock:
         found = plan_purge(repository, run_id, lock)
@@ -104,7 +110,7 @@ def purge_by(
             group = [each for each in found.due if each.plan.flow.by_retention is by_retention]
             if not group:
                 continue
-            # Of several runs the newest one's moment, long past, is the one that retention counts back from.
+            # Retention counts ages back from the moment of the newest of these runs.
             live = check(group[0].plan, lock)
             valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
             yield from quarantine_purge.purge(repository.store, group, live, lock.token, repository.clock, valid)

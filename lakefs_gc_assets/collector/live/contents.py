@@ -307,7 +307,7 @@ def _tells_the_truth(step: Step[R], told: R) -> bool:
 
 
 def _as_sampled(row: dict[str, object]) -> tuple[int, str]:
-    """Sorts objects of up to _SAMPLED_BYTES first, as if at random, by their reversed keys; larger ones follow by size."""
+    """Objects of up to _SAMPLED_BYTES first, in the order of their reversed keys; larger ones follow by size."""
     size, key = row["size"], row["key"]
     assert isinstance(size, int) and isinstance(key, str)
     return max(size, _SAMPLED_BYTES), key[::-1]
@@ -324,7 +324,7 @@ def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _largest_to_read(step: Step[R], told: R, trusted: bool, bytes_left: int) -> tuple[int, int]:
-    """The largest size (bytes) of objects that are read for their MD5, and how many bytes these have together at most."""
+    """The largest size in bytes of objects to read for their MD5, and how many bytes these have together at most."""
     engine = step.engine
     amounts: dict[int, int] = {}
     for row in engine.collect(engine.map_batches(told, partial(_untold, trusted), _AMOUNTS)).to_pylist():
