@@ -24,12 +24,12 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
-    """What is in quarantine.
+    """What is in quarantine, run by run.
 
     Attributes:
-        due: what has been there for long enough, the newest run first.
-        waiting: what has not.
-        after: how long is long enough.
+        due: runs whose objects have been there for long enough to be purged, the newest run first.
+        waiting: the other runs, in the same order.
+        after: for how long objects stay in quarantine.
     """
 
     due: tuple[Moved, ...]
@@ -37,7 +37,7 @@ class PurgePlan:
     after: timedelta
 
     def due_at(self, moved: Moved) -> datetime:
-        """When it may go."""
+        """When the objects of a run may be purged, UTC."""
         return moved.since + self.after
 
 
@@ -45,10 +45,12 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
     """What `purge` would look at.
 
     Args:
-        run_id: a run whose quarantine alone is meant; None for all.
-        lock: held, just written: its time in the store is one of the clocks that must agree.
+        run_id: the only run to look at; None for all.
+        lock: the repository's lock, which was just written: its time in the store is one of the clocks that must agree.
+            None to go by this machine's clock alone, to show what is due.
     Raises:
-        CollectionError.
+        GuardTripped: the clocks disagree.
+        CollectionError: the run has nothing in quarantine, or a plan cannot be read.
     """
     now = repository.clock.now()
     if lock is not None:
@@ -125,7 +127,7 @@ class Totals:
 
     @property
     def well(self) -> bool:
-        """Whether everything that was due is purged or brought back."""
+        """Whether everything that was due is purged or restored."""
         return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
 
     def counted(self, each: Iterable[Purged]) -> Iterator[Purged]:

@@ -39,7 +39,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import deployed
 else:
-    # Who names no such resource does not wait for the libraries of every service of AWS.
+    # Deferred: it imports libraries for every service of AWS, which only those need who name such a resource.
     deployed = deferred("lakefs_gc_assets.defs.deployed")
 
 _REMOTE_CORES = 8
