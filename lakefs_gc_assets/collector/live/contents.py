@@ -293,8 +293,8 @@ def _told(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str | None]
 def _tells_the_truth(step: Step[R], told: R) -> bool:
     """Whether the MD5s that the store tells are true for a sample of the objects, which is read.
 
-    This can only take trust away: some services that speak S3 have ETags that look like MD5s and are none. Where no
-    object of the sample can be read, nothing is trusted.
+    This can only take trust away: some services that speak S3 have ETags that look like MD5s and are none. Where an
+    object of the sample is too large to be read, or none of them is left, nothing is trusted.
     """
     engine = step.engine
     sampled = sorted(engine.collect(engine.map_batches(told, _sample, _SAMPLED)).to_pylist(), key=_as_sampled)[:_SAMPLE]
@@ -307,7 +307,7 @@ def _tells_the_truth(step: Step[R], told: R) -> bool:
 
 
 def _as_sampled(row: dict[str, object]) -> tuple[int, str]:
-    """Objects of up to _SAMPLED_BYTES first, in the order of their reversed keys; larger ones follow by size."""
+    """Sort key: objects of up to _SAMPLED_BYTES first, by their reversed keys; larger ones follow by size."""
     size, key = row["size"], row["key"]
     assert isinstance(size, int) and isinstance(key, str)
     return max(size, _SAMPLED_BYTES), key[::-1]

@@ -35,7 +35,7 @@ class Cleared(Generic[R]):
 
     Attributes:
         asked: how many paths were asked for, each branch counted.
-        unasked: how many paths were not asked for, since `collection.hidden_suspect_limit` does not allow more.
+        unasked: how many were not asked for, since `collection.hidden_suspect_limit` does not allow more.
         live: every address that the paths which were asked for have.
     """
 
@@ -118,7 +118,7 @@ def _clear_one(
 
 
 def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many rows of a task there are of each size (_OF_SIZE); where ranges have a weight, each counts as much."""
+    """How many rows of a task there are of each size (_OF_SIZE); with weights, each row counts by its range's."""
     amounts: dict[int, int] = {}
     for batch in batches:
         ones = [1] * batch.num_rows

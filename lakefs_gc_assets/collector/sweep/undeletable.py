@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def warning(self) -> str | None:
-        """What a person is told; None where nothing on the list failed."""
+        """The warning for the report of the run; None where the sweep failed at no object on the list."""
         if not self.failing:
             return None
         oldest = min(self.failing, key=lambda entry: entry.since)
