@@ -73,7 +73,7 @@ class UnlistableKey(StorageError):
 
 
 class CorruptFile(CollectionError):
-    """A file that the live set depends on is missing, short, corrupt or disagrees with its own counts.
+    """A file that a run depends on is missing, short, corrupt, not what was written, or disagrees with its own counts.
 
     Attributes:
         file: key or name of the file.
@@ -94,7 +94,7 @@ class CorruptFile(CollectionError):
 
 
 class OrderViolation(CollectionError):
-    """Frames of different attempts, or in an unsafe order, were about to be combined."""
+    """A step was asked for out of order: its run, its attempt or its frames are not such that it may be made."""
 
 
 class GuardTripped(CollectionError):
@@ -111,11 +111,11 @@ class GuardTripped(CollectionError):
 
 
 class LockHeld(CollectionError):
-    """Another collection of this repository holds the lock."""
+    """Another run holds the repository's lock, or other work that needs it, such as a restoration or a purge."""
 
 
 class LockLost(CollectionError):
-    """The lock this run held now belongs to another run: nothing more may be deleted."""
+    """The lock that was held was taken over, released or removed by another process: nothing more may be deleted."""
 
 
 class RunFailed(CollectionError):

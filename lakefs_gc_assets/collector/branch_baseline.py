@@ -1,7 +1,7 @@
 """How many branches a repository had, for the guard that compares them with what is left.
 
-The run before is no measure: one that the guard refused leaves no count, and a dry run sees what is left without
-anybody agreeing to it. Only a sweep that succeeded passed the guard, or was let pass by a setting.
+The previous run is not the one to compare with: a run that the guard refused leaves no count, and a dry run counts what
+is left although nobody has agreed to the loss. Only a sweep that succeeded has passed the guard, or a setting let it.
 """
 
 from lakefs_gc_assets.collector import report as reports

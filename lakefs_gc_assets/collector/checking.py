@@ -1,4 +1,4 @@
-"""What no mark may get wrong, looked at once more in the stored candidates by other means than the subtraction."""
+"""Checks of the stored candidates for what no mark may get wrong, by other means than the subtraction."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,7 +30,7 @@ class Violation:
 def find_live_candidates(
     engine: Engine[R], candidates: StoredFrame[CandidateFigures], *live: StoredFrame[Any]
 ) -> list[Violation]:
-    """Candidates that are live after all, compared as strings."""
+    """Finds candidates that are live after all; addresses compare as strings."""
     found = []
     for frame in live if candidates.count else ():
         if not frame.count:
@@ -46,7 +46,7 @@ def find_live_candidates(
 def find_young_candidates(
     engine: Engine[R], candidates: StoredFrame[CandidateFigures], cutoff: datetime
 ) -> list[Violation]:
-    """Candidates that were written or named at or after the cutoff."""
+    """Finds candidates that were written or named at or after the cutoff (UTC)."""
     if not candidates.count:
         return []
     moment = pa.scalar(cutoff, TIME)
@@ -65,7 +65,7 @@ def find_empty_live_set(
     committed: StoredFrame[CommittedFigures],
     candidates: StoredFrame[CandidateFigures],
 ) -> list[Violation]:
-    """Says so where nothing is committed although live commits count entries and there are candidates."""
+    """Finds that nothing is committed, although live commits count entries and there are candidates."""
     try:
         guards.require_live_set(mark_of(listed, uncommitted, committed, candidates))
     except GuardTripped as tripped:
@@ -74,6 +74,6 @@ def find_empty_live_set(
 
 
 def find_losses(candidates: StoredFrame[CandidateFigures]) -> list[Violation]:
-    """Says so where a branch head or staging holds something that earlier runs deleted."""
+    """Finds that a branch head or staging holds objects that earlier runs deleted."""
     told = describe_losses(candidates)
     return [Violation("nothing deleted is live", told, candidates.figures.lost)] if told else []

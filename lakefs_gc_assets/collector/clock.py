@@ -19,7 +19,7 @@ class Clock(Protocol):
 
 @runtime_checkable
 class Stopwatch(Protocol):
-    """A clock that also counts seconds in a way that nobody who sets the time can change."""
+    """A clock that also has a monotonic counter of seconds, which setting the time does not move."""
 
     def monotonic(self) -> float:
         """Seconds since some moment."""

@@ -22,7 +22,7 @@ class Clocks:
 
     @classmethod
     def read(cls, own: datetime, server: ServerClocks, store: datetime) -> "Clocks":
-        """Puts together our clock, the differences of the server's and the store's reading."""
+        """Combines our clock's time, the differences of the server's clock from it, and the store's time; all UTC."""
         none = timedelta()
         return cls(own, own + (server.earliest or none), own + (server.latest or none), store)
 
@@ -53,6 +53,7 @@ def require_agreement(clocks: Clocks, skew: timedelta) -> None:
 def cutoff(clocks: Clocks, min_age: timedelta, grace_period: timedelta, skew: timedelta) -> datetime:
     """The earliest clock minus the longer of minimum age and the server's grace period, minus the skew.
 
-    A whole second, the one before: names and many stores keep whole seconds, so what they show as earlier is earlier.
+    The result is cut down to a whole second: names and many stores keep whole seconds, so what they show as earlier
+    than the cutoff is earlier.
     """
     return (clocks.earliest - max(min_age, grace_period) - skew).replace(microsecond=0)

@@ -71,7 +71,7 @@ class Engine(Protocol[R]):
         ...
 
     def map_distinct(self, frames: Sequence[R], change: ChangeBatches, schema: pa.Schema, count: int) -> R:
-        """The same of the rows of all frames, one row for each address, compared as strings.
+        """What a function makes of the rows of all frames, one row for each address; addresses compare as strings.
 
         A row without an address is an error.
         """
@@ -173,7 +173,7 @@ class Engine(Protocol[R]):
         ...
 
     def cached(self, rows: R, at_most: int) -> AbstractContextManager[R]:
-        """Rows for several uses, which are made once; they are let go at the exit.
+        """Rows for several uses, which are made once; their memory is released at the exit.
 
         Args:
             at_most: how many rows there can be.
@@ -181,9 +181,9 @@ class Engine(Protocol[R]):
         ...
 
     def in_background(self, work: Callable[[], Result]) -> AbstractContextManager[Callable[[], Result]]:
-        """Does a piece of work meanwhile.
+        """Does a piece of work in the background.
 
-        What it yields waits for the result, and raises what the work raised; call it, or a failure is not noticed. The
-        exit waits as well.
+        Yields a function that waits for the result, and raises what the work raised: where it is not called, a failure
+        goes unnoticed. The exit waits for the work as well.
         """
         ...

@@ -1,8 +1,8 @@
 """Which runs may lose their frames, and why others keep them.
 
-A run's plan, report, approval, receipts and the frame `deleted_report` stay for ever; what goes is what only the run
-itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. A server's own
-preparations lie beside them: those go that an expired run made it write, and no other run names.
+A run's plan, report, approval, receipts and the frame `deleted_report` stay for ever. Frames are removed that only the
+run itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. The files that a
+server prepared lie beside them: those are removed that an expired run made it write and that no other run names.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class PastRun:
     Attributes:
         frames: names of FRAMES that it still has.
         entries: keys of the objects and folders directly in its folder.
-        prepared: ids of what the server prepared for it alone; known of runs that expire and may have such.
+        prepared: ids under which the server prepared for this run alone; filled in for runs that expire.
     """
 
     run_id: str
@@ -74,7 +74,7 @@ Reason = Callable[[PastRun], str | None]
 
 
 def reasons(store: ObjectStore) -> tuple[Reason, ...]:
-    """What keeps the frames of runs that are not among the newest, asked in this order; what else must, is added here.
+    """The reasons to keep the frames of runs that are not among the newest, in the order in which they are asked.
 
     Raises CorruptFile where it cannot be told which run the next one builds on.
     """
@@ -88,7 +88,7 @@ def reasons(store: ObjectStore) -> tuple[Reason, ...]:
 
 
 def _unreadable(store: ObjectStore, run: PastRun) -> str | None:
-    """Whatever cannot be read is not understood, and stays."""
+    """A run whose plan or report cannot be read: nobody can tell whether its frames are needed."""
     try:
         plans.read(store, run.run_id)
         reports.read(store, run.run_id)

@@ -1,4 +1,4 @@
-"""The report that an optimized run is due after.
+"""Finds the run that the next optimized run is to follow, once it is due.
 
 Only plans and reports in the store are asked: they also know runs of the command line, and what an event log shows as
 the latest may be an old run that was made again. The time in a run's id says which is the newest.

@@ -1,4 +1,4 @@
-"""Whether the listing has what branch heads and staging hold: where it lacks too much of it, nothing may be deleted.
+"""Counts what branch heads and staging hold and the listing lacks: where that is too much, nothing may be deleted.
 
 Live addresses that are not listed are a sign that references and objects are spelled differently or do not belong
 together, so that the subtraction would miss what is live.

@@ -1,11 +1,12 @@
-"""Guards: figures that look like a mistake rather than like garbage.
+"""Guards: checks of figures that look like a mistake rather than like garbage.
 
 A guard of amount stops the sweep and leaves the mark: a dry run ends well and shows it as a warning. A guard on the
 live set stops the run.
 
-A share says little of a handful: two branches of five are gone after an ordinary day. So shares have a floor, up to
-which they are not looked at; there is none where a share is set to 0, since whoever allows none is not to lose a few.
-What the listing lacks has no floor: no ordinary work makes an object disappear that a branch holds.
+A share says little about a small number: two branches of five may be deleted on an ordinary day. So a guard that looks
+at a share lets a few objects or branches pass whatever their share is. A share that is set to 0 has no such floor: it
+allows none. Neither has the guard on gaps in the listing: no ordinary work makes an object disappear that a branch
+holds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ _FEW_UNCOMMITTED = 10
 """So many uncommitted addresses may go between mark and recheck whatever their share: somebody tidied up."""
 _FEW_BRANCHES = 5
 """So many branches may go whatever their share, as long as one is left: they were merged. Each may stand for many
-staged objects, so they are fewer than ten."""
+staged objects, so the number is lower than those of objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,11 @@ class Mark:
         entries_promised: entries that the metaranges of live commits say there are; None where none was read.
         kept: unreferenced objects that are kept, by reason.
         missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
-        missing_examples: a few of them.
-        branches: with a commit that holds something.
-        branches_before: the most of them that there were since the newest successful sweep, see
-            `branch_baseline.branch_baseline`; None where that is not known.
-        retention: guards of the retention rules.
+        missing_examples: a few of the missing addresses.
+        branches: how many branches have a head that holds an object.
+        branches_before: the most such branches that a run counted since the newest successful sweep, see
+            `branch_baseline.branch_baseline`; None where no earlier run counted them.
+        retention: guards that the retention rules trip.
         nested: repositories whose namespace lies inside of this one, or around it.
         repositories_unknown: what the server said where it does not list repositories; None where it does.
     """
@@ -69,12 +70,12 @@ def require_live_set(mark: Mark) -> None:
 
 
 def require_committed(found: bool, promised: int | None, going: int) -> None:
-    """The same for any objects that are to go.
+    """Raises GuardTripped where objects are to be deleted, commits promise entries, and no committed address was found.
 
     Args:
         found: whether any committed address was found.
         promised: entries that the metaranges of live commits say there are; None where none was read.
-        going: how many objects.
+        going: how many objects are to be deleted.
     """
     if going and promised and not found:
         raise GuardTripped(
@@ -92,7 +93,7 @@ def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...
 
 def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
     share = mark.candidates / max(mark.stored, 1)
-    # More candidates than objects is not a handful but a contradiction.
+    # More candidates than objects is a contradiction, however few they are.
     few = _FEW_CANDIDATES if mark.candidates <= mark.stored else 0
     if _is_too_much(mark.candidates, share, settings.max_candidate_share, few):
         yield GuardTripped(
@@ -142,12 +143,12 @@ def _shared_namespace(
 
 
 def _is_too_much(amount: int, share: float, allowed: float, few: int) -> bool:
-    """Whether a share is larger than allowed, and the amount no handful."""
+    """Whether a share is larger than allowed, and the amount larger than the few that always pass."""
     return share > allowed and (amount > few or not allowed)
 
 
 def _lost_branches(now: int, before: int, settings: CollectionSettings) -> Iterable[GuardTripped]:
-    # A server that lost its branches answers with none: that is never a handful.
+    # A server that lost its branches answers with none: no floor lets that pass.
     few = _FEW_BRANCHES if now else 0
     if _is_too_much(before - now, (before - now) / max(before, 1), settings.max_branch_loss_share, few):
         yield GuardTripped(
@@ -160,8 +161,9 @@ def _lost_branches(now: int, before: int, settings: CollectionSettings) -> Itera
 def require_commits_ended(marked: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raises GuardTripped where a commit has been under way since the mark.
 
-    What it is about to write may be hidden: of several staged entries of one path, in current and sealed tokens, the
-    server lists the newest alone, and the commit does not exist yet. A token sealed after the mark was listed before.
+    The entries that it is about to commit may be hidden: of several staged entries of one path, in current and sealed
+    tokens, the server lists the newest alone, and the commit does not exist yet. A token that was sealed after the mark
+    was a current one at the mark, so the server listed its entries then.
 
     Args:
         marked, now: the branch of each sealed staging token, at the mark and at the recheck.
@@ -176,7 +178,11 @@ def require_commits_ended(marked: Mapping[str, str], now: Mapping[str, str]) -> 
 
 
 def require_branches(now: int, marked: int, settings: CollectionSettings) -> None:
-    """Raises GuardTripped where a recheck finds too few of the branches of the mark."""
+    """Raises GuardTripped where a recheck counts too few branches, compared with the mark.
+
+    Args:
+        now, marked: branches whose head holds an object, at the recheck and at the mark.
+    """
     for guard in _lost_branches(now, marked, settings):
         raise guard
 
@@ -212,7 +218,8 @@ def require_fresh_mark(listed_at: datetime, latest_now: datetime, settings: Coll
     """Raises GuardTripped where the listing of a mark is too old to delete by.
 
     Args:
-        latest_now: the clock that is ahead of the others: what is too old by any clock is too old.
+        listed_at: when the listing began, UTC.
+        latest_now: the present by the latest of the clocks, UTC: what is too old by any clock is too old.
     """
     age = latest_now - listed_at
     if age > timedelta(hours=settings.max_mark_age_hours):

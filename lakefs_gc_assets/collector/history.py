@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.work import spread
 
 
 def deleted_before(step: Step[R], since: datetime | None = None) -> R:
-    """Addresses (`address`) that earlier runs deleted or moved to quarantine, and nobody brought back.
+    """Addresses (`address`) that earlier runs deleted or moved to quarantine, and nobody restored.
 
     Args:
         since: leaves out what was deleted earlier; UTC.

@@ -72,7 +72,7 @@ class _Record:
             ) from None
 
     def expires_at(self, written_at: datetime) -> datetime:
-        """When the lock may be taken over; a holder whose clock is behind the store's gains by `written_at`."""
+        """When others may take the lock over: the expiry counts from `renewed_at` or `written_at`, the later."""
         return max(self.renewed_at, written_at) + timedelta(minutes=self.expires_minutes)
 
 
@@ -119,14 +119,14 @@ class Lock:
                 raise _held(current, facts)
             _prove_conditions(store, record)
         except StorageError:
-            # Nobody holds what nobody was given.
+            # This lock is handed to nobody, so it is released: it would only block the next run.
             with suppress(StorageError):
                 store.put_if_match(KEY, replace(record, released=True).encode(), etag)
             raise
         return cls(store, record, etag, facts.last_modified)
 
     def renew(self, now: datetime) -> None:
-        """Puts the expiry off, counted from `now`. Raises LockLost."""
+        """Extends the lock: its expiry counts from `now`, which has a time zone. Raises LockLost, StorageError."""
         with self._writing:
             self._write(replace(self._record, renewed_at=max(_utc(now), self._record.renewed_at)))
 
@@ -135,7 +135,7 @@ class Lock:
         verify(self._store, self.token)
 
     def release(self) -> None:
-        """Lets the next collection begin at once. Raises LockLost where it did already."""
+        """Releases the lock, so that the next collection can begin at once. Raises LockLost where another has it."""
         with self._writing:
             self._write(replace(self._record, released=True))
 
@@ -148,7 +148,7 @@ class Lock:
         self._record = record
 
     def _etag_of(self, data: bytes) -> str:
-        """ETag of the lock where a put that found another version had written it itself, its first answer lost."""
+        """ETag of the lock where a put met the version that its own first try wrote. Raises LockLost otherwise."""
         try:
             etag = _etag(self._store.head(KEY))
             if self._store.get(KEY) == data:

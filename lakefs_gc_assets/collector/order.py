@@ -1,4 +1,4 @@
-"""The safe order, checked on what frames say of themselves.
+"""The safe order of the steps, checked by the times and attempts that the frames' manifests state.
 
 An object that is uploaded, staged or committed while a collection runs must be seen by a later step at the latest. That
 holds when the listing ended before the preparation of uncommitted data began, and that ended before commits were read.
@@ -33,10 +33,13 @@ def require_same_attempt(*spans: Span) -> None:
 
 
 def require_same_source(source: str, marked: str) -> None:
-    """Raises OrderViolation where a recheck learns of commits in another way than the mark did.
+    """Raises OrderViolation where the commits of a recheck come from another source than those of the mark.
 
-    The ids that the mark read say what a recheck may skip. A listing of metadata files may name a metarange and lack a
-    range written before it; only another listing finds that range.
+    A recheck skips the ranges and metaranges whose ids the mark has read. A listing of metadata files may show a
+    metarange and lack a range that was written before it; only another listing is sure to find that range.
+
+    Args:
+        source, marked: where commits come from, at the recheck and at the mark.
     """
     if source != marked:
         raise OrderViolation(f"commits come from the {source}, at the mark from the {marked}: open a new run")

@@ -1,8 +1,8 @@
-"""What the server wrote when our runs made it prepare uncommitted data: files that nobody reads again once a run ended.
+"""The files that the server wrote when our runs made it prepare uncommitted data; nobody reads them once a run ended.
 
-A server never removes them. Which are ours is told by the run that asked for them: by its manifest of `uncommitted_df`,
-by its report, and by notes in its folder, which also name those of its rechecks. Files of anybody else's preparations
-lie in the same place, and stay.
+A server never removes them. Which files are ours is stated by the run that asked for them: by its manifest of
+`uncommitted_df`, by its report, and by notes in its folder, which also name the preparations of its rechecks. Files of
+anybody else's preparations lie in the same folder, and stay.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What became live since the mark, asked right before anything is deleted: the whole live definition again."""
+"""The recheck: finds what became live since the mark, by the whole live definition, right before deletions."""
 
 from dataclasses import replace
 
@@ -18,10 +18,15 @@ from lakefs_gc_assets.collector.step import Step
 
 
 def find_live_again(step: Step[R]) -> R:
-    """Addresses (LIVE) that became live since the mark: uncommitted data prepared anew, and ranges not read before.
+    """Finds the addresses (LIVE) that may have become live since the mark.
 
-    Raises GuardTripped where another repository shares the storage namespace by now, or may; GuardTripped or
-    OrderViolation where what is found does not fit what the mark found.
+    These are all uncommitted addresses, prepared anew, and the addresses of live ranges that the mark did not read.
+
+    Raises:
+        GuardTripped: another repository shares the storage namespace by now, or may; or the figures differ from those
+            of the mark in a way that looks like a mistake.
+        OrderViolation: the commits come from another source than at the mark.
+        LakeFSError, CorruptFile: the answers are not complete.
     """
     marked, repository = step.stored(COMMITTED_DF).figures, step.repository
     require_own_namespace(step)
@@ -40,7 +45,7 @@ def find_live_again(step: Step[R]) -> R:
 
 
 def require_own_namespace(step: Step[R]) -> None:
-    """Raises GuardTripped where a repository was made in, around or on the storage namespace since, or may be."""
+    """Raises GuardTripped where another repository lies in, around or on the storage namespace, or may."""
     repository = step.repository
     around = other_repositories.neighbours(
         repository.api, repository.facts.id, repository.namespace, repository.settings.also_live
@@ -49,7 +54,7 @@ def require_own_namespace(step: Step[R]) -> None:
 
 
 def _without(step: Step[R], told: str) -> Step[R]:
-    """The step, whose log has some lines already."""
+    """The step with a log that leaves out lines which a text has already."""
     lines, log = frozenset(told.splitlines()), step.log
 
     def note(line: str) -> None:

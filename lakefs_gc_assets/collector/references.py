@@ -18,7 +18,7 @@ from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _REQUEST = 20_000
-"""Reading a file of references takes as long as so many entries of it, however few it has."""
+"""What a request for a file costs, as a number of entries: even a file with few entries takes as long to fetch."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,11 @@ Outcomes = StoredFrame[DeletedFigures]
 
 
 def list_stored(step: Step[R]) -> Stored:
-    """The first step: find the objects that may be garbage, and keep the list."""
+    """The first step: finds the objects that may be garbage, and stores them as `store_df`.
+
+    A run of the flow `committed` lists nothing: it takes what only expired commits hold. An optimized run lists the
+    slices that are not sealed, and adds the pending objects of its base run.
+    """
     plan, store = step.plan, step.repository.store
     warn_of_loosening(step)
     if plan.why_clean:
@@ -110,13 +114,13 @@ def list_stored(step: Step[R]) -> Stored:
 
 
 def warn_of_loosening(step: Step[R]) -> None:
-    """Tells in what a launch changed the settings of this run."""
+    """Warns of the settings that a launch changed for this run, where it changed any."""
     if step.repository.loosened:
         step.warn(f"loosened by its launch: {describe_loosened(step.repository.loosened)}")
 
 
 def look_around(step: Step[R]) -> Neighbours:
-    """What other repositories of the server may hold of this one's objects."""
+    """Finds other repositories that may hold objects of this one, and logs those whose references are not checked."""
     repository = step.repository
     around = other_repositories.neighbours(
         repository.api, repository.facts.id, repository.namespace, repository.settings.also_live
@@ -132,7 +136,10 @@ def look_around(step: Step[R]) -> Neighbours:
 
 
 def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
-    """The second step: make the server write its uncommitted data, prove it complete, and keep the addresses."""
+    """The second step: makes the server write its uncommitted data, and stores the addresses as `uncommitted_df`.
+
+    Whether the data is complete is checked by samples, see `live.uncommitted.prepare_checked`.
+    """
     step.require_attempt(listed)
     found = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"))
     own = found.prepared[0]
@@ -142,9 +149,14 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
 
 
 def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData:
-    """The third step: learn which commits are live, read each range that they hold once, and keep the addresses.
+    """The third step: finds the live commits, reads each of their ranges once, and stores `committed_df`.
 
-    An optimized run reads only ranges that no run before it has read, and takes over what those held.
+    An optimized run reads only the ranges that its base run's checkpoint does not name, and takes over the committed
+    addresses of that checkpoint.
+
+    Raises:
+        OrderViolation: the commits come from another source than those of the base run.
+        LakeFSError, CorruptFile: the live commits, or what they hold, cannot be known.
     """
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
@@ -168,7 +180,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
 
 
 def require_source_of_base_run(found: Committed, before: BaseCheckpoint | None) -> None:
-    """Raises OrderViolation where commits are learnt of in another way than in the run that this one builds on."""
+    """Raises OrderViolation where the commits come from another source than those of the base run."""
     if before and before.report.commit_source != found.source:
         raise OrderViolation(
             f"commits come from the {found.source}; in run {before.run_id}, which this one builds on, they came from "
@@ -205,9 +217,13 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
 
 
 def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed: CommittedData) -> Candidates:
-    """The fourth step: subtract what is live from what is stored, and tell what may go from what is kept all the same.
+    """The fourth step: subtracts what is live from what is stored, and stores what may be deleted as `candidates`.
 
-    Beside the candidates it stores what is kept for a reason that a later run or a person must know.
+    It also stores the frames `sightings`, which later runs read, and `unrecognised`, which a person may look at.
+
+    Raises:
+        OrderViolation: the frames were not made in the safe order, or are of another attempt.
+        GuardTripped: there are candidates, and nothing was found to be live although live commits count entries.
     """
     order.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
     step.require_attempt(listed, uncommitted, committed)
@@ -250,7 +266,11 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
 
 
 def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
-    """The last step: delete the candidates if the plan says so, after a recheck, and report what became of each."""
+    """The last step: deletes the candidates after a recheck, and stores what became of each, and the run's report.
+
+    Candidates are deleted where the plan says so, or where these very candidates of a dry run were approved. A dry run
+    only lists them.
+    """
     step.require_attempt(candidates)
     require_inputs(step, candidates)
     warn_of_loosening(step)
@@ -269,7 +289,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
 
 
 def require_inputs(step: Step[R], candidates: Candidates) -> None:
-    """Raises OrderViolation where the candidates were made from another content of their inputs than is stored now."""
+    """Raises OrderViolation where an input of the candidates was stored again after they were made from it."""
     inputs: tuple[Frame[Any], ...] = (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF)
     for frame in inputs:
         if step.stored(frame).manifest.digest != candidates.manifest.inputs[frame.name]:
@@ -280,10 +300,13 @@ def require_inputs(step: Step[R], candidates: Candidates) -> None:
 
 
 def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFile]:
-    """Deletes the candidates, pass by pass, each after a recheck; yields the files that say what became of them.
+    """Deletes the candidates in passes, each after a recheck, as somebody iterates; yields files of receipts.
 
-    Raises OrderViolation where objects were brought back since or a newer run has swept, GuardTripped where the amount
-    looks like a mistake, and whatever a recheck raises.
+    Raises:
+        OrderViolation: objects were restored since this run was opened, or a newer run has swept or begun to.
+        GuardTripped: a guard refuses the mark by its age or its figures, the server's spelling of addresses, or what a
+            recheck found.
+        CollectionError: whatever else a recheck or a deletion raises, see `recheck.find_live_again`.
     """
     repository, settings = step.repository, step.repository.settings
     listed, found = step.stored(STORE_DF), stored_mark(step)

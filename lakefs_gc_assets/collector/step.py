@@ -1,7 +1,7 @@
-"""One step of a run: the repository opened, its lock held, the frame stored, a failure reported.
+"""One step of a run: opens the repository, holds its lock, stores frames, and reports a failure.
 
-A process makes some steps of a run one after the other and keeps the lock between them. Whatever ends a step before its
-end also ends the run in the store: its report says why, and the lock is given back, without asking the server again.
+A process makes some steps of a run one after the other and keeps the lock between them. A step that fails or is
+interrupted ends the run in the store as well: the report says why, and the lock is released. Neither needs the server.
 """
 
 import threading
@@ -44,7 +44,7 @@ class Process(Protocol[R]):
         ...
 
     def last_opened(self) -> ObjectStore | None:
-        """The store that this process opened last, without asking anybody; None where it never did."""
+        """The store that this process opened last, without any request; None where it opened none."""
         ...
 
     def engine(self, repository: OpenRepository) -> Engine[R]:
@@ -56,15 +56,15 @@ class Process(Protocol[R]):
         ...
 
     def log(self, line: str) -> None:
-        """Tells what happens."""
+        """Writes a line about the progress of the step to its log."""
         ...
 
     def warn(self, line: str) -> None:
-        """Tells what a person should know."""
+        """Writes a warning, which a person should read, to the log of the step."""
         ...
 
     def explain(self, error: BaseException) -> str:
-        """What a report says of an error."""
+        """The text by which a report describes an error."""
         ...
 
 
@@ -73,8 +73,8 @@ class Turn:
     """Which step of which run a process makes.
 
     Attributes:
-        windows: the slice windows that it was asked for.
-        owner: the first process of this collection; the plan of a later step knows better.
+        windows: the slice windows that the process was asked to collect.
+        owner: id of the first Dagster run of this collection. Later steps take the owner from the plan instead.
         begins: the flow that is asked for where this is the first step of an attempt; None for later steps.
         continues: whether this process made an earlier step of the run, which kept the lock for this one.
         goes_on: whether this process makes a later step of the run, for which the lock is kept.
@@ -108,14 +108,15 @@ class Step(Generic[R]):
         self.started_at = self.repository.clock.now()
 
     def tasks(self, setting: int) -> int:
-        """A number of tasks: the setting, or the usual one."""
+        """How many tasks a setting asks for; 0 stands for the engine's own number."""
         return setting or self.engine.tasks
 
     def references(self, repository: OpenRepository | None = None) -> References[R]:
-        """Reads references with the settings' number of tasks.
+        """A reader of references, with as many tasks as `collection.range_partitions` says.
 
         Args:
-            repository: whose files are read, this one's by default; addresses are always read relative to this one.
+            repository: the one whose files are read, by default this step's. The addresses that are read are relative
+                to the storage namespace of this step's repository in either case.
         """
         return References(
             self.engine,
@@ -126,11 +127,11 @@ class Step(Generic[R]):
         )
 
     def stored(self, frame: Frame[F]) -> StoredFrame[F]:
-        """A frame of this run. Raises OrderViolation where it was not made."""
+        """A frame of this run. Raises OrderViolation where it was not made, or CorruptFile."""
         return self.stored_of(self.plan.run_id, frame)
 
     def stored_of(self, run_id: str, frame: Frame[F]) -> StoredFrame[F]:
-        """A frame of any run. Raises OrderViolation where it was not made."""
+        """A frame of any run. Raises OrderViolation where it was not made, or CorruptFile."""
         return StoredFrame.of(self.repository.store, self.repository.opener, run_id, frame)
 
     def require_attempt(self, *inputs: StoredFrame[Any]) -> None:
@@ -143,21 +144,21 @@ class Step(Generic[R]):
                 )
 
     def write(self, frame: Frame[Any], rows: R) -> tuple[FrameFile, ...]:
-        """Writes rows as files of a frame, which exists when `complete` is told the files.
+        """Writes rows as files of a frame. The frame exists once `complete` has stored a manifest of these files.
 
         Rows outside of this run's windows go to the window `other`.
         """
         return self._write(frame, rows, self._place)
 
     def write_everywhere(self, frame: Frame[Any], rows: R) -> tuple[FrameFile, ...]:
-        """Writes rows of a frame that outlives this run's windows: each goes to the window of its own address."""
+        """Writes rows as `write` does, but each to the window of its address, whichever windows this run collects."""
         return self._write(frame, rows, partial(place_by_address, window_size=self.plan.slice_window))
 
     def write_distinct(self, frame: Frame[Any], rows: Sequence[R], count: int) -> tuple[FrameFile, ...]:
-        """The same as `write` for rows of several tables, those of one address once.
+        """Writes the rows of several tables as `write` does, one row for each address.
 
         Args:
-            count: how many rows there are, about.
+            count: how many rows the tables have together, about.
         """
         written = self.engine.map_distinct(rows, self._writer(frame, self._place), files.WRITTEN, count)
         return _files(self.engine.collect(written))
@@ -173,8 +174,8 @@ class Step(Generic[R]):
         """Writes the manifest of a frame, with which the frame exists.
 
         Args:
-            inputs: the frames that it was made from.
-            started_at: when its making began; by default when the step did.
+            inputs: the frames that this one was made from.
+            started_at: when the making of the frame began, UTC; by default when the step began.
         Raises:
             OrderViolation: an input is of another attempt.
         """
@@ -202,7 +203,7 @@ class Step(Generic[R]):
         return StoredFrame(frame, Manifest(span, tuple(ordered), figures, digests), self.repository.opener)
 
     def unfinished(self, frame: Frame[F], figures: F, written: Sequence[FrameFile]) -> StoredFrame[F]:
-        """The rows of files of a frame that does not exist yet."""
+        """A frame of these files that can be read, although no manifest of it is stored yet."""
         return self._of_files(frame, figures, written, (), None)
 
     def _write(self, frame: Frame[Any], rows: R, place: files.Placed) -> tuple[FrameFile, ...]:
@@ -219,7 +220,7 @@ class Step(Generic[R]):
 
 
 def place_by_address(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
-    """The same rows with the window that each address itself belongs to, also where a run did not collect it."""
+    """Puts each row into the window that its address belongs to, also where the run does not collect that window."""
     position = batch.schema.get_field_index("slice_window")
     windows = names.read(batch.column("address"), window_size).windows
     return batch.set_column(position, batch.schema.field(position), windows)
@@ -233,7 +234,8 @@ def _files(written: pa.Table) -> tuple[FrameFile, ...]:
 def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
     """Makes one step of a run under the repository's lock.
 
-    Raises whatever ends it; by then the failed run's report is stored and the lock released.
+    Raises whatever ends the step. Before that it stores the report of the failed run, if there is a plan, and
+    releases the lock, as far as the store can be reached.
     """
     repository: OpenRepository | None = None
     plan: Plan | None = None
@@ -254,7 +256,7 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
         if not turn.goes_on:
             lock.release()
     except BaseException as error:
-        # An interrupt as well ends the run: the next one need not wait until the lock expires.
+        # An interrupt ends the run as well, so that the next run need not wait until the lock expires.
         if repository is not None and plan is not None:
             with suppress(CollectionError):
                 failing.store_report(repository.store, plan, repository.clock.now(), process.explain(error))
@@ -267,9 +269,9 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
 
 
 def end_between_steps(run_id: str, process: Process[R], why: str) -> None:
-    """Ends a run whose lock the steps of this process hand on to each other: its report says why.
+    """Ends a run that failed between two steps of this process: stores its report, and releases its lock.
 
-    The store that was opened last is used, so that a server which is gone does not leave the lock behind.
+    It uses the store that was opened last, so that the lock is released even where the server cannot be reached.
     """
     store = process.last_opened()
     if store is not None:
@@ -278,10 +280,14 @@ def end_between_steps(run_id: str, process: Process[R], why: str) -> None:
 
 
 def acquire(repository: OpenRepository, work: str, owner: str) -> Lock:
-    """The repository's lock, for as long as its settings say. Raises LockHeld.
+    """Takes the repository's lock, which expires after `collection.lock_expiry_minutes` unless renewed.
 
     Args:
-        work: a run's id, or what else the lock is held for.
+        work: the run's id, or a name for other work that needs the lock.
+        owner: who takes the lock; a lock of the same owner is taken over at once.
+    Raises:
+        LockHeld: another owner holds the lock.
+        StorageError: the store does not honour conditional puts, or cannot be reached.
     """
     return Lock.acquire(
         repository.store,
@@ -293,7 +299,7 @@ def acquire(repository: OpenRepository, work: str, owner: str) -> Lock:
 
 
 def latest_clock(repository: OpenRepository) -> datetime:
-    """Our clock or the server's, whichever is ahead: somebody else's lock has expired by it at the earliest."""
+    """This machine's time or the server's, whichever is later, UTC: by it a lock expires and a mark ages soonest."""
     own = repository.clock.now()
     return max(own, own + (repository.api.server_clocks.latest or timedelta()))
 
@@ -309,13 +315,15 @@ def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:
 
 @contextmanager
 def locked(repository: OpenRepository, work: str, owner: str, warn: Note) -> Iterator[Lock]:
-    """Holds the lock for work that is no collection, renewed in the background; no run can be under way meanwhile.
+    """Holds the repository's lock for work that is no run, and renews it in the background.
 
     Args:
-        work: what the lock is held for; it stands where a run's id does.
-        owner: who holds it; the same owner takes it over at once.
+        work: a name for the work; the lock states it in place of a run's id.
+        owner: who takes the lock; a lock of the same owner is taken over at once.
     Raises:
-        LockHeld.
+        LockHeld: another owner holds the lock.
+        LockLost: at the exit, where another process has taken the lock over.
+        StorageError: the store does not honour conditional puts, or cannot be reached.
     """
     lock = acquire(repository, work, owner)
     try:
@@ -327,7 +335,11 @@ def locked(repository: OpenRepository, work: str, owner: str, warn: Note) -> Ite
 
 @contextmanager
 def renewed(lock: Lock, repository: OpenRepository, warn: Note) -> Iterator[None]:
-    """Renews the lock in the background for as long as a step works; a store that fails is asked again."""
+    """Renews the lock in a thread until the exit, four times in the span after which it would expire.
+
+    What fails is warned of: a renewal that the store failed at is tried again at the next time, a lock that was lost is
+    not renewed any more. The check before each batch of deletes is what stops a sweep then.
+    """
     ended = threading.Event()
     pause = repository.settings.lock_expiry_minutes * 60 / 4
 

@@ -1,4 +1,4 @@
-"""What nothing references, and why some of it stays all the same."""
+"""Subtracts what is live from what was listed, and says why some unreferenced objects stay."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

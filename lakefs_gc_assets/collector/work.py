@@ -38,7 +38,7 @@ def spread_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[I
 
 
 def gather(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at least so many, but for the last."""
+    """Joins batches, so that each has at least so many rows, except for the last."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting += [batch] if batch.num_rows else []

@@ -1,6 +1,6 @@
-"""Resources that a deployment has anyway: the store and Spark as they say, so that nothing is said twice.
+"""Settings of the store and of Spark that come from resources which a Dagster deployment has already.
 
-`store.resource` and `spark.resource` name them by their keys. What is set beside these names goes before.
+`store.resource` and `spark.resource` name these resources by their keys. Settings beside these names take precedence.
 """
 
 import dagster as dg
@@ -13,11 +13,11 @@ from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 
 _DEFAULT = SparkSettings()
 _SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spark.driver.memory": "driver_memory"}
-"""Spark properties that have a setting of their own, which decides more than the property."""
+"""Spark properties that have a setting of their own; the setting decides more than the property does."""
 
 
 def handed_on(key: str) -> dg.ResourceDefinition:
-    """Hands on the resource that the deployment has under a key. Dagster names the key where there is none."""
+    """A resource that gives the deployment's own under a key. Where there is none, Dagster's error names the key."""
 
     @dg.resource(required_resource_keys={key}, description=f"The resource {key} of this deployment.")
     def from_deployment(context: dg.InitResourceContext) -> object:

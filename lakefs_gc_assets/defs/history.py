@@ -91,7 +91,7 @@ class Historian:
     def of(
         cls, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext, names: Names
     ) -> "Historian":
-        """The one of the Dagster run that a step belongs to."""
+        """The historian of the Dagster run that a step belongs to."""
         return cls(context.instance, names, context.run, context.log.warning)
 
     def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
@@ -104,7 +104,7 @@ class Historian:
         self._try(note)
 
     def ended(self, store: ObjectStore, report: Report) -> None:
-        """Notes a run that came to its end; if it swept, runs that it has overtaken leave the partitions."""
+        """Notes a run that came to its end. A successful sweep also removes overtaken runs from the partitions."""
         self._try(lambda: self._note(figures_of(store, report), store))
         if not report.dry_run and report.success:
             self._try(lambda: forget_overtaken(self.instance, self.names, report.run_id))

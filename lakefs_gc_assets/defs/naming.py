@@ -57,5 +57,5 @@ class Names:
         return getattr(resources, self.of(name))
 
     def all_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The same mapping by its own names."""
+        """A mapping whose names are replaced by this repository's own."""
         return {self.of(name): value for name, value in given.items()}

@@ -24,12 +24,12 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
-    """What is in quarantine.
+    """What is in quarantine, run by run.
 
     Attributes:
-        due: what has been there for long enough, the newest run first.
-        waiting: what has not.
-        after: how long is long enough.
+        due: runs whose objects have been there for long enough to be purged, the newest run first.
+        waiting: the other runs, in the same order.
+        after: for how long objects stay in quarantine.
     """
 
     due: tuple[Moved, ...]
@@ -37,7 +37,7 @@ class PurgePlan:
     after: timedelta
 
     def due_at(self, moved: Moved) -> datetime:
-        """When it may go."""
+        """When the objects of a run may be purged, UTC."""
         return moved.since + self.after
 
 
@@ -45,10 +45,12 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
     """What `purge` would look at.
 
     Args:
-        run_id: a run whose quarantine alone is meant; None for all.
-        lock: held, just written: its time in the store is one of the clocks that must agree.
+        run_id: the only run to look at; None for all.
+        lock: the repository's lock, which was just written: its time in the store is one of the clocks that must agree.
+            None to go by this machine's clock alone, to show what is due.
     Raises:
-        CollectionError.
+        GuardTripped: the clocks disagree.
+        CollectionError: the run has nothing in quarantine, or a plan cannot be read.
     """
     now = repository.clock.now()
     if lock is not None:
@@ -65,15 +67,19 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
 
 
 def purge(collector: Collector, run_id: str | None, owner: str, note: Note, warn: Note) -> Iterator[Purged]:
-    """Purges what has been in quarantine for long enough, under the lock, as somebody iterates; tells of each copy.
+    """Purges what has been in quarantine for long enough, under the lock, as somebody iterates.
 
-    What is live by then is brought back. Nothing goes where it cannot be found out what is live.
+    Yields what became of each copy. Objects that are live by then are restored. Nothing is deleted where it cannot be
+    found out what is live.
 
     Args:
         run_id: as for `plan_purge`.
-        owner: who holds the lock.
+        owner: who takes the lock.
+        note: is called with each line for the log.
+        warn: is called with each warning, such as that the lock could not be renewed.
     Raises:
-        CollectionError.
+        LockHeld: another owner holds the lock.
+        CollectionError: see `plan_purge`, `purge_by` and `quarantine.purge.purge`.
     """
     repository = collector.open()
 
@@ -90,7 +96,9 @@ def purge_by(
     """Purges what has been in quarantine for long enough, by any check of what is live, as somebody iterates.
 
     Args:
-        check: makes one for what counts as live in a run of this plan.
+        check: makes a check of what counts as live in a run of this plan.
+    Raises:
+        CollectionError: the quarantine of the run that is asked for may not be purged yet; or see `purge`.
     """
     with locked(repository, "purge", owner, warn) as lock:
         found = plan_purge(repository, run_id, lock)
@@ -104,7 +112,7 @@ def purge_by(
             group = [each for each in found.due if each.plan.flow.by_retention is by_retention]
             if not group:
                 continue
-            # Of several runs the newest one's moment, long past, is the one that retention counts back from.
+            # Retention counts ages back from the moment of the newest of these runs.
             live = check(group[0].plan, lock)
             valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
             yield from quarantine_purge.purge(repository.store, group, live, lock.token, repository.clock, valid)
@@ -119,7 +127,7 @@ class Totals:
 
     @property
     def well(self) -> bool:
-        """Whether everything that was due is purged or brought back."""
+        """Whether everything that was due is purged or restored."""
         return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
 
     def counted(self, each: Iterable[Purged]) -> Iterator[Purged]:

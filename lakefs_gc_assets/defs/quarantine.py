@@ -142,7 +142,7 @@ def _told(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[
 
 
 def _shown(found: pa.Table) -> dict[str, Any]:
-    """How much it is, and some of it."""
+    """Number and bytes of objects, and a few of them, for the page of a run."""
     lines = [f"- `{row['address']}`, {row['size']:,} bytes" for row in islice(found.to_pylist(), _SHOWN)]
     return {
         "objects": found.num_rows,

@@ -39,7 +39,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import deployed
 else:
-    # Who names no such resource does not wait for the libraries of every service of AWS.
+    # Deferred: it imports libraries for every service of AWS, which only those need who name such a resource.
     deployed = deferred("lakefs_gc_assets.defs.deployed")
 
 _REMOTE_CORES = 8
@@ -63,7 +63,7 @@ class LakeFSResource(dg.ConfigurableResource, LakeFSSettings):  # type: ignore[t
     """The lakeFS server."""
 
     def settings(self) -> LakeFSSettings:
-        """The same, free of Dagster."""
+        """These settings, without what Dagster adds to them."""
         return LakeFSSettings.model_validate(_plain(self, LakeFSSettings))
 
 
@@ -77,7 +77,7 @@ class StoreResource(dg.ConfigurableResource, StoreSettings):  # type: ignore[typ
     from_deployment: dg.ResourceDependency[object] = Field(default=None, repr=False)  # type: ignore[arg-type]
 
     def settings(self) -> StoreSettings:
-        """The same, free of Dagster, with what the deployment's S3Resource adds. Raises ConfigurationError."""
+        """These settings, with what the deployment's S3Resource says besides. Raises ConfigurationError."""
         own = StoreSettings.model_validate(_plain(self, StoreSettings))
         return deployed.with_s3(own, self.from_deployment) if self.resource else own
 
@@ -86,7 +86,7 @@ class CollectionResource(dg.ConfigurableResource, CollectionSettings):  # type: 
     """What may be collected, how carefully, and how wide."""
 
     def settings(self) -> CollectionSettings:
-        """The same, free of Dagster."""
+        """These settings, without what Dagster adds to them."""
         return CollectionSettings.model_validate(_plain(self, CollectionSettings))
 
 
@@ -100,7 +100,7 @@ class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[typ
     from_deployment: dg.ResourceDependency[object] = Field(default=None, repr=False)  # type: ignore[arg-type]
 
     def settings(self) -> SparkSettings:
-        """The same, free of Dagster, with the properties of the deployment's resource. Raises ConfigurationError."""
+        """These settings, with the properties of the deployment's Spark resource. Raises ConfigurationError."""
         own = SparkSettings.model_validate(_plain(self, SparkSettings))
         return deployed.with_spark(own, self.from_deployment) if self.resource else own
 
@@ -120,7 +120,7 @@ class LaunchResource(dg.ConfigurableResource, LaunchSettings):  # type: ignore[t
     """What a launch through Dagster may decide."""
 
     def settings(self) -> LaunchSettings:
-        """The same, free of Dagster."""
+        """These settings, without what Dagster adds to them."""
         return LaunchSettings.model_validate(_plain(self, LaunchSettings))
 
 
@@ -170,15 +170,19 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
         return self._open(require_writable)
 
     def open_for(self, permit: Permit | None) -> OpenRepository:
-        """The same with the settings of a run that was opened by this permit; None where nobody opened it.
+        """Opens the repository as `open` does, with the settings that a run has by its permit.
 
-        Raises also ConfigurationError where the launch asked for what the file does not allow.
+        Args:
+            permit: by which the run was opened; None where assets are materialized without opening a run.
+        Raises:
+            ConfigurationError: also where the launch asked for something that the file does not allow.
+            LakeFSError, ReadOnlyRepository: see `open`.
         """
         settings, loosened = launching.settle(self.collection.settings(), self.launch.settings(), permit)
         return replace(self.open(), settings=settings, loosened=loosened)
 
     def open_to_read(self) -> OpenRepository:
-        """The same of a repository that may be read-only. Raises ConfigurationError or LakeFSError."""
+        """Opens the repository as `open` does, also one that is read-only. Raises ConfigurationError or LakeFSError."""
         return self._open(lambda _: None)
 
     def _open(self, require: Callable[[Repository], None]) -> OpenRepository:

@@ -44,8 +44,11 @@ def execute(
 
     Args:
         sweep: whether to delete; None for what the settings say.
-        progress: is told each line as it happens.
-        level: of the lines that are told, as in `logging`; with DEBUG also what Dagster says of each step.
+        progress: is called with each line of the log.
+        home: the instance that keeps the run's history.
+        level: the least level of these lines, as in `logging`; with DEBUG also what Dagster says of each step.
+    Raises:
+        CollectionError: the run cannot be opened.
     """
     changes = {} if sweep is None else {"sweep": sweep}
     loaded, names = decided_here(loaded, **changes), Names.of_loaded(loaded)

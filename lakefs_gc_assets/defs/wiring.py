@@ -21,7 +21,7 @@ from lakefs_gc_assets.settings import Configuration, Loaded
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import emr
 else:
-    # Who has no such application does not wait for its libraries.
+    # Deferred: only those who run on EMR Serverless need its libraries.
     emr = deferred("lakefs_gc_assets.defs.emr")
 
 _TAG_LENGTH = 63

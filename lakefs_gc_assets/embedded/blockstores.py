@@ -33,7 +33,7 @@ class Blockstore(Protocol):
         ...
 
     def create(self, location: str) -> ObjectStore:
-        """The same for a new storage namespace. Raises StorageError where it cannot be used."""
+        """The store of a new storage namespace. Raises StorageError where it cannot be used."""
         ...
 
     def put(self, location: str, key: str, content: bytes) -> str:
@@ -118,7 +118,7 @@ class RemoteBlockstore:
         return self._stores[location]
 
     def create(self, location: str) -> ObjectStore:
-        """The same: buckets must exist."""
+        """Opens the store: its bucket must exist. Raises StorageError for an address of another kind."""
         if not location.startswith(self.scheme):
             raise StorageError(f"{location!r} does not begin with {self.scheme}")
         return self.open(location)

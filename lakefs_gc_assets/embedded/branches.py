@@ -70,7 +70,7 @@ def find(core: Core, repository: Repository, branch_id: str) -> Branch | None:
 
 
 def get(core: Core, repository: Repository, branch_id: str) -> Branch:
-    """Raises ApiFailure 404."""
+    """The branch of this name. Raises ApiFailure 404."""
     branch = find(core, repository, branch_id)
     if branch is None:
         raise not_found("branch")

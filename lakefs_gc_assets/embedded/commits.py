@@ -69,7 +69,7 @@ class Draft:
 
 
 def add(core: Core, repository: Repository, draft: Draft) -> Commit:
-    """Stores a commit. The same commit twice is one."""
+    """Stores a commit. One with the same content has the same id, so it is there once."""
     date = core.clock.seconds() if draft.creation_date is None else draft.creation_date
     commit_id = identities.commit_id(
         draft.committer, draft.message, draft.metarange_id, date, draft.metadata, draft.parents

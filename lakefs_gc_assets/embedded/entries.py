@@ -111,7 +111,7 @@ class Entry:
         )
 
     def with_metadata(self, metadata: Mapping[str, str]) -> "Entry":
-        """The same object under other user metadata."""
+        """This entry with other user metadata; the object stays where it is."""
         return replace(self, metadata=dict(metadata))
 
 

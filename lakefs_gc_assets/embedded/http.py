@@ -61,7 +61,7 @@ class Request:
     user: str = ""
 
     def asked_by(self, user: str) -> "Request":
-        """The same call, with who asks."""
+        """This call with the user who makes it."""
         return replace(self, user=user)
 
     def json(self) -> Any:

@@ -49,7 +49,7 @@ def begin(
 
 
 def get(core: Core, repository: Repository, upload_id: str) -> Upload:
-    """Raises ApiFailure 404."""
+    """The upload of this id. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         row = database.execute(
             "SELECT * FROM uploads WHERE id = ? AND repository = ?", (upload_id, repository.id)

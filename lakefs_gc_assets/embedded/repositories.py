@@ -37,7 +37,7 @@ def store_of(core: Core, repository: Repository) -> ObjectStore:
 
 
 def get(core: Core, name: str) -> Repository:
-    """Raises ApiFailure 404."""
+    """The repository of this name. Raises ApiFailure 404."""
     with core.database.transaction() as database:
         row = database.execute("SELECT * FROM repositories WHERE id = ?", (name,)).fetchone()
     if row is None:
@@ -46,7 +46,7 @@ def get(core: Core, name: str) -> Repository:
 
 
 def get_writable(core: Core, name: str) -> Repository:
-    """Raises ApiFailure 404, or 403 where the repository is read-only."""
+    """The repository of this name, to change it. Raises ApiFailure 404, or 403 where it is read-only."""
     repository = get(core, name)
     if repository.read_only:
         raise ApiFailure(403, "read-only repository")

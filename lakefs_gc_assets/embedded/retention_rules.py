@@ -28,7 +28,7 @@ class Rules:
 
 
 def get(core: Core, repository: Repository) -> Rules:
-    """Raises ApiFailure 404 where there are none."""
+    """The rules of a repository. Raises ApiFailure 404 where it has none."""
     with core.database.transaction() as database:
         row = database.execute(
             "SELECT default_days, branches FROM retention_rules WHERE repository = ?", (repository.id,)

@@ -16,7 +16,7 @@ def encode_path(path: str) -> bytes:
 
 
 def decode_path(path: bytes) -> str:
-    """The reverse of `encode_path`."""
+    """A path out of its stored form, which `encode_path` makes."""
     return path.decode("utf-8", "surrogateescape")
 
 

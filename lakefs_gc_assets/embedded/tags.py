@@ -9,7 +9,7 @@ from lakefs_gc_assets.embedded.repositories import Repository
 
 
 def create(core: Core, repository: Repository, tag_id: str, reference: str, *, force: bool = False) -> dict[str, Any]:
-    """Raises ApiFailure 404 for an unknown reference, 409 where the tag exists."""
+    """Makes a tag. Raises ApiFailure 404 for an unknown reference, 409 where the tag exists."""
     if not tag_id:
         raise bad_request("tag id is required")
     commit = commits.resolve(core, repository, reference)
@@ -33,7 +33,7 @@ def every(core: Core, repository: Repository) -> list[dict[str, Any]]:
 
 
 def get(core: Core, repository: Repository, tag_id: str) -> dict[str, Any]:
-    """Raises ApiFailure 404."""
+    """The tag of this name, as the API shows it. Raises ApiFailure 404."""
     for tag in every(core, repository):
         if tag["id"] == tag_id:
             return tag
@@ -41,7 +41,7 @@ def get(core: Core, repository: Repository, tag_id: str) -> dict[str, Any]:
 
 
 def delete(core: Core, repository: Repository, tag_id: str) -> None:
-    """Raises ApiFailure 404."""
+    """Removes a tag. Raises ApiFailure 404."""
     get(core, repository, tag_id)
     with core.database.transaction() as database:
         database.execute("DELETE FROM tags WHERE repository = ? AND id = ?", (repository.id, tag_id))

@@ -1,4 +1,4 @@
-"""Names of whole columns of addresses at once: what `layout.parse` says of one, without an object for each.
+"""Reads the names of whole columns of addresses at once: what `layout.parse` does for one, without Python objects.
 
 Times are microseconds since 1970-01-01 UTC, as Arrow keeps them.
 """

@@ -70,7 +70,7 @@ def cut(rows: Rows, parts: int, frame: int = 0) -> DataFrame:
 
 
 def cut_once(rows: Rows, parts: int) -> DataFrame:
-    """The same for `merged`: where an address comes several times about the same time, its first row only."""
+    """The rows of a frame as blocks for `merged`; of rows with one address that are cut together, only the first."""
     return tasks.map_batches(rows, partial(_blocks, partial(_cut_first, parts)), BLOCKS)
 
 

@@ -16,13 +16,13 @@ from lakefs_gc_assets.spark import blocks, comparing, tasks
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 
 FEW_ADDRESSES = 300_000
-"""So many take about 100 MB of every executor, which is less work than to shuffle what they are joined with."""
+"""Up to so many are sent to every executor, about 100 MB: less work than to shuffle what they are joined with."""
 
 
 class SparkEngine:
     """Makes and compares tables of addresses on Spark; `collector.engine.Engine` says what each operation gives.
 
-    Rows that tasks read stay out of Spark as long as one task can do alone what is done to them.
+    What a task can do alone with the rows that it reads is done in that task, before Spark gets the rows.
     """
 
     def __init__(self, spark: SparkSession, tasks: int) -> None:

@@ -1,4 +1,4 @@
-"""Errors of Spark's workers, brought back as the one line that says what happened."""
+"""Finds the project's own error in what Spark raises for a failed job."""
 
 import re
 

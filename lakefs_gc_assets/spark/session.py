@@ -31,10 +31,10 @@ _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
 _LIGHT_SIDE = "12m"
-"""Of a join, where one side is no more than this in any task, its rows are looked up instead of sorting both sides.
+"""Where one side of a join has no more than this in any task, Spark builds a hash table of it instead of sorting both.
 
-Looked up, rows take several times as much memory, which a task cannot spill. Spark asks that tasks are not meant to be
-larger.
+The table takes several times as much memory, which a task cannot spill to disk. Spark uses it only where the size that
+tasks are meant to have (`advisoryPartitionSizeInBytes`) is no larger than this.
 """
 _OF_EVERY_SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -48,13 +48,13 @@ _ON_THIS_MACHINE = {
     "spark.driver.host": _LOOPBACK,
     "spark.authenticate": "true",
 }
-"""Of a local master: no other machine needs to reach it, and whoever is on this one has to know Spark's secret."""
+"""Properties of a local master: no other machine reaches it, and processes on this one have to know Spark's secret."""
 _REDACTION, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|token|access[.]?key"
-"""Names of properties whose values Spark shows nobody, by a property and by its default."""
+"""The property that says by which names Spark hides values, and its default."""
 _SUBMIT_ARGUMENTS, _LOCAL_ADDRESS = "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_IP"
 _SOCKET_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LONGEST_ADDRESS = 103
-"""Of a Unix socket, in bytes, on macOS; Linux has four more."""
+"""Bytes of the longest address of a Unix socket on macOS; Linux allows four more."""
 _starting: list[threading.Thread] = []
 
 

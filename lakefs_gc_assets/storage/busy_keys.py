@@ -1,4 +1,4 @@
-"""Keys of a bulk delete that the service was too busy for are asked again, a few times, each time a little later."""
+"""Repeats a bulk delete for the keys that the service was too busy for, a few times, with growing pauses."""
 
 import random
 import time
@@ -15,7 +15,10 @@ def insisting(
     keys: Sequence[str],
     was_busy: Callable[[DeleteOutcome], bool],
 ) -> dict[str, DeleteOutcome]:
-    """The last outcome of each key; what is said of others is ignored. Raises what `delete` raises."""
+    """Deletes keys, those that the service was too busy for again; returns the last outcome of each.
+
+    Raises what `delete` raises.
+    """
     said = delete(keys) if keys else {}
     for pause in PAUSES:
         busy = [key for key in keys if was_busy(said[key])]

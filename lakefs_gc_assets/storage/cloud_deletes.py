@@ -17,7 +17,7 @@ _AT_ONCE = 4
 def delete_in_batches(
     keys: Mapping[str, str], size: int, delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]]
 ) -> list[DeleteOutcome]:
-    """Outcomes in order; keys of a batch that failed as a whole have failed.
+    """Deletes keys in batches; returns their outcomes in order. Where a batch fails as a whole, all its keys fail.
 
     Args:
         keys: what the caller calls each full key.
@@ -50,7 +50,7 @@ def _outcomes(
 
 
 def outcome_of(full: str, part: Answer | None, kept: bool | None) -> DeleteOutcome:
-    """What the answer to one part says; `kept` is for what was there and was accepted."""
+    """The outcome that the answer to one part states; `kept`: whether the service keeps what it deleted."""
     if part is None:
         return DeleteOutcome(full, DeleteResult.FAILED, "the service's answer does not mention this key")
     if part.status == 404:

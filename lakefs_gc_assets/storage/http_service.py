@@ -12,7 +12,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 ATTEMPTS = 10
-"""How often a request is tried that was answered 408, 429 or 5xx, timed out or lost its connection."""
+"""How often a request is tried where it is answered 408, 429 or 5xx, times out or loses its connection."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 20.0
 """Seconds; a pause doubles from attempt to attempt, and between half and all of it is waited."""
 CONNECT_TIMEOUT = timedelta(seconds=10)

@@ -140,14 +140,14 @@ class ObjectStore(Protocol):
     def put_if_absent(self, key: str, data: bytes) -> str:
         """Writes an object where there is none; returns its ETag. Raises AlreadyExists.
 
-        A repeat after a lost answer can find the object that it wrote itself: who must know reads it back.
+        A repeat after a lost answer can find the object that it wrote itself: read it back where that matters.
         """
         ...
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """Replaces the version with this ETag; returns the new one. Raises PreconditionFailed, also where it is gone.
 
-        A repeat after a lost answer can find its own version: who must know reads it back.
+        A repeat after a lost answer can find its own version: read it back where that matters.
         """
         ...
 
@@ -195,12 +195,16 @@ class CopiesObjects(ObjectStore, Protocol):
     """A store that copies within a storage namespace by itself."""
 
     def copy(self, source: str, target: str) -> None:
-        """Copies an object, in place of any other at the target; the target has its size then, and its ETag if any.
+        """Copies an object, in place of any other at the target.
 
-        Raises ObjectNotFound, StorageError where the copy is another one.
+        The copy is compared with the source by size and, where the store has digests of both contents, by these.
+
+        Raises:
+            ObjectNotFound: there is no object at the source.
+            StorageError: the copy failed, or differs from the source.
         """
         ...
 
     def copy_if_absent(self, source: str, target: str) -> None:
-        """The same, where there is no object at the target. Raises AlreadyExists, ObjectNotFound."""
+        """Copies an object as `copy` does, but only where none is at the target. Raises also AlreadyExists."""
         ...

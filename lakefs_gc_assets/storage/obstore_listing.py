@@ -23,7 +23,7 @@ from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 
 BATCH_ROWS = 10_000
 _PAGE_ROWS = 1000
-"""Rows of a batch where a listing may end early: so many come with one request."""
+"""Rows of a batch where a listing may end early; one request gives as many."""
 _log = logging.getLogger(__name__)
 
 
@@ -72,7 +72,7 @@ def batches(source: Listable, root: str, prefix: str) -> Iterator[pa.RecordBatch
 def between(
     source: Listable, root: str, prefix: str, after: str, until: str | None, *, by_pages: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The same in order, of the keys behind `after` up to `until`; see ListsInOrder.list_between.
+    """The objects below root + prefix with keys behind `after` up to `until`, in order; see ListsInOrder.list_between.
 
     Args:
         by_pages: take the service's own pages from the beginning.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakefs_gc_assets.storage.azure import store as azure
     from lakefs_gc_assets.storage.gcs import store as gcs
 else:
-    # Who has no such store does not wait for its libraries.
+    # Deferred: only those who have such a store need its libraries.
     azure = deferred("lakefs_gc_assets.storage.azure.store")
     gcs = deferred("lakefs_gc_assets.storage.gcs.store")
 

@@ -1,4 +1,4 @@
-"""Writing and reading the parquet files of a frame, by Spark's Python workers, on any object store.
+"""Writing and reading the parquet files of a frame, in the tasks of an engine, on any object store.
 
 Workers reach the store through our own interface, so no connector jar is needed. A file is read only if it has the
 size and the SHA-256 that its manifest says.
@@ -91,7 +91,7 @@ class _OpenFile:
 
 
 Placed = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Says in `slice_window` which window each row goes to."""
+"""Sets the column `slice_window` of a batch to the window that each row is stored in."""
 
 
 def in_windows(batch: pa.RecordBatch, windows: Sequence[str]) -> pa.RecordBatch:
@@ -105,7 +105,7 @@ def in_windows(batch: pa.RecordBatch, windows: Sequence[str]) -> pa.RecordBatch:
 def write_task(
     open_store: Callable[[], ObjectStore], folder: str, schema: pa.Schema, placed: Placed
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow` that stores a task's rows and yields one row (WRITTEN) for each file."""
+    """A function that stores the rows of one task and yields one row (WRITTEN) for each file."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = FileWriter(open_store(), folder, schema)
@@ -124,7 +124,7 @@ def _row(file: FrameFile) -> dict[str, object]:
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """The columns of a frame as they are read: Spark believes a promise of no nulls, and the checks could see none."""
+    """The columns of a frame as they are read, all nullable: otherwise Spark would hide nulls from the checks."""
     return pa.schema([column.with_nullable(True) for column in schema])
 
 

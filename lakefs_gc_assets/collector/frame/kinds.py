@@ -87,8 +87,8 @@ class UncommittedFigures:
     """How the server wrote its uncommitted data.
 
     Attributes:
-        server_run_ids: ids under which it wrote, of this repository alone.
-        pages: answers that carried a location or ended the preparation.
+        server_run_ids: ids under which the server wrote, of this repository alone.
+        pages: answers that count: those with a location, and empty ones that the server repeated.
         files: keys of the files, relative to the storage namespace.
     """
 
@@ -107,7 +107,7 @@ class CommittedFigures:
         metaranges_read, ranges_read: how many files were read by this run.
         entries_promised: entries that the metaranges count; None where commits come from a listing of files.
         heads: metarange of each branch's head, by the branch's name.
-        sealed: the branch of each staging token that a commit under way has sealed.
+        sealed: the branch of each sealed staging token: its commit is under way, or failed and was not repeated.
         branches_before: how many branches there were by the run that this one is compared with; None for unknown.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and those it builds
             on have read.

@@ -18,7 +18,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 LOCAL_ROWS = 20_000
-"""So few rows are read by the driver: that takes less time than for tasks to begin."""
+"""So few rows are read by this process: that takes less time than for tasks to begin."""
 
 
 @dataclass(frozen=True)

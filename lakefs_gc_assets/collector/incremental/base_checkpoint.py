@@ -1,4 +1,4 @@
-"""What an optimized run takes over from its base run: the checkpoint that this one left."""
+"""The checkpoint that an optimized run takes over from its base run."""
 
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.engine import R
@@ -12,9 +12,9 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 
 class BaseCheckpoint:
-    """A base run's report and checkpoint, and the names, ids and frames that belong to it.
+    """A base run's report and checkpoint, and the slices, ids and frames that belong to the checkpoint.
 
-    Raises CorruptFile where the report is gone, or a file is not the one that it names.
+    Raises CorruptFile where the report is gone or names no checkpoint, or where a file is not the one that it names.
     """
 
     def __init__(self, store: ObjectStore, run_id: str) -> None:
@@ -37,7 +37,7 @@ class BaseCheckpoint:
         return checkpoints.read_ids(self._store, self.run_id, self.checkpoint)
 
     def pending_objects(self, step: Step[R]) -> R:
-        """Objects that wait (LISTED)."""
+        """The pending objects of the base run (LISTED)."""
         return self._rows(step, PENDING_DF, self.checkpoint.pending_digest)
 
     def committed(self, step: Step[R]) -> R:
@@ -54,9 +54,9 @@ class BaseCheckpoint:
 
 
 def open_base_checkpoint(step: Step[R]) -> BaseCheckpoint | None:
-    """What an optimized run builds on; None for other flows.
+    """The checkpoint that an optimized run builds on; None for other flows.
 
-    Raises OrderViolation where that run was made again since: parts of what its two attempts left do not fit.
+    Raises OrderViolation where the base run was made again since: files of its two attempts do not belong together.
     """
     if step.plan.base_run is None:
         return None

@@ -1,6 +1,6 @@
-"""The run that an optimized run builds on, or why there is none.
+"""Finds the run that an optimized run builds on, or says why there is none.
 
-Whatever is doubtful makes the next run a clean one, which needs nothing of earlier runs; it says why.
+Where anything is doubtful, the next run is a clean one, which needs nothing of earlier runs; its plan says why.
 """
 
 from collections.abc import Iterator
@@ -42,13 +42,14 @@ class BaseRun:
 
 
 def find(repository: OpenRepository, live_definition: str, before: str | None = None) -> BaseRun:
-    """The newest run that was to delete, if it can be built on; dry runs neither help nor hide one.
+    """Finds the newest run that listed and was to delete, if it can be built on. Dry runs are passed over.
 
     Args:
-        live_definition: what counts as live in the run to come.
-        before: id of the run to come, where it has one.
+        live_definition: what counts as live in the next run.
+        before: id of the next run, where it has one.
     Raises:
-        NoBaseRun: with the reason.
+        NoBaseRun: there is no such run, or it cannot be built on; the text says why.
+        StorageError: the store cannot be asked.
     """
     try:
         found = _newest(repository.store, before)
@@ -67,7 +68,7 @@ def find(repository: OpenRepository, live_definition: str, before: str | None = 
 
 
 def require_earlier_cutoff(found: BaseRun, planned: Plan) -> None:
-    """Raises NoBaseRun where the cutoff went back since, as it does when a clock was set back."""
+    """Raises NoBaseRun where the base run's cutoff is later than this run's, as it is after a clock was set back."""
     if found.plan.cutoff > planned.cutoff:
         raise NoBaseRun(
             f"run {found.run_id} had a later cutoff, {found.plan.cutoff:%F %T}Z, than this one, {planned.cutoff:%F %T}Z"
@@ -89,7 +90,7 @@ def newest_sweep(store: ObjectStore, before: str | None = None, among: int | Non
     """
     for run_id in _earlier(store, before, among):
         plan = plans.read(store, run_id)
-        # What a run without a listing deletes was held by commits, so nothing of it waits among pending objects.
+        # A run without a listing deletes what commits held, and none of that is among pending objects.
         if plan.flow is not Flow.COMMITTED and (plan.sweep or approval.read(store, run_id) is not None):
             return plan
     return None
@@ -121,7 +122,7 @@ def _why_nothing(report: Report) -> str:
 
 
 def _require_not_undone(store: ObjectStore, run_id: str) -> None:
-    """Raises NoBaseRun where objects came back since: what the run left does not know of them."""
+    """Raises NoBaseRun where objects were restored since: the checkpoint of the run lacks them."""
     restored = restore_record.read(store)
     if restored is not None and restored.concerns(run_id):
         raise NoBaseRun(
@@ -131,7 +132,7 @@ def _require_not_undone(store: ObjectStore, run_id: str) -> None:
 
 
 def _require_alike(repository: OpenRepository, earlier: Plan, live_definition: str) -> None:
-    """Raises NoBaseRun where the run to come differs in what the earlier run's conclusions rest on."""
+    """Raises NoBaseRun where the next run differs in anything that the earlier run's checkpoint depends on."""
     now = {
         "repository": (earlier.repository, repository.facts.id),
         "storage namespace": (earlier.storage_namespace, repository.namespace.uri),

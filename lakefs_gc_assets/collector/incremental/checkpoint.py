@@ -1,11 +1,11 @@
-"""What a run leaves to the next one, so that the next need only look at what is new.
+"""The checkpoint: what a run leaves to the next one, so that this one looks only at what may be new.
 
 - *sealed* slices: nothing is written to them any more. The set is stored and only grows; it is never computed anew
   from a time, since a slice may appear late.
 - *read*: ids of the ranges and metaranges whose addresses are known. Identity says what is new, never a date, because
   clients choose the dates of commits.
 - *pending* objects: everything in sealed slices, or in no slice, that neither a commit holds nor this run deleted. They
-  are staged, too young, failed to go, or were kept at the recheck; whatever the reason, the next run asks again.
+  are staged, too young, could not be deleted, or were kept at the recheck. The next run decides about them again.
 - *committed*: addresses of commits outside of sealed slices, where the next run lists.
 
 The next run's universe is the listing of the slices that are not sealed, and the pending objects; what is committed is
@@ -31,13 +31,14 @@ COMMITTED = "checkpoint_committed"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a successful run leaves; it exists when the report that holds it does.
+    """What a run that swept leaves to the next one; it exists once the report that holds it does.
 
     Attributes:
         attempt: of the run whose files these are.
-        sealed_objects: objects outside of unsealed slices that are not pending: commits hold them.
-        sealed_sha256, read_sha256: of the files with the sealed slices and the ids read.
-        pending_digest, committed_digest: of the manifests of the two frames.
+        sealed, read, pending, committed: how many there are of each.
+        sealed_objects: objects in sealed slices, or in no slice, that commits hold.
+        sealed_sha256, read_sha256: SHA-256 of the files with the sealed slices and with the ids read.
+        pending_digest, committed_digest: SHA-256 of the manifests of the two frames.
         pending_windows: windows of pending objects.
         other_folders: names directly below `data/` that are no slices; their objects are listed by clean runs only.
     """
@@ -57,9 +58,12 @@ class Checkpoint:
 
 
 def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew: timedelta) -> frozenset[str]:
-    """The slices sealed after a run: those sealed before, and of those listed now the ones that are no longer used.
+    """The slices that are sealed after a run: those sealed before, and those listed now that are no longer written to.
 
-    A slice is used for an hour; a server whose clock is wrong by less than the skew is allowed for.
+    A server writes to a slice for an hour by its own clock, which may be wrong by the skew.
+
+    Args:
+        cutoff: of the run, UTC.
     """
     limit = (cutoff - skew).timestamp() - SLICE_SPAN_SECONDS
     return before | {name for name in listed if xids.created_at(name) < limit}

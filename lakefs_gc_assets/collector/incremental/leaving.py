@@ -1,4 +1,4 @@
-"""Leaving what the next run can build on."""
+"""Stores the checkpoint on which the next run can build, or says why there is none."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ _SLICE_FOLDER = r"^data/(?P<folder>[0-9a-v]{19}[0g])/"
 
 
 def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | str:
-    """Stores what the next run can build on, or says why it must be a clean one.
+    """Stores the files and frames of a checkpoint and returns it, or returns why the next run must be a clean one.
 
-    The checkpoint is complete, and exists once a report names it.
+    The checkpoint exists once a report names it.
     """
     if reason := reason_for_none(step, outcomes):
         return reason
@@ -127,7 +127,7 @@ def select_pending(
     count: int,
     deleted_count: int | None = None,
 ) -> R:
-    """Rows of the universe where nothing new is written that neither a commit holds nor this run deleted.
+    """Selects the pending objects: in sealed slices, or in no slice, held by no commit, and not deleted by this run.
 
     Args:
         deleted: addresses whose deletion the store accepted, compared as strings.
@@ -176,7 +176,7 @@ class CheckpointCounts:
 
     @property
     def contradiction(self) -> str | None:
-        """What would make the next run inexact."""
+        """Why the next run cannot build on these frames; None where it can."""
         if self.both:
             return f"{self.both:,} objects would be pending although commits hold them"
         if self.lost:
@@ -185,7 +185,7 @@ class CheckpointCounts:
 
 
 def count_checkpoint(engine: Engine[R], there: R, waiting: R, committed: R, deleted: R, count: int) -> CheckpointCounts:
-    """Checks the pending frame as stored, with one action."""
+    """Counts objects of sealed slices by what became of them, to check the pending frame as it is stored."""
     counts = engine.count_by_sets(there, waiting, committed, deleted, count=count)
     is_there, is_open, is_committed, is_deleted = 1, 2, 4, 8
     return CheckpointCounts(
@@ -198,7 +198,7 @@ def count_checkpoint(engine: Engine[R], there: R, waiting: R, committed: R, dele
 def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> int:
     """How many candidates of a clean run came into a slice after an earlier run had sealed it.
 
-    An optimized run would not have found them. Where no earlier run can be compared with there are none.
+    An optimized run would not have found them. 0 for other flows, and where no earlier run can be built on.
     """
     if step.plan.flow is not Flow.CLEAN or not candidates.count:
         return 0
@@ -214,6 +214,6 @@ def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]
 def select_late(
     step: Step[R], candidates: StoredFrame[CandidateFigures], sealed: Iterable[str], before: BaseCheckpoint
 ) -> R:
-    """The candidates that lie in sealed slices, or in no slice, and did not wait in the run before."""
+    """The candidates that lie in sealed slices, or in no slice, and were not pending in the base run."""
     rows = select_sealed(step.engine, candidates.rows(step.engine), sealed)
     return step.engine.without_exactly(rows, step.engine.select(before.pending_objects(step), "address"))

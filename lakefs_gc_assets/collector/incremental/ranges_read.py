@@ -1,4 +1,4 @@
-"""Which ranges and metaranges were read: an id is a hash of the content, so none needs to be read twice, in no run."""
+"""The ids of ranges and metaranges that were read: an id is a hash of the content, so no run needs to read it again."""
 
 from collections.abc import Iterable
 

@@ -48,8 +48,8 @@ class LiveCommits:
         metarange_ids: distinct metaranges of all commits; empty with the fallback.
         files: names of all metadata files, of whatever kind, with the fallback; empty with a refs dump.
         heads: metarange of each branch's head, by branch; branches whose head is empty are left out.
-        commits: how many commits are live, 0 where the source does not say.
-        fetched: how many of them the dump lacked and the API gave.
+        commits: how many commits are live; 0 with the fallback, which does not know.
+        fetched: how many of them the dump lacked, so that they were fetched by the API.
         sealed: the branch of each sealed staging token: a commit of it is under way, or failed and was not repeated.
         dump_tables: ids of the dump's own files, which lie beside the metaranges and hold no objects.
     """
@@ -127,7 +127,7 @@ def live_commits(
 
     Args:
         prepared_until: end of the last preparation of uncommitted data; the dump starts a set time later.
-        note: is told what is worth a line in the log.
+        note: is called with each line for the log.
     Raises:
         LakeFSError: on any timeout or failure other than 401, 403, 404, 501, or where the dump stays incomplete.
         CorruptFile: where one of its files cannot be read.
@@ -241,7 +241,7 @@ def table_parts(
 
 
 def fetch(store: ObjectStore, key: str) -> bytes:
-    """A metadata file; its absence is an error of the live side, not of the store."""
+    """The content of a metadata file. Raises CorruptFile where it is missing: something live may then be unknown."""
     try:
         return store.get(key)
     except ObjectNotFound:
@@ -275,12 +275,12 @@ def _fetch_missing(
 
 
 def every_metadata_file(api: LakeFSApi, store: ObjectStore, clock: Clock) -> LiveCommits:
-    """All files of the metadata folder, whatever names them: for where refs cannot be dumped.
+    """All files of the metadata folder, whether a commit names them or not: for servers that refuse to dump refs.
 
     Raises LakeFSError where branches cannot be read, CorruptFile where the metarange of a head is missing.
     """
     started_at = clock.now()
-    # Heads first: the files of what is committed meanwhile are there before a branch names them.
+    # Heads are read first: the files of a commit are stored before a branch names it.
     heads = {
         branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)
     }

@@ -1,14 +1,14 @@
-"""The content of stored objects by its MD5, where it is known of the very object.
+"""The MD5 of the content of stored objects, where it is known for each object itself.
 
-A staged entry that the server does not list has the size and the checksum of the committed entry at its path. Such a
-checksum tells contents apart only where it is known to be the MD5 of the committed object: who links or imports an
-object names the checksum, with keys of KMS an ETag that looks like an MD5 and is none, and every copy keeps it. A
-candidate's ETag says something only where it is known to be the MD5 of this candidate, as little as others of the same
-bucket tell. So each is judged by itself, and what stays unknown has the content of whatever has its size.
+A staged entry that the server does not list has the size and the checksum of the committed entry at its path. This
+checksum tells contents apart only where it is known to be the MD5 of the committed object: whoever links or imports an
+object chooses the checksum, an ETag under keys of KMS looks like an MD5 and is none, and every copy keeps either. A
+candidate's ETag, too, counts only where it is known to be the MD5 of this candidate: other objects of its bucket prove
+nothing. An object whose MD5 stays unknown counts as equal to every object of its size.
 
-Requests are bounded. Of each size either the paths are asked for or the candidates are looked at, whichever is less; a
-committed object is looked at only where its checksum is what tells it from a candidate, and the listing does not say
-already that it is true.
+Requests are bounded. Of each size, either the paths are asked for or the candidates are looked at, whichever is less. A
+committed object is looked at only where its checksum is what tells it from a candidate, and the listing does not
+confirm the checksum already.
 """
 
 import re
@@ -34,13 +34,13 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 CANDIDATES_LOOKED_AT = 1_000_000
-"""At so many candidates a run looks, one request each; of more, at a share that each run draws anew."""
+"""About so many candidates are looked at for a repository, one request each; of more, a share that each run draws."""
 COMMITTED_LOOKED_AT = 100_000
-"""The same of committed objects."""
+"""About so many committed objects are looked at for a repository, chosen in the same way."""
 READ_BYTES = 4 * 1024**3
-"""So many bytes are read in a run to learn contents that the store does not tell, the smallest objects first.
+"""So many bytes at most are read for a repository to learn MD5s that the store does not tell, smallest objects first.
 
-Candidates take half of them at most: what they hold is of no use while the committed objects' checksums are in doubt.
+Candidates take half of them at most: their MD5s are of no use while the committed objects' checksums are in doubt.
 """
 CONTENTS = pa.schema([LISTED.field("address"), LISTED.field("size"), LISTED.field("etag")])
 """Address and size of candidates, and the MD5 of the content where it is known."""
@@ -52,7 +52,7 @@ _LOOKING_AT_ONCE = 16
 _READING_AT_ONCE = 4
 _PLAIN = re.compile(PLAIN_ETAG)
 _SIGNATURE = ","
-"""Stands in the name of each object that was linked, so in none whose checksum the server computed."""
+"""In the name of each object that a client uploaded and linked, and in no name whose checksum the server computed."""
 _OBJECTS = pa.schema(
     [
         pa.field("address", pa.string()),
@@ -88,7 +88,7 @@ class Known(Generic[R]):
 
 @dataclass(frozen=True)
 class _Learned(Generic[R]):
-    """What the store told, and what was read.
+    """Objects with the MD5s that the store told or that were computed from their content.
 
     Attributes:
         objects: _TOLD, without those that are gone.
@@ -106,9 +106,9 @@ class Looking:
     """Which objects are looked at.
 
     Attributes:
-        sizes: of these sizes; all where there are none.
-        share: of them so many, from 0 to 1.
-        seed: another seed draws others.
+        sizes: only objects of these sizes; None for objects of any size.
+        share: the share of these objects, from 0 to 1.
+        seed: chooses them; another seed chooses others.
     """
 
     sizes: pa.Int64Array | None
@@ -116,7 +116,7 @@ class Looking:
     seed: str
 
     def chooses(self, batch: pa.RecordBatch) -> list[bool]:
-        """Which of the objects."""
+        """Whether each object of a batch is looked at."""
         keys, sizes = batch.column("key").to_pylist(), batch.column("size")
         among = [True] * len(keys) if self.sizes is None else pc.is_in(sizes, value_set=self.sizes).to_pylist()
         bound = self.share * 2**32
@@ -126,9 +126,9 @@ class Looking:
 
 
 def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], limit: int, seed: str) -> Looking:
-    """The sizes whose candidates are looked at: those of which there are more questions than candidates.
+    """Chooses the sizes whose candidates are looked at: those of which there are more questions than candidates.
 
-    Where there are not, the paths are asked for whatever the candidates hold, unless that is more than may be asked.
+    Of other sizes, the paths are asked for without knowing what the candidates hold, as far as the limit allows it.
 
     Args:
         candidates: how many there are of each size.
@@ -141,7 +141,7 @@ def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], li
         if number <= candidates[size] and asked + number <= limit:
             asked += number
         elif size:
-            # Nothing has but one content: there is nothing to learn of it.
+            # All objects of size 0 are equal: there is nothing to learn about them.
             looked.append(size)
     return Looking(
         pa.array(looked, pa.int64()), _share(CANDIDATES_LOOKED_AT, sum(candidates[size] for size in looked)), seed
@@ -168,7 +168,7 @@ def known_contents(
     with _learn(step, suspects, looking, READ_BYTES // 2) as learned:
         contents = engine.map_batches(learned.objects, _contents, CONTENTS)
         if extremes := _extremes(engine.collect(engine.map_batches(learned.objects, _extremes_of_task, _EXTREMES))):
-            # A store whose ETags are nobody's MD5 tells nothing by listing them.
+            # Where the store's ETags are no MD5s, its listing confirms no checksum.
             telling, bytes_left = listed if learned.trusted else None, READ_BYTES // 2 + learned.bytes_left
             with _without_doubtful_checksums(step, entries, extremes, telling, bytes_left) as judged:
                 yield Known(judged, contents)
@@ -202,7 +202,7 @@ def _without_doubtful_checksums(
 
 @contextmanager
 def _learn(step: Step[R], objects: R, looking: Looking, bytes_left: int) -> Iterator[_Learned[R]]:
-    """What is known of objects.
+    """Learns the MD5s of objects: asks the store, and reads small objects where it does not tell.
 
     Args:
         objects: _OBJECTS.
@@ -260,7 +260,7 @@ def _computed_by_server(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch])
 
 
 def _committed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The committed objects of entries, where it is certain which they are."""
+    """The committed objects that entries name, where it is certain which object that is (_OBJECTS)."""
     for batch in batches:
         found = batch.filter(pc.is_valid(batch.column("key")))
         keys = found.column("key")
@@ -291,10 +291,10 @@ def _told(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str | None]
 
 
 def _tells_the_truth(step: Step[R], told: R) -> bool:
-    """Whether what the store tells is the MD5 of a sample.
+    """Whether the MD5s that the store tells are true for a sample of the objects, which is read.
 
-    It can only take trust away: services that speak like S3 exist whose ETags are nobody's MD5. Where nothing can be
-    read, nothing is trusted.
+    This can only take trust away: some services that speak S3 have ETags that look like MD5s and are none. Where an
+    object of the sample is too large to be read, or none of them is left, nothing is trusted.
     """
     engine = step.engine
     sampled = sorted(engine.collect(engine.map_batches(told, _sample, _SAMPLED)).to_pylist(), key=_as_sampled)[:_SAMPLE]
@@ -307,14 +307,14 @@ def _tells_the_truth(step: Step[R], told: R) -> bool:
 
 
 def _as_sampled(row: dict[str, object]) -> tuple[int, str]:
-    """Small ones first, and of these at random: where all are large, a few of the smallest."""
+    """Sort key: objects of up to _SAMPLED_BYTES first, by their reversed keys; larger ones follow by size."""
     size, key = row["size"], row["key"]
     assert isinstance(size, int) and isinstance(key, str)
     return max(size, _SAMPLED_BYTES), key[::-1]
 
 
 def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Of the objects of a task whose MD5 is told those that a sample would have first."""
+    """The objects of a task that come first in a sample, of those whose MD5 the store tells (_SAMPLED)."""
     rows: list[dict[str, object]] = []
     for batch in batches:
         told = batch.filter(pc.is_valid(batch.column("md5"))).select(_SAMPLED.names)
@@ -324,7 +324,7 @@ def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _largest_to_read(step: Step[R], told: R, trusted: bool, bytes_left: int) -> tuple[int, int]:
-    """Up to which size objects are read whose MD5 is not told, and how many bytes these have together at most."""
+    """The largest size in bytes of objects to read for their MD5, and how many bytes these have together at most."""
     engine = step.engine
     amounts: dict[int, int] = {}
     for row in engine.collect(engine.map_batches(told, partial(_untold, trusted), _AMOUNTS)).to_pylist():
@@ -341,7 +341,7 @@ def _largest_to_read(step: Step[R], told: R, trusted: bool, bytes_left: int) -> 
 
 
 def _untold(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many bytes objects have that could be read, by the number of bits of their size."""
+    """How many bytes the objects of a task have that could be read, by the number of bits of their size (_AMOUNTS)."""
     amounts: dict[int, int] = {}
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")]
@@ -356,7 +356,7 @@ def _untold(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 def _digest(
     opener: StoreOpener, trusted: bool, largest: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The MD5 as the store tells it, or of what is read; null where it is neither."""
+    """Adds the MD5 that the store tells or that is computed from the content; null where neither is known (_TOLD)."""
 
     def digest(key: str, size: int, md5: str | None, looked_at: bool) -> str | None:
         if trusted and md5:
@@ -385,7 +385,7 @@ def _extremes_of_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _extremes(rows: pa.Table) -> Extremes:
-    """The same of all tasks."""
+    """The lowest and the highest MD5 of each size, over all tasks."""
     found: dict[int, tuple[str, str]] = {}
     for row in rows.to_pylist():
         lowest, highest = found.get(row["size"], (row["lowest"], row["highest"]))
@@ -402,13 +402,13 @@ def _true_checksums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _contents(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Candidates with what is known."""
+    """Candidates with their MD5 where it is known (CONTENTS)."""
     for batch in batches:
         yield pa.record_batch([batch.column("address"), batch.column("size"), batch.column("md5")], schema=CONTENTS)
 
 
 def _without_etag(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same entries, without what is not known."""
+    """Entries with null in place of the ETag (HEAD_ENTRIES)."""
     place = HEAD_ENTRIES.get_field_index("etag")
     for batch in batches:
         columns = batch.select(HEAD_ENTRIES.names).columns

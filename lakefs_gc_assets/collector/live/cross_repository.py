@@ -1,4 +1,4 @@
-"""What other repositories have staged of this one's objects.
+"""Finds objects of this repository that other repositories have staged.
 
 A server's uncommitted data leaves out what lies outside of the repository's own namespace, so staged references from
 one repository into another one are found by asking each branch for its changes.
@@ -19,7 +19,9 @@ _CONCURRENT_QUESTIONS = 8
 
 
 def staged_elsewhere(others: Iterable[LakeFSApi], namespace: Namespace, window_size: WindowSize) -> pa.Table:
-    """Addresses of this namespace (LIVE) that branches of other repositories have staged; a call for each change.
+    """Addresses of this namespace (LIVE) that branches of other repositories have staged.
+
+    It takes a request for each change of each branch.
 
     Raises LakeFSError.
     """

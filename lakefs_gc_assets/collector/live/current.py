@@ -1,4 +1,4 @@
-"""What is live: asked of the repository and of those that `also_live` names, at the mark and again at the recheck."""
+"""Asks what is live, in the repository and in those that `also_live` names, at the mark and again at the recheck."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -26,12 +26,12 @@ _ROWS_OF_A_RANGE = 50_000
 
 @dataclass(frozen=True)
 class Uncommitted(Generic[R]):
-    """Uncommitted data of every repository that counts.
+    """Uncommitted data of this repository and of those that `also_live` names.
 
     Attributes:
-        prepared: of each repository, this one's first.
+        prepared: the preparation of each repository, this one's first.
         addresses: all addresses (LIVE), an address perhaps several times.
-        ended_at: when everything was asked for; commits are read after it.
+        ended_at: when the last answer had come, UTC; commits are read after it.
     """
 
     prepared: tuple[Prepared, ...]
@@ -55,7 +55,13 @@ class Uncommitted(Generic[R]):
 
 
 def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda pages: None) -> Uncommitted[R]:
-    """Makes the servers write their uncommitted data now, proved complete. Raises LakeFSError."""
+    """Makes the server write the uncommitted data of each repository now, and checks by samples that it is complete.
+
+    Args:
+        progress: is told the number of pages so far, after each page.
+    Raises:
+        LakeFSError, GuardTripped, OrderViolation, CorruptFile: see `uncommitted.prepare_checked`.
+    """
     repositories = (step.repository, *step.repository.others)
     prepared = tuple(
         uncommitted.prepare_checked(
@@ -83,12 +89,14 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What of a repository's live commits, or of what none of its commits names, was not read before.
+    """Metaranges, ranges and files of a repository that were not read before.
+
+    They belong to its live commits, or are named by none of its commits.
 
     Attributes:
-        metarange_ids: metaranges, where commits are known; of what no commit names all files.
-        records: their ranges that were not read before.
-        files: metadata files, with the fallback.
+        metarange_ids: metaranges of live commits; where no commit names them, all files, of whatever kind.
+        records: ranges of these that were not read before.
+        files: files of the metadata folder, where the refs could not be dumped.
     """
 
     repository: OpenRepository
@@ -132,7 +140,7 @@ class Unread:
 
 
 def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: frozenset[str]) -> Unread:
-    """Reads the metaranges of live commits that are not among the known ids, and tells what is new there."""
+    """Reads the metaranges of live commits that are not among the known ids; returns what is new in them."""
     metarange_ids = tuple(name for name in live.metarange_ids if name not in known)
     records = step.references(repository).range_records(metarange_ids)
     return Unread(
@@ -146,13 +154,13 @@ def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, kn
 
 @dataclass(frozen=True)
 class Committed:
-    """Commits of every repository that counts, and what of them was not read before.
+    """Live commits of this repository and of those that `also_live` names, and what of them was not read before.
 
     Attributes:
         own: the live commits of this repository.
-        unread: of each repository, this one's first.
-        definition: what retention rules keep, in flows that apply them.
-        unnamed: what of this repository's metadata folder no commit names; None where that is not looked for.
+        unread: what was not read before of each repository, this one's first.
+        definition: what retention rules keep; None in flows that do not apply them.
+        unnamed: files of this repository's metadata folder that no commit names; None where they are not looked for.
     """
 
     own: LiveCommits
@@ -198,16 +206,18 @@ class Committed:
 def ask_committed(
     step: Step[R], prepared_until: datetime, known: frozenset[str], shown: Collection[str] = ()
 ) -> Committed:
-    """Learns which commits are live, and reads the metaranges that are not among the known ids.
+    """Finds the live commits, and reads those of their metaranges that are not among the known ids.
 
-    Last it looks for ranges that no commit names: they may be another repository's.
+    It then looks for ranges that no commit names, since they may be another repository's. It does not where
+    `collection.keep_unnamed_ranges` is off, or where every range of the metadata folder counts anyway.
 
     Args:
-        prepared_until: end of the last preparation of uncommitted data.
+        prepared_until: end of the last preparation of uncommitted data, UTC.
         known: ids of ranges and metaranges that were read before.
-        shown: heads there were before it, see `retention.live_definition`.
+        shown: branch heads before uncommitted data was prepared, see `retention.live_definition`.
     Raises:
-        LakeFSError, CorruptFile: where the answer is not complete.
+        LakeFSError, CorruptFile: the answers are not complete.
+        ConfigurationError: a retention rule cannot be meant, in flows that apply retention rules.
     """
     definition = define_live(step, prepared_until, shown) if step.plan.flow.by_retention else None
     own = definition.live if definition else _every_commit(step, step.repository, prepared_until)
@@ -233,12 +243,15 @@ def _every_commit(step: Step[R], repository: OpenRepository, prepared_until: dat
 
 
 def heads_shown(step: Step[R]) -> list[str]:
-    """Heads of the branches now, to be asked for before uncommitted data; by retention rules alone they matter."""
+    """Commit ids of the branch heads now, to be asked for before uncommitted data is prepared.
+
+    Empty in flows that keep all commits, which do not need them.
+    """
     return [branch.commit_id for branch in step.repository.api.branches()] if step.plan.flow.by_retention else []
 
 
 def define_live(step: Step[R], prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
-    """What retention rules keep now: refs, rules, policy and the server's list are read anew."""
+    """What retention rules keep now, by refs, rules, policy and the server's list, which are all read anew."""
     repository = step.repository
     return retention.live_definition(
         repository.api,

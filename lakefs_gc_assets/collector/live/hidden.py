@@ -29,7 +29,7 @@ _CONCURRENT_QUESTIONS = 32
 _CONCURRENT_READS = 8
 _QUESTIONS_OF_A_TASK = 100
 _WORTH_LISTING = 10
-"""So many paths on a page of a listing cost the server as much asked one by one."""
+"""Asking for so many paths one by one costs the server as much as one page of a listing."""
 _LAST_CHARACTER = "\U0010ffff"
 
 

@@ -1,4 +1,4 @@
-"""Candidates that may be staged where the server does not list them: found by content, asked for by path."""
+"""Keeps candidates that are staged where the server does not list them: finds them by content, asks by path."""
 
 import sys
 from collections import Counter
@@ -35,8 +35,8 @@ class Cleared(Generic[R]):
 
     Attributes:
         asked: how many paths were asked for, each branch counted.
-        unasked: how many more there are than may be asked for.
-        live: every address that these paths have.
+        unasked: how many were not asked for, since `collection.hidden_suspect_limit` does not allow more.
+        live: every address that the paths which were asked for have.
     """
 
     candidates: R
@@ -60,8 +60,8 @@ def clear_hidden(
 ) -> Iterator[Cleared[R]]:
     """Leaves out candidates that a branch has staged with the content of a committed object.
 
-    So it is with branches of other repositories that count, whose heads are asked for here. What is left may be made
-    from what was read here, so it is of use until the exit only.
+    Branches of the repositories in `also_live` are looked at in the same way; their heads are asked for here. The rows
+    that this yields may depend on tables that are let go at the exit, so they are of no use after it.
 
     Args:
         candidates: address and size at least, and `key` where an object lies elsewhere than at its address; used
@@ -100,7 +100,7 @@ def _clear_one(
     columns: pa.Schema,
     listed: Callable[[], R] | None,
 ) -> Iterator[Cleared[R]]:
-    """Leaves out what branches of one repository have staged so."""
+    """Leaves out candidates that branches of one repository have staged with the content of a committed object."""
     engine = step.engine
     amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
     of_heads = hidden.heads_by_range(repository.store, heads)
@@ -118,7 +118,7 @@ def _clear_one(
 
 
 def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many rows of a task there are of each size (_OF_SIZE); where ranges have a weight, each counts as much."""
+    """How many rows of a task there are of each size (_OF_SIZE); with weights, each row counts by its range's."""
     amounts: dict[int, int] = {}
     for batch in batches:
         ones = [1] * batch.num_rows
@@ -132,7 +132,7 @@ def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordB
 
 
 def _by_size(counted: pa.Table) -> dict[int, int]:
-    """The same of all tasks."""
+    """How many rows there are of each size, over all tasks."""
     amounts: dict[int, int] = {}
     for size, count in zip(counted.column("size").to_pylist(), counted.column("number").to_pylist(), strict=True):
         amounts[size] = amounts.get(size, 0) + count
@@ -173,7 +173,7 @@ def _clear(
 
 
 def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
-    """The places that may be asked for, as many contents as possible: one at many paths must not keep all others.
+    """Chooses the places to ask for, so that as many contents as possible are covered: those at few places come first.
 
     Args:
         alike: entries (HEAD_ENTRIES) whose content may be that of a candidate.
@@ -197,7 +197,7 @@ def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
 
 
 def _count_questions(weights: Mapping[str, int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """By content, how many questions the places of a task are."""
+    """Counts the questions that the places of a task take, by content (_COUNTED)."""
     questions: dict[Content, int] = {}
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in ("range_id", "size", "etag")]

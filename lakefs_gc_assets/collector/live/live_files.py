@@ -97,8 +97,9 @@ class LiveFiles:
         return paths
 
     def metadata_file(self, name: str) -> pa.Table:
-        """The same for a file that no metarange named; empty (LIVE) for metaranges and tables of a refs dump.
+        """The addresses that a file of the metadata folder references inside the namespace (LIVE), each once.
 
+        A metarange and a table of a refs dump have none.
         Raises CorruptFile where the file is of no known kind.
         """
         key = METADATA_PREFIX + name
@@ -154,7 +155,7 @@ class LiveFiles:
         )
 
     def _live(self, addresses: pa.StringArray, types: pa.UInt8Array) -> pa.Table:
-        """Canonical keys of references; the usual spelling goes through untouched."""
+        """The canonical keys of references (LIVE), each once."""
         _, keys = self._keys(addresses, types)
         return live_table(keys.unique(), self.window_size)
 

@@ -1,4 +1,4 @@
-"""What lies directly below `_lakefs/` under the name of a range or metarange, whoever wrote it."""
+"""The files directly below `_lakefs/` that have the name of a range or metarange, whoever wrote them."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -8,13 +8,13 @@ from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
 
 _ID = r"^[0-9a-f]{64}$"
 _BEHIND_ALL_IDS = f"{METADATA_PREFIX}g"
-"""No name that begins with a hexadecimal digit comes behind it; what retention and runs keep there does."""
+"""Where the listing ends: every id sorts before this, and the folder `retention/` after it."""
 
 
 def list_ids(store: ObjectStore) -> tuple[str, ...]:
     """Names of 64 hexadecimal digits, sorted: ranges and metaranges of commits, and the tables of refs dumps.
 
-    It takes one listing, a request for each thousand of them, and reads none. Raises StorageError.
+    Lists the folder once, with a request for about each thousand names, and reads no file. Raises StorageError.
     """
     if isinstance(store, ListsInOrder):
         listed = store.list_between(METADATA_PREFIX, "", _BEHIND_ALL_IDS, only_directly=True)

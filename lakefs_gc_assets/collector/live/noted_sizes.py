@@ -1,4 +1,4 @@
-"""What a run does with noted sizes of ranges: it takes over those of its base run, and reads only what can match."""
+"""Takes over the noted sizes of ranges from the base run, and selects by them the ranges that have to be read."""
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +22,14 @@ _FILES_AT_ONCE = 8
 
 
 def folder_of(step: Step[R]) -> SizesFolder:
-    """Where a run notes sizes."""
+    """The folder in which a run notes the sizes of ranges."""
     return SizesFolder(step.repository.opener, range_sizes.folder(step.plan.run_id))
 
 
 def take_over(step: Step[R], base_run: str) -> None:
     """Copies the notes of the run that this one builds on, small files merged into one.
 
-    What cannot be taken over is told, and unknown from now on: a clean run notes it anew.
+    A warning names the files that cannot be taken over. Their ranges count as unknown until a clean run notes them.
     """
     store, into = step.repository.store, range_sizes.folder(step.plan.run_id)
     files = range_sizes.files_of(store, base_run)
@@ -69,7 +69,7 @@ def _copy(store: ObjectStore, into: str, file: SizesFile) -> str | None:
 def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
     """The ranges that may have an entry of one of these sizes, in order.
 
-    They are all but those of which it is noted that they have none: what is not known is among them.
+    A range is left out only where its noted sizes are known and none of these is among them.
     """
     store, opener = step.repository.store, step.repository.opener
     files = range_sizes.files_of(store, step.plan.run_id) if range_ids else []

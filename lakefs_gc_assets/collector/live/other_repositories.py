@@ -28,7 +28,14 @@ class Neighbours:
 
 
 def neighbours(api: LakeFSApi, own: str, namespace: Namespace, also_live: Collection[str]) -> Neighbours:
-    """Looks at every repository that the user of the collector may see."""
+    """Compares the storage namespace of every repository that the user of the collector may see with this one's.
+
+    Args:
+        own: id of this repository.
+        also_live: ids of repositories whose references are checked.
+    Raises:
+        LakeFSError: the server fails; that it refuses to list repositories is stated in the result.
+    """
     try:
         others = [other for other in api.repositories() if other.id != own]
     except (AccessDenied, NotFound, NotSupported) as refusal:

@@ -1,8 +1,9 @@
-"""Whether the server spells addresses the way the collector compares them: asked once, right before deleting.
+"""Whether the server spells addresses as the collector compares them: checked right before a sweep or a purge deletes.
 
 On the `local` blockstore of a real server physical addresses are full paths, which its own preparation of uncommitted
-data skips: there a repository may only be marked. So it is where the storage namespace is written with escapes, which
-the server decodes in addresses: what is linked then is staged by an address that does not begin with the namespace.
+data skips: such a repository can only be marked. So can one whose storage namespace is written with escapes (`%20`),
+which the server decodes in addresses: a linked object is then staged by an address that does not begin with the
+namespace.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,8 +29,9 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
     Args:
         heads: metarange of each branch's head.
     Raises:
-        GuardTripped: the physical address is not the storage namespace and the entry's address. Where no branch has an
-            object of the repository's own, only the usual kinds of store are trusted. Or the namespace is escaped.
+        GuardTripped: the physical address is not the storage namespace followed by the entry's address; or the
+            namespace is written with escapes; or it is on a `local` blockstore and no branch has an object to compare.
+        LakeFSError, CorruptFile: a branch or its entries cannot be read.
     """
     if namespace.is_escaped:
         raise GuardTripped(

@@ -140,7 +140,7 @@ def read(store: ObjectStore, file: SizesFile) -> pa.Table:
 
 
 def describe(damage: CorruptFile) -> str:
-    """What is wrong with a file: it ends no run."""
+    """What is wrong with a file, without the words of CorruptFile that the run ends: it goes on."""
     return f"{damage.file}: {damage.check}: {damage.detail}"
 
 
@@ -160,7 +160,7 @@ def choose_merged(files: Sequence[SizesFile]) -> list[SizesFile]:
 
 
 def each_once(rows: pa.Table) -> pa.Table:
-    """The same notes (RANGE_SIZES) with each range once."""
+    """The first row of each range, of notes (RANGE_SIZES)."""
     places: dict[str, int] = {}
     for place, range_id in enumerate(rows.column("range_id").to_pylist()):
         places.setdefault(range_id, place)

@@ -1,8 +1,8 @@
-"""Making the server write its uncommitted data, and making sure that all of it was written.
+"""Makes the server write its uncommitted data, and checks by samples that it is complete.
 
 A server pages through its branches. A page that wrote nothing has no location, which is also what a server answers when
 a branch is deleted while it works and it loses count: such a page is believed only when it repeats while the branches
-stay the same. Afterwards a few staged entries of every branch are looked for in what was written.
+stay the same. Afterwards a few staged entries of every branch are looked for in the files that were written.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,12 +36,12 @@ _TEXT = (pa.string(), pa.large_string(), pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One complete preparation.
+    """One complete preparation of uncommitted data, or two that count together. Times UTC.
 
     Attributes:
-        server_run_ids: ids under which the server wrote; more than one where a first page was asked again.
+        server_run_ids: ids under which the server wrote; more than one where a first page was asked for again.
         files: keys of all parquet files, relative to the storage namespace.
-        pages: answers that carried a location or ended the preparation.
+        pages: answers that count: those with a location, and empty ones that the server repeated.
     """
 
     started_at: datetime
@@ -68,8 +68,12 @@ def prepare(
 ) -> Prepared:
     """Pages through `prepare_uncommited` to its end and lists the files it wrote.
 
-    Raises LakeFSError where the server makes no progress, and OrderViolation or CorruptFile where it wrote less than
-    it said.
+    Args:
+        progress: is told the number of pages so far, after each page.
+    Raises:
+        LakeFSError: the server fails, makes no progress, or writes outside of the storage namespace.
+        OrderViolation: the server changed its run id between two pages.
+        CorruptFile: the store lists fewer files than the server said that it wrote.
     """
     started_at = clock.now()
     state = _Progress()
@@ -195,7 +199,7 @@ class StagedSample:
     """One staged entry of a branch, as the server shows it, and the addresses it may mean.
 
     Attributes:
-        elsewhere: it may as well be an object of another bucket, which uncommitted data rightly lacks.
+        elsewhere: whether it may be an object of another bucket, which uncommitted data rightly lacks.
     """
 
     branch: str
@@ -208,14 +212,17 @@ class StagedSample:
 def staged_samples(
     api: LakeFSApi, namespace: Namespace, cutoff: datetime, *, commits_expire: bool
 ) -> tuple[StagedSample, ...]:
-    """For each branch the first staged objects that must be in uncommitted data, if there are such among its changes.
+    """The first staged objects of each branch that must be in uncommitted data, of the first changes of the branch.
 
-    Such is an object inside the storage namespace whose name is older than the cutoff; a name without a time counts as
-    old. Younger ones may have been staged after the preparation. An address spelled otherwise than the namespace, such
-    as s3a:// for s3://, proves nothing: servers leave it out. A commit holds it too, enough while none expires. One by
-    an access point may be a server's way to spell all its objects, and counts.
+    These are objects inside the storage namespace whose name is older than the cutoff; a name without a time counts as
+    old. A younger object may have been staged after the preparation. An address that is spelled otherwise than the
+    namespace, such as s3a:// for s3://, proves nothing: servers leave it out of uncommitted data. A commit is taken to
+    hold such an object too, which is enough while no commit expires. An address by an access point may be the way in
+    which a server spells all its objects, so it counts.
 
-    Raises GuardTripped for such an entry where commits expire.
+    Raises:
+        GuardTripped: commits expire, and the address of a staged object is spelled otherwise than the namespace.
+        LakeFSError: a branch cannot be asked for.
     """
     branches = [branch.id for branch in api.branches()]
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
@@ -322,16 +329,19 @@ def prepare_checked(
     *,
     commits_expire: bool,
 ) -> Prepared:
-    """Prepares, compares with staged entries of every branch, and prepares once more where one is missing.
+    """Prepares, looks for a few staged entries of every branch, and prepares once more where one is missing.
 
-    Both preparations count.
+    Both preparations count then.
 
     Args:
+        cutoff: only entries whose names are older are looked for, UTC.
+        progress: is told the number of pages so far, after each page.
         commits_expire: whether the run applies retention rules.
     Raises:
-        LakeFSError: an old staged entry is missing from the second as well.
-        GuardTripped: by retention rules, something is staged that uncommitted data cannot hold. Or it lacks an object
-            of this store that is staged by an access point.
+        LakeFSError: an old staged entry is missing from both preparations, or the server fails.
+        GuardTripped: commits expire and something is staged that uncommitted data cannot hold, or uncommitted data
+            lacks an object of this store that is staged by an access point.
+        OrderViolation, CorruptFile: see `prepare`.
     """
     first = prepare(api, store, namespace, settings, clock, progress)
     samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)

@@ -1,9 +1,9 @@
 """Ranges that lie beside those of the repository's commits and that none of its commits names.
 
-Another repository on the same storage namespace has them: lakeFS allows a second one that is made `bare`, and two
-servers know nothing of each other (a migration, a restored backup). No list of repositories is sure to tell of it, and
-no permission is needed to see its ranges. Commits, merges and imports that failed leave such ranges as well, and a
-commit under way writes them before it exists. Which it is cannot be told, so what they hold counts as live.
+They may belong to another repository on the same storage namespace: lakeFS allows a second one that is made `bare`, and
+two servers know nothing of each other (a migration, a restored backup). No list of repositories is sure to name it, but
+its ranges can always be seen. Failed commits, merges and imports leave such ranges as well, and a commit under way
+writes them before it exists. Where a range comes from cannot be known, so the objects that it holds count as live.
 """
 
 from collections.abc import Collection, Sequence

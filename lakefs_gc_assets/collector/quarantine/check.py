@@ -1,4 +1,4 @@
-"""What of the quarantine is live again: asked as a sweep asks, the whole of it first and what is new right after."""
+"""Finds the copies in quarantine that are live again: asks what is live as a sweep does, and once more right after."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic
@@ -20,17 +20,18 @@ from lakefs_gc_assets.errors import CollectionError
 class LiveCheck(Generic[R]):
     """Finds out which copies are referenced, by what counts as live in the run of the step.
 
-    The first call looks twice: at everything, which may take its time, and again at uncommitted data and at ranges that
-    are new since; a further call looks at these. Nothing that was live once is taken for garbage later.
+    The first call looks at everything live, which may take long, and then once more at uncommitted data and at ranges
+    that are new since. A further call looks at uncommitted data and new ranges only. An address that was once live
+    stays live for later calls.
 
-    Raises GuardTripped, LakeFSError or CorruptFile where it cannot be known.
+    Raises GuardTripped, OrderViolation, LakeFSError or CorruptFile where it cannot be known.
     """
 
     def __init__(self, step: Step[R], own_error: Callable[[BaseException], CollectionError | None]) -> None:
         """For one run.
 
         Args:
-            own_error: finds our own error in what an engine raised; None where there is none.
+            own_error: finds the CollectionError in what an engine raised; gives None where there is none.
         """
         self._step, self._own_error = step, own_error
         self._first: Committed | None = None
@@ -40,7 +41,7 @@ class LiveCheck(Generic[R]):
         self._as_of = step.repository.clock.now()
 
     def __call__(self, moved: Sequence[Moved]) -> Verdict:
-        """See purging.Check."""
+        """See `purge.Check`."""
         try:
             return self._decide(moved)
         except Exception as error:
@@ -60,9 +61,9 @@ class LiveCheck(Generic[R]):
         self._look(copies)
 
     def _look(self, copies: R) -> tuple[Committed, int]:
-        """What is live now; returns the commits, and whether they hold anything."""
+        """Adds the copies that are live now; returns the commits, and 1 where the first look finds committed data."""
         step, engine = self._step, self._step.engine
-        # Whatever becomes live while this looks was not looked at.
+        # Noted first: what becomes live while this looks may be missing from the answers.
         as_of = step.repository.clock.now()
         require_own_namespace(step)
         shown = heads_shown(step)
@@ -85,7 +86,7 @@ class LiveCheck(Generic[R]):
         return found, engine.collect(committed, limit=1).num_rows if self._first is None else 0
 
     def _require_believable(self, found: Committed, any_committed: bool, going: int) -> None:
-        """That the server is the one the run knew, as far as can be told, and that it knows its commits."""
+        """Raises GuardTripped where the server does not look like the one that the run knew, or lost its commits."""
         repository = self._step.repository
         promised = sum(each.promised or 0 for each in found.unread)
         guards.require_committed(any_committed, promised, going)
@@ -95,7 +96,7 @@ class LiveCheck(Generic[R]):
             guards.require_branches(len(found.own.heads), ended.counts["branches"], repository.settings)
 
     def _look_for_hidden(self, copies: R, found: Committed) -> None:
-        """Copies that may be staged where the server does not list them."""
+        """Looks for copies that may be staged where the server does not list them."""
         step, engine = self._step, self._step.engine
         live = engine.table(pa.table({"address": pa.array(sorted(self._live), pa.string())}))
         rest = engine.without_exactly(copies, live, len(self._live))

@@ -1,9 +1,9 @@
 """Sweeping into quarantine: each candidate is copied by the store itself, and only then deleted.
 
 The copy lies at `_lakefs/retention/gc/quarantine/<run id>/<address>`, outside of `data/`, so that no listing finds it.
-A receipt `copied` is stored when the copies of a batch are verified, before the first of them is deleted; a receipt
-`quarantined` says that the object is no more at its address. What is killed in between is done again: a copy that is
-there already is not made twice.
+A receipt `copied` is stored when the copies of a batch are verified, before the first object of the batch is deleted; a
+receipt `quarantined` says that the object is no longer at its address. A sweep that is killed in between repeats the
+batch; a copy that is there already is not made again.
 """
 
 import uuid
@@ -21,17 +21,17 @@ from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 
 ROOT = "_lakefs/retention/gc/quarantine/"
 BATCH = 100
-"""Candidates that are copied before the first of them is deleted; large ones take their time."""
+"""Candidates that are copied before the first of them is deleted: few, since copies of large objects take long."""
 _CALLERS = 16
 
 
 def key(run_id: str, address: str) -> str:
-    """Where the copy of an object lies that a run moved away."""
+    """The key of the copy of an object that a run moved to quarantine."""
     return f"{ROOT}{run_id}/{address}"
 
 
 def require_copies(store: ObjectStore) -> CopiesObjects:
-    """The store, if it can copy by itself. Raises ConfigurationError."""
+    """The store, as one that copies objects by itself. Raises ConfigurationError where it cannot."""
     if not isinstance(store, CopiesObjects):
         raise ConfigurationError(
             "collection.sweep_mode is quarantine, and this kind of store cannot copy by itself: set it to delete"
@@ -51,7 +51,8 @@ class Quarantine(Sweep):
     def decide(self, batch: pa.Table) -> pa.Table:
         """Copies a batch and deletes what was copied; returns the receipts.
 
-        Only those of failed copies where the time of the recheck is over by then.
+        Where the countdown is over once the copies are made, nothing is deleted, and only receipts of failed copies are
+        returned.
         """
         store = require_copies(self.store)
         addresses = batch.column("address").to_pylist()

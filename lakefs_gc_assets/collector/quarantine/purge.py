@@ -1,8 +1,9 @@
-"""Emptying the quarantine: what has lain there long enough is deleted for good, unless it became live again.
+"""Purging the quarantine: copies that have been there long enough are deleted for good, unless they are live again.
 
-What is live is found out by the caller, right before; it is asked again whenever that has become too old. What is live
-again is copied back first. A batch is written down beside the copies before they are deleted, and its receipts `purged`
-follow once they are: what is killed in between is settled when the quarantine of that run is looked at next.
+The caller gives a check of what is live. It is made right before deletions, and again whenever its answer is too old.
+Objects that are live again are restored first. A batch is listed in a file beside the copies before they are deleted,
+and its receipts `purged` are stored after that. Where a purge is killed in between, the next one stores the receipts of
+the copies that are gone.
 """
 
 import uuid
@@ -30,7 +31,7 @@ from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 
 _BEGUN = "purging/"
-"""Folder of the batches that are about to be deleted; no address is in it, nor is it a name that lakeFS makes."""
+"""Folder of the files that list batches about to be deleted; lakeFS makes no address that begins so."""
 _NEVER_PURGED = pa.array([Layout.SPECIAL.value, Layout.UNRECOGNISED.value])
 
 
@@ -39,8 +40,8 @@ class Moved:
     """What a run has in quarantine.
 
     Attributes:
-        since: when the last of it was moved.
-        copies: COPIES.
+        since: when the store wrote the last receipt of the run's sweep, UTC; without one, when the run started.
+        copies: the copies that are there (COPIES).
     """
 
     plan: Plan
@@ -60,12 +61,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found out of some addresses.
+    """Which of some addresses are live.
 
     Attributes:
         live: those that are referenced.
         unsure: those of which it could not be found out.
-        as_of: when everything had been asked for.
+        as_of: when the last look began, UTC; what became live after it may be missing.
     """
 
     live: frozenset[str]
@@ -74,7 +75,7 @@ class Verdict:
 
 
 Check = Callable[[Sequence[Moved]], Verdict]
-"""Finds out anew which addresses in quarantine are live. What it raises ends the purge."""
+"""Finds out which addresses in quarantine are live, anew with each call. What it raises ends the purge."""
 
 
 class Fate(StrEnum):
@@ -88,7 +89,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What became of one copy of `size` bytes; `why` says what is not as it should be."""
+    """What became of one copy of `size` bytes; `why` says why it is neither purged nor restored, else None."""
 
     run_id: str
     address: str
@@ -114,7 +115,11 @@ def in_quarantine(store: ObjectStore, run_ids: Sequence[str] = ()) -> Iterator[M
 
 
 def due(moved: Iterable[Moved], now: datetime, after: timedelta) -> tuple[list[Moved], list[Moved]]:
-    """What has been in quarantine for long enough, and what has not."""
+    """Divides runs by whether their quarantine is at least as old as `after`: first those that may be purged.
+
+    Args:
+        now: UTC.
+    """
     ready: list[Moved] = []
     waiting: list[Moved] = []
     for each in moved:
@@ -125,17 +130,19 @@ def due(moved: Iterable[Moved], now: datetime, after: timedelta) -> tuple[list[M
 def purge(
     store: ObjectStore, moved: Sequence[Moved], check: Check, lock: LockToken, clock: Clock, valid: timedelta
 ) -> Iterator[Purged]:
-    """Empties the quarantine of runs, and tells of each copy as it happens. May be repeated after a failure.
+    """Deletes the copies of runs for good, or restores them, as somebody iterates; yields what became of each.
 
-    Where something is brought back, the next run is a clean one.
+    It may be repeated after a failure. Where an object is restored, the next run is a clean one.
 
     Args:
-        moved: of runs for which the same counts as live.
-        lock: the repository's, held.
+        moved: what runs have in quarantine that have the same definition of what is live.
+        check: finds out which addresses are live.
+        lock: the repository's lock, which is held.
         valid: for how long a verdict is believed.
     Raises:
         LockLost: before a batch, when the lock is no longer held.
         CollectionError: what is live cannot be found out, or not fast enough.
+        StorageError: the store failed at a batch as a whole.
     """
     for each in moved:
         verify(store, lock)
@@ -159,7 +166,7 @@ def purge(
 def _emptied(
     store: ObjectStore, moved: Moved, verdict: Verdict, lock: LockToken, clock: Clock, until: datetime
 ) -> Generator[Purged, None, pa.Table]:
-    """Brings back and deletes copies of one run; returns those that are left when the time is over."""
+    """Restores and deletes copies of one run; returns those that are left when the verdict is too old."""
     live = moved.copies.filter(_among(moved.copies, verdict.live))
     yield from _brought_back(store, moved.plan, live, lock, clock)
     for row in moved.copies.filter(_among(moved.copies, verdict.unsure - verdict.live)).to_pylist():
@@ -183,7 +190,7 @@ def _count(moved: Sequence[Moved]) -> int:
 
 
 def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
-    """The copies of a run (COPIES). What else lies in its folder stays there."""
+    """The copies of a run (COPIES); files in its folder that are no copies are left out."""
     folder = move.key(plan.run_id, "")
     batches = [pa.table(batch.select(["key", "size", "etag"])) for batch in store.list(folder)]
     if not batches:
@@ -198,7 +205,7 @@ def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
 
 
 def _last_receipt(store: ObjectStore, plan: Plan) -> datetime:
-    """When the store wrote the last receipt of the run's sweep: copies may be as old as what they were made of."""
+    """When the store wrote the last receipt of the run's sweep, UTC: copies may have the time of their originals."""
     folder = run_folder.receipts(plan.run_id)
     later = tuple(folder + begins for begins in (receipts.OF_RESTORE, receipts.OF_PURGE))
     times = [
@@ -220,7 +227,7 @@ def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToke
     sizes = dict(zip(live.column("address").to_pylist(), live.column("size").to_pylist(), strict=True))
     rows = restore.undoable(store, plan.run_id)
     rows = rows.filter(_among(rows, frozenset(sizes)))
-    # Where a sweep was killed before the receipts of a batch, it had not deleted yet.
+    # Copies without a receipt: their sweep was killed before it deleted anything of that batch.
     without = live.filter(pc.invert(pc.is_in(live.column("address"), rows.column("address").combine_chunks())))
     rows = pa.concat_tables([rows, _receipts(without, Outcome.COPIED, clock.now())])
     for each in restore.restore(store, plan.run_id, rows, lock, clock):
@@ -263,7 +270,7 @@ def _settle(store: ObjectStore, moved: Moved) -> None:
         left = pc.is_in(begun.column("address"), moved.copies.column("address").combine_chunks())
         gone = begun.filter(pc.invert(left))
         if gone.num_rows:
-            # In place of those that are there already.
+            # The file replaces receipts of the same batch, where they were stored already.
             receipts.write(store, moved.run_id, key.removeprefix(folder), gone)
         _forget(store, [key])
 

@@ -1,9 +1,9 @@
-"""Undoing the deletions of a run: its objects come back out of quarantine, or from below their delete markers.
+"""Restoring what a run deleted: out of quarantine, or from below delete markers.
 
-Out of quarantine the store copies an object to its address, where there is none, and the copy there is removed.
-In a bucket that keeps versions delete markers are removed, only those whose version ids are in the run's receipts, and
-only where they are still the newest version. An answer that got lost can leave a marker that no receipt names below one
-that does: its object stays hidden, which is told.
+Out of quarantine, the store copies an object to its address, where no object is, and the copy in quarantine is removed.
+In a bucket that keeps versions, delete markers are removed: only those whose version ids are in the run's receipts, and
+only where they are still the newest version. Where the answer to a deletion was lost, a marker that no receipt names
+can lie below one that a receipt names: that object stays hidden, and its outcome says so.
 """
 
 import uuid
@@ -51,7 +51,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What became of one address; `why` says what is not as it should be."""
+    """What became of one address; `why` says what is not as expected, None where all is."""
 
     address: str
     fate: Fate
@@ -59,10 +59,10 @@ class Restored:
 
 
 def deleted_by(store: ObjectStore, run_id: str, addresses: Sequence[str] = ()) -> pa.Table:
-    """The receipts (RECEIPTS) of deletions of a run that can be undone, of some addresses or of all.
+    """The receipts (RECEIPTS) of deletions of a run that may be undone, of some addresses or of all.
 
-    Raises CollectionError where there is no such run, where it did not delete one of the addresses, or where nothing of
-    it can come back.
+    Raises CollectionError where there is no such run, where it did not delete one of the addresses, or where none of
+    its objects can be restored.
     """
     plans.read(store, run_id)
     gone = undoable(store, run_id)
@@ -82,7 +82,7 @@ def deleted_by(store: ObjectStore, run_id: str, addresses: Sequence[str] = ()) -
 
 
 def undoable(store: ObjectStore, run_id: str) -> pa.Table:
-    """The receipts (RECEIPTS) of what a run deleted, and of copies that an unknown delete may have followed."""
+    """The receipts (RECEIPTS) of objects that a run deleted, or copied and may have deleted without a receipt."""
     rows = receipts.read(store, run_id)
     gone = rows.filter(pc.is_in(rows.column("outcome"), pa.array(receipts.GONE, pa.string())))
     copied = rows.filter(pc.equal(rows.column("outcome"), Outcome.COPIED.value))
@@ -96,22 +96,22 @@ def _moved(gone: pa.Table) -> bool:
 
 
 def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken, clock: Clock) -> Iterator[Restored]:
-    """Brings objects back, and tells of each address as it happens. May be repeated after a failure.
+    """Restores objects as somebody iterates; yields what became of each address.
 
-    The next run is a clean one, whatever comes of this.
+    It may be repeated after a failure. The next run is a clean one, even where no object was restored.
 
     Args:
         deleted: receipts of the run, see `deleted_by`.
-        lock: the repository's, held.
+        lock: the repository's lock, which is held.
     Raises:
-        ConfigurationError: the store has no quarantine, or keeps no versions.
+        ConfigurationError: this kind of store cannot copy by itself, or has no delete markers.
         LockLost: before a batch, when the lock is no longer held.
     """
     undo = _undoing(store, run_id, deleted)
     verify(store, lock)
     restore_record.write(store, run_id, clock.now())
     latest_first = deleted.sort_by([("decided_at", "descending")])
-    # In one thread the ids of an address stay in this order.
+    # Grouped in one thread, the version ids of an address stay in this order.
     groups = latest_first.group_by("address", use_threads=False)
     by_address = groups.aggregate([("version_id", "list"), ("outcome", "list"), ("size", "max")])
     with ThreadPoolExecutor(_CALLERS) as pool:
@@ -126,7 +126,7 @@ def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken,
 
 
 def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Restored]:
-    """What brings one address back."""
+    """A function that restores one address."""
     copying = require_copies(store) if _moved(deleted) else None
     versions = store if isinstance(store, KeepsVersions) else None
     if copying is None and versions is None:
@@ -178,7 +178,7 @@ def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
 
 
 def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
-    """Removes the markers of one address, the latest first, and looks what is there then."""
+    """Removes the delete markers of one address, the latest first, and looks whether the object is there then."""
     address, version_ids = row["address"], row["version_id_list"]
     try:
         named = [version_id for version_id in version_ids if version_id not in (None, NULL_VERSION)]

@@ -1,8 +1,8 @@
-"""The record that objects of this repository were brought back.
+"""The record that objects of this repository were restored.
 
-It is written before the first object comes back and concerns every run that there was by then: such a run neither
-deletes any more, nor is it built on, since what it left does not know of those objects. Run ids say which runs these
-are, no clock does; the record of a later restoration takes the place of an earlier one and concerns more runs.
+It is stored before the first object is restored, and concerns every run that was opened before: such a run deletes
+nothing more, and no run builds on it, since its mark and its checkpoint lack those objects. Which runs these are is
+decided by run ids and not by a clock. The record of a later restoration replaces an earlier one and concerns more runs.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ KEY = f"{run_folder.ROOT}restored.json"
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """The last time that objects came back.
+    """The last restoration of objects.
 
     Attributes:
         run_id: the run whose deletions were undone.
@@ -37,7 +37,7 @@ class Restoration:
 
 
 def write(store: ObjectStore, run_id: str, now: datetime) -> None:
-    """Stores that deletions of a run are about to be undone; the repository's lock is held."""
+    """Stores that objects of a run are about to be restored, under the repository's lock. `now`: UTC."""
     newest_run = next(run_folder.newest_runs(store), run_id)
     store.put(KEY, records.encode(Restoration(run_id, newest_run, now)))
 

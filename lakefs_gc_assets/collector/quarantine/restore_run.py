@@ -17,7 +17,7 @@ def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[st
     Args:
         addresses: relative to the storage namespace or in full; empty for all that the run deleted.
     Raises:
-        CollectionError.
+        CollectionError: an address lies elsewhere or was not deleted by the run, or nothing of the run can be restored.
     """
     deleted = _deleted(repository, run_id, addresses)
     found = deleted.group_by("address").aggregate([("size", "max")]).rename_columns(["address", "size"])
@@ -27,13 +27,15 @@ def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[st
 def restore(
     repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: Callable[[str], None]
 ) -> Iterator[Restored]:
-    """Restores what a run deleted, under the lock, as somebody iterates; tells of each address as it happens.
+    """Restores what a run deleted, under the lock, as somebody iterates; yields what became of each address.
 
     Args:
         addresses: as for `plan_restore`.
-        owner: who holds the lock.
+        owner: who takes the lock.
+        warn: is told where the lock could not be renewed.
     Raises:
-        CollectionError.
+        LockHeld: another owner holds the lock.
+        CollectionError: as for `plan_restore`, or what `quarantine.restore.restore` raises.
     """
     with locked(repository, f"restore {run_id}", owner, warn) as lock:
         deleted = _deleted(repository, run_id, addresses)

@@ -1,4 +1,4 @@
-"""The universe of a run by retention rules that lists nothing: what only expired commits hold."""
+"""The universe of a run of the flow `committed`, which lists nothing: the objects that expired commits hold."""
 
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.history import deleted_before
@@ -7,11 +7,11 @@ from lakefs_gc_assets.collector.step import Step
 
 
 def find_expired(step: Step[R]) -> R:
-    """What ranges that no active commit has hold (LISTED), but for what earlier runs deleted.
+    """Finds the objects (LISTED) of ranges that only expired commits have, without those that earlier runs deleted.
 
-    Whether an active commit holds it through another range is found out later, by the subtraction.
+    An active commit may hold such an object through another range: the subtraction finds that out later.
     """
-    # Nothing was prepared yet that commits must be read after, so there is no need to wait.
+    # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
     found = define_live(step, prepared_until=step.plan.cutoff)
     references = step.references()
     active = {record.id for record in references.range_records(found.live.metarange_ids)}

@@ -1,8 +1,8 @@
 """What is live where retention applies: the active commits by our own definition, tags, pins, and the server's list.
 
-Retention needs the complete graph of commits, so a refs dump; where the server refuses one, nothing but a repository
-without rules can be collected. The server's list is united with our own set: it can lack commits that must stay, and it
-may know commits made after the dump.
+Retention needs the complete graph of commits, which only a refs dump gives. Where the server refuses to dump, only a
+repository without rules can be collected. A commit stays where our definition or the server's list keeps it: that list
+can lack commits that must stay, and it may have commits that were made after the dump.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -56,7 +56,8 @@ class Retention:
         active: by the definition; None where every commit stays.
         tags, pins: commits that stay for these besides.
         listed: commits that stay because the server's list has them.
-        late: commits of the server's list that the dump lacks, with their metaranges, empty for none.
+        late: commits that stay although the dump lacks them: of the server's list, or branch heads that were there
+            before uncommitted data was prepared. Each has its metarange, empty for a commit without objects.
         flags: for each commit of the dump whether it stays.
     """
 
@@ -95,7 +96,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class StaleBranch:
-    """A branch whose head is older than the policy calls fresh: it holds on to whatever that head has."""
+    """A branch whose head is older than the policy's `stale_after`; it keeps whatever that head holds. Times UTC."""
 
     branch: str
     head_made_at: datetime
@@ -109,13 +110,14 @@ class LiveDefinition:
     """What a run by retention rules keeps, and what it may take.
 
     Attributes:
-        live: the commits that stay, as a clean run knows all of them.
+        live: the commits that stay, in the form in which flows without retention have all commits.
         expired_metaranges: metaranges that only expired commits have.
         rules_digest: names the rules, the policy included; another digest is another definition of what is live.
         counts: commits by what became of them.
         differences: between the definition and the server's list.
         warnings: lines to be shown before anything else.
-        guards: why no sweep may rely on this; a dry run shows them as warnings.
+        guards: guards that the rules trip, so that no sweep may rely on them; a dry run shows them as warnings.
+        stale: branches whose heads are older than the policy's `stale_after`.
     """
 
     live: LiveCommits
@@ -142,11 +144,12 @@ def live_definition(
     """Reads refs, rules, policy and the server's list anew, and computes what stays.
 
     Args:
-        now: the moment that ages count back from; of several clocks the earliest, which keeps most.
-        prepared_until: end of the last preparation of uncommitted data; the dump starts a set time later.
-        note: is told what is worth a line in the log: warnings first, then differences.
-        shown: commits that stay as well: the heads there were before uncommitted data was prepared. What is staged
-            again out of one of them after that, on a branch that is then set back, is seen nowhere else.
+        now: the moment that ages count back from, UTC; of several clocks the earliest, which keeps most.
+        prepared_until: end of the last preparation of uncommitted data, UTC; the dump starts a set time later.
+        note: is called with each line for the log: warnings first, then differences.
+        shown: ids of commits that stay as well: the branch heads before uncommitted data was prepared. An object of
+            such a head may be staged again after the preparation, on a branch that is then reset to an older commit:
+            neither uncommitted data nor an active commit shows it.
     Raises:
         ConfigurationError: the policy file or a rule of the server cannot be meant.
         LakeFSError: there are rules and no refs dump, or the server fails.
@@ -190,6 +193,9 @@ def read(
 
     Raises:
         AccessDenied, NotFound, NotSupported: the server refuses to dump.
+        ConfigurationError: a rule of the server cannot be meant.
+        LakeFSError: the server refuses its rules or its list, or fails.
+        CorruptFile: a file cannot be read.
     """
     dump = commits.complete_dump(api, store, settings, clock, prepared_until, note)
     try:
@@ -272,7 +278,7 @@ def _listed(
 
 
 def define(readings: Readings, found: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
-    """What the commits that stay make live, and what is to be said about it."""
+    """Puts together what stays and what may be taken, with the counts, warnings and guards that belong to it."""
     dump, policy = readings.dump, readings.policy
     live = dump.live(found.flags)
     if found.late:
@@ -363,7 +369,7 @@ def _guards(readings: Readings, settings: CollectionSettings) -> list[GuardTripp
 
 
 def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:
-    """Branches whose head is older, the oldest first; none where no age is given."""
+    """Branches whose head is older than an age, the oldest first; none where no age is given."""
     if stale_after is None:
         return ()
     made = [StaleBranch(branch, date(graph.commits, head)) for branch, head in graph.heads.items()]

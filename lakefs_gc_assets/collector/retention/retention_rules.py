@@ -1,7 +1,6 @@
 """Which rule of retention applies to which branch: the server's rules, and a policy of our own on top of them.
 
-Nothing is a rule by accident: without rules on the server everything is kept, whatever a policy says, unless it says
-that it replaces them.
+Without rules on the server everything is kept, whatever a policy says, unless the policy replaces the server's rules.
 """
 
 import hashlib
@@ -86,7 +85,7 @@ def unknown_branches(server: RetentionRules | None, policy: Policy, branches: It
 
 
 def headless(rules: EffectiveRules) -> Iterator[str]:
-    """What is to be said aloud of rules that keep nothing but heads."""
+    """Warnings about rules of zero days, which keep nothing but branch heads."""
     branches = [branch for branch, rule in rules.branches.items() if not rule.retention]
     if branches:
         named = ", ".join(sorted(branches)[:10]) + (" …" if len(branches) > 10 else "")

@@ -1,4 +1,4 @@
-"""Which rule applies to which branch, and what it keeps: what a person wants to see before anything is deleted."""
+"""Shows which rule applies to which branch, and how many commits it keeps, before anything is deleted."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """One branch, or the dangling commits: its rule, how many commits it keeps alone, how old the head is."""
+    """The rule of a branch or of dangling commits, how many commits it alone keeps, when the head was made (UTC)."""
 
     name: str
     retention: timedelta

@@ -33,7 +33,7 @@ class ServerCommits:
     Attributes:
         file: key of the list, relative to the storage namespace.
         ids: string.
-        metarange_ids: string, empty for a commit without objects; None from servers that do not state them.
+        metarange_ids: string, empty for a commit without objects; None where the server does not state them.
     """
 
     file: str

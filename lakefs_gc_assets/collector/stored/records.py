@@ -61,7 +61,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kind:
-    """The reverse. Raises CorruptFile where an entry is missing, unknown, of another type or another than written."""
+    """Reads what `encode` wrote. Raises CorruptFile where an entry is missing, unknown, of another type, or changed."""
     what = kind.__name__.lower()
     try:
         content = json.loads(data)
@@ -109,5 +109,5 @@ def write_time(moment: datetime) -> str:
 
 
 def read_time(text: str) -> datetime:
-    """The reverse; raises ValueError for a time without a zone."""
+    """Reads a time in ISO 8601, as UTC. Raises ValueError for a time without a zone."""
     return _in_utc(datetime.fromisoformat(text))

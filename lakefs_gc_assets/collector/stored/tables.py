@@ -22,7 +22,7 @@ def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
 
 
 def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence[str] = ()) -> pa.Table:
-    """The reverse, with exactly these columns. Raises CorruptFile(file, what, …).
+    """Reads a table that `encode` wrote, with exactly the columns of the schema. Raises CorruptFile(file, what, …).
 
     Args:
         added: the last columns, where files of earlier versions have none of them: null there.

@@ -32,9 +32,12 @@ class Approval:
 
 
 def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigures]:
-    """What a dry run found that came to its end; its checks passed then.
+    """The manifest of the candidates of a dry run that can be approved.
 
-    Raises CollectionError where the run is no such run, or what it found is deleted.
+    It came to its end, so that its checks have passed, and was not approved and swept already. One whose approved sweep
+    failed may be approved again.
+
+    Raises CollectionError where the run is no such run, or its candidates are no longer stored.
     """
     planned, found = plans.read(store, run_id), reports.read(store, run_id)
     if planned.sweep:
@@ -50,7 +53,7 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
 
 
 def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime) -> None:
-    """Approves these very candidates: the last step of their run deletes them when it is made again."""
+    """Stores an approval of these very candidates: the last step of their run, made again, deletes them. `now`: UTC."""
     write(store, Approval(candidates.span.run_id, candidates.span.attempt, candidates.digest, now))
 
 

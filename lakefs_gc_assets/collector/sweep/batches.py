@@ -1,7 +1,7 @@
 """Deleting: in bulk, under the lock, with a receipt for every address.
 
-A batch is the unit: the lock is checked right before it, its receipts are stored right after. At most the one batch
-that is under way when the lock is lost is not fenced.
+The lock is checked right before each batch, and the receipts of the batch are stored right after it. Where the lock is
+lost, each task that deletes finishes at most the batch that it has begun.
 """
 
 import uuid
@@ -29,7 +29,7 @@ class Sweep:
 
     Attributes:
         attempt: the attempt of the run, for its receipts.
-        countdown: no batch begins when it is over; None for no limit. Begun in the process that deletes.
+        countdown: once it is over, no further batch begins; None for no limit. It counts in the process that began it.
     """
 
     store: ObjectStore
@@ -42,10 +42,12 @@ class Sweep:
     def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
         """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
 
-        Candidates that are left when the time is over have none.
+        Candidates that are left when the countdown is over have no receipts.
 
-        Raises LockLost before a batch when the lock is no longer this run's, and CollectionError for a name that must
-        never be deleted.
+        Raises:
+            LockLost: before a batch, when the lock is no longer this run's.
+            StorageError: the store failed at a batch as a whole, or does not say what became of each object.
+            CollectionError: a candidate has a name that must never be deleted.
         """
         for start in range(0, candidates.num_rows, self.batch_size):
             verify(self.store, self.lock)
@@ -70,7 +72,7 @@ class Sweep:
         return self.decide(batch)
 
     def decide(self, batch: pa.Table) -> pa.Table:
-        """Deletes a batch; returns its receipts, which are stored."""
+        """Deletes a batch and stores its receipts; returns them."""
         rows = self.delete_batch(batch, Outcome.ACCEPTED)
         receipts.write(self.store, self.run_id, uuid.uuid4().hex, rows)
         return rows
@@ -79,7 +81,7 @@ class Sweep:
         """Asks the store to delete a batch; returns receipts that are yet to be stored.
 
         Args:
-            accepted: the outcome of what the store deleted.
+            accepted: the outcome of objects whose deletion the store accepted.
         """
         addresses = batch.column("address").to_pylist()
         said = {outcome.key: outcome for outcome in self.store.delete(addresses)}

@@ -23,8 +23,8 @@ def newer_runs(store: ObjectStore, run_id: str) -> Iterator[str]:
 def require_not_overtaken(store: ObjectStore, run_id: str) -> None:
     """Raises OrderViolation where a newer run has swept or begun to; the repository's lock is held.
 
-    Its report tells that its sweep came to an end, its receipts that one began. A newer run that only marked, or failed
-    before its first receipt, overtakes nobody.
+    A report tells that a sweep came to its end, receipts tell that one began. A newer run that only marked, or failed
+    before its first receipt, overtakes no run.
 
     Raises:
         CorruptFile: the report of a newer run cannot be read.

@@ -1,4 +1,7 @@
-"""What a sweep does pass by pass: it goes on by the receipts, rechecks, deletes for as long as that is valid."""
+"""The passes of a sweep: each rechecks what is live, and deletes for as long as this recheck is valid.
+
+A sweep that was broken off is resumed: candidates with a receipt of their deletion are left out.
+"""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
@@ -31,7 +34,7 @@ _NAMED = ("address", "size", "slice", "slice_window")
 
 
 def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
-    """Whether these very candidates of a dry run are to be deleted after all; keeps the approval that is given now."""
+    """Whether these very candidates of a dry run are approved; first stores the approval that the settings give now."""
     store, plan = step.repository.store, step.plan
     if step.repository.settings.approve_run == plan.run_id:
         approval.give(store, candidates.manifest, step.repository.clock.now())
@@ -41,7 +44,7 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
 
 
 def decide_dry(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[FrameFile, ...]:
-    """Stores the candidates of a dry run (RECEIPTS)."""
+    """Writes a receipt (RECEIPTS) for each candidate of a dry run, whose outcome says that nothing was deleted."""
     return step.write(DELETED_REPORT, _decide(step, candidates.rows(step.engine), Outcome.DRY_RUN))
 
 
@@ -56,7 +59,7 @@ def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: Store
 
 
 def wait_for_recheck(step: Step[R], listed_at: datetime) -> None:
-    """Waits until the listing is as old as a recheck asks for."""
+    """Waits until `collection.wait_before_recheck_seconds` have passed since the end of the listing, given in UTC."""
     clock = step.repository.clock
     wait = listed_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds) - clock.now()
     if wait > timedelta():
@@ -65,9 +68,9 @@ def wait_for_recheck(step: Step[R], listed_at: datetime) -> None:
 
 
 def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R, int, tuple[FrameFile, ...]]:
-    """The candidates that no earlier try of this sweep has deleted, how many, and the files of what it had deleted.
+    """The candidates that no earlier attempt at this sweep has deleted, their number, and files of earlier receipts.
 
-    What an attempt that was broken off deleted is part of the report, though nothing be left to delete.
+    What an attempt that was broken off has deleted is part of the report, also where nothing is left to delete.
     """
     engine, rows = step.engine, candidates.rows(step.engine)
     earlier = receipts.read(step.repository.store, step.plan.run_id)
@@ -97,7 +100,7 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
         CollectionError: nothing could be deleted in the time for which a recheck is valid.
     """
     engine, repository = step.engine, step.repository
-    # Whatever becomes live while the recheck asks was not asked for.
+    # Begun before the recheck: what becomes live while it asks may be missing from its answers.
     span = timedelta(minutes=repository.settings.recheck_valid_minutes)
     valid = Validity.begin(repository.store, step.plan.run_id, span)
     again = engine.among_exactly(find_live_again(step), remaining, left)
@@ -115,7 +118,7 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
 
 
 def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Amounts) -> Verdict:
-    """Says what failed deletions mean, and keeps the list of objects that cannot be deleted."""
+    """Decides whether failed deletions fail the run, and updates the stored list of objects that cannot be deleted."""
     engine, store = step.engine, step.repository.store
     known = undeletable.read(store)
     failed, rows = amounts.objects[Outcome.FAILED], outcomes.rows(engine, "address", "outcome", "error")
@@ -136,7 +139,7 @@ def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts
 
 
 def leave_out(step: Step[R], remaining: R, outcomes: StoredFrame[DeletedFigures]) -> R:
-    """The candidates about which nothing is decided yet."""
+    """The candidates that have no outcome yet."""
     return step.engine.without_exactly(remaining, outcomes.rows(step.engine, "address"), outcomes.count)
 
 
@@ -176,7 +179,7 @@ def _delete(
     store = opener.open()
     sweep: Sweep | None = None
     for batch in batches:
-        # Right before the first batch, however late this task begins.
+        # The countdown begins right before the first batch, however late this task begins.
         if sweep is None:
             sweep = kind(store, run_id, lock, clock, attempt=attempt, countdown=valid.countdown(store, run_id, clock))
         for rows in sweep.delete(pa.Table.from_batches([batch])):

@@ -1,7 +1,7 @@
 """Receipts: one row for each candidate that a sweep decided about, stored as it happens.
 
-A batch's receipts are written after its deletion was answered, so a receipt never claims what did not happen; a killed
-sweep goes on with the candidates that have none.
+A batch's receipts are written after its deletion was answered, so a receipt never claims what did not happen. A sweep
+that was killed is resumed with the candidates that have none.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def table(
 
 
 OF_RESTORE, OF_PURGE = "restored-", "purged-"
-"""How the names of files begin whose receipts no sweep wrote."""
+"""Beginnings of the names of files whose receipts were written by a restoration or a purge, not by a sweep."""
 
 
 def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) -> None:
@@ -68,7 +68,8 @@ def keys(store: ObjectStore, run_id: str) -> list[str]:
 def read_file(store: ObjectStore, key: str) -> pa.Table:
     """The receipts of one file (RECEIPTS). Raises CorruptFile.
 
-    Files of earlier versions have no `attempt` and no `version_id`: both are null, so nothing of them is restored.
+    Files of earlier versions have no `attempt` and no `version_id`: both columns are null then, so delete markers of
+    that time are not known and stay.
     """
     found = tables.decode(RECEIPTS, store.get(key), key, "receipts", _ADDED)
     unknown = set(found.column("outcome").unique().to_pylist()).difference(Outcome)

@@ -1,7 +1,7 @@
 """Objects that cannot be deleted: a lock or a missing permission on single keys, which no repetition overcomes.
 
-The first run that fails at such an object is no success, so that somebody looks. It is written down beside the lock,
-and later runs, which try again, do not count it as their failure. Everything else that fails stays a failure.
+The first run that fails at such an object does not succeed, so that somebody looks. The object is put on a list beside
+the lock. Later runs try to delete it again, and succeed also where they fail at objects on the list alone.
 """
 
 import re
@@ -16,7 +16,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 FORMAT_VERSION = 1
 KEY = f"{run_folder.ROOT}undeletable.json"
 LIMIT = 1000
-"""So many are single objects; where more fail, credentials or a policy are to be mended, and no run is a success."""
+"""The list has at most so many objects. Where more fail, it is for credentials or a policy: no success."""
 _LASTING = re.compile(
     r"\b(AccessDenied|AllAccessDisabled|ObjectLocked"  # S3
     r"|403 forbidden|retentionPolicyNotMet|objectUnderActiveHold"  # Google Cloud Storage
@@ -52,8 +52,8 @@ class Failures:
     """What a sweep failed at.
 
     Attributes:
-        rows: address and error of each failure; LIMIT and one more are enough.
-        count: how many there are of them.
+        rows: address and error of each failure; LIMIT + 1 of them are enough.
+        count: how many failures there are.
         gone: how many candidates were deleted, or moved to quarantine.
     """
 
@@ -68,9 +68,9 @@ class Verdict:
 
     Attributes:
         undeletable: the list from now on.
-        failing: those on it that the sweep failed at.
-        new: how many of these were not on it before.
-        success: whether nothing failed but what was on the list before.
+        failing: the objects on the list that the sweep failed at.
+        new: how many of these were not on the list before.
+        success: whether nothing failed but objects that were on the list before.
     """
 
     undeletable: tuple[Undeletable, ...]
@@ -80,7 +80,7 @@ class Verdict:
 
     @property
     def warning(self) -> str | None:
-        """What a person is told; None where nothing on the list failed."""
+        """The warning for the report of the run; None where the sweep failed at no object on the list."""
         if not self.failing:
             return None
         oldest = min(self.failing, key=lambda entry: entry.since)
@@ -97,13 +97,13 @@ def is_lasting(error: str | None) -> bool:
 
 
 def judge(known: Sequence[Undeletable], failures: Failures, settled: Collection[str], now: datetime) -> Verdict:
-    """What the failures of a sweep mean that came to its end.
+    """Decides what the failures of a sweep mean that came to its end.
 
-    New ones are noted only where the same sweep deleted something: otherwise its credentials may be at fault.
+    Objects join the list only where the same sweep deleted something: otherwise its credentials may be at fault.
 
     Args:
         known: the list as it was.
-        settled: addresses on the list that the sweep decided about otherwise; they leave it.
+        settled: addresses on the list that the sweep decided about without failing; they leave it.
         now: UTC.
     """
     entries = {entry.address: entry for entry in known if entry.address not in settled}
@@ -123,7 +123,7 @@ def judge(known: Sequence[Undeletable], failures: Failures, settled: Collection[
 
 
 def read(store: ObjectStore) -> tuple[Undeletable, ...]:
-    """The list; nothing where there is none. One that cannot be read is forgotten, and its objects fail anew.
+    """The stored list; empty where there is none, or where it cannot be read: its objects then count as new again.
 
     Raises StorageError where the store cannot be asked.
     """
@@ -134,7 +134,7 @@ def read(store: ObjectStore) -> tuple[Undeletable, ...]:
 
 
 def write(store: ObjectStore, entries: Sequence[Undeletable]) -> None:
-    """Stores the list in place of the one before; the repository's lock is held. None is made where it is empty."""
+    """Stores the list in place of the one before, under the repository's lock. An empty first list is not stored."""
     if entries or _is_there(store):
         store.put(KEY, records.encode(_Undeletables(tuple(entries))))
 

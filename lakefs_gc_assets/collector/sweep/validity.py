@@ -1,8 +1,8 @@
 """For how long a sweep believes what was found to be live: a span that no clock of an executor can stretch.
 
-It begins when what is live begins to be asked for, by the clock of the store, which all machines share. A task that
-deletes asks the store for the time as well, once and right before its first batch, however late it begins; from then on
-it counts seconds for itself. What its machine takes for the time may only shorten the span: after the machine stood
+The span begins right before the recheck asks its first question, by the clock of the store, which all machines share.
+A task that deletes asks the store for the time as well, once and right before its first batch, however late it begins.
+From then on it counts seconds by itself. The clock of its machine can only shorten the span: after the machine stood
 still, or when somebody put its clock forward.
 """
 
@@ -53,7 +53,7 @@ class Validity:
 
     def countdown(self, store: ObjectStore, run_id: str, clock: Clock) -> "Countdown":
         """What is left of the span, for the task that calls this. Raises StorageError."""
-        # Before the store is asked: what it takes to answer counts.
+        # Noted before the store is asked, so that the time it takes to answer counts.
         started, seconds = clock.now(), monotonic(clock)
         left = self.as_of + self.span - store_time(store, run_id) - _RESOLUTION
         return Countdown(clock, left, started, seconds)
@@ -71,7 +71,7 @@ class Countdown:
         self._over = False
 
     def is_over(self) -> bool:
-        """Whether nothing is left; once it is so, it remains so."""
+        """Whether the span is over; once it is, it stays over, whatever the clocks say."""
         counted = timedelta(seconds=monotonic(self._clock) - self._seconds)
         self._over = self._over or max(counted, self._clock.now() - self._started) >= self._left
         return self._over

@@ -1,7 +1,7 @@
 """Runs that read an S3 Inventory in place of listing the store.
 
-What such a report says is only trusted of objects that were clearly there when it was made: it may lack what was
-written shortly before. So it lowers the cutoff, and everything else stays as it is with a listing.
+An inventory may lack objects that were written shortly before it was made, so it is trusted only for objects that are
+clearly older. It therefore lowers the cutoff; everything else is as with a listing.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from lakefs_gc_assets.storage.s3.inventory import Inventory, open_inventory
 
 
 def planned(repository: OpenRepository, plan: Plan) -> Plan:
-    """The plan, with the newest report where the settings name an inventory and the run looks at every object.
+    """The plan, with the newest inventory and its cutoff where the settings name one and the run lists every object.
 
     Raises ConfigurationError where the inventory is of another bucket, StorageError where there is none or it is
     damaged.
@@ -27,7 +27,7 @@ def planned(repository: OpenRepository, plan: Plan) -> Plan:
 
 
 def of(repository: OpenRepository, plan: Plan) -> Inventory | None:
-    """The report that a plan names. Raises what `planned` raises."""
+    """The inventory that a plan names; None where it names none. Raises what `planned` raises."""
     if plan.inventory is None:
         return None
     return open_inventory(repository.opener.settings, plan.inventory, repository.namespace)

@@ -1,7 +1,7 @@
-"""The listing of a namespace, stored as it comes: the tasks that list write the files of the frame themselves.
+"""Lists a namespace: each task that lists a part also writes the files of the frame.
 
-So a task can leave off where a part turns out to be large, as one slice with half of all objects would be: what is left
-is cut into pieces, which are dealt out anew. A repository without large parts is listed in one round.
+So a task can stop where a part turns out to be large, such as one slice with half of all objects. The rest of that part
+is cut into pieces, which tasks list in the next round. A repository without large parts is listed in one round.
 """
 
 import json
@@ -30,7 +30,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile
 
 _ROWS = 65_536
-"""Rows that are written together: stores list fewer at a time."""
+"""Rows that are written together; a page of a listing has fewer."""
 _ANSWER = pa.schema([pa.field("file", pa.string()), pa.field("rest", pa.string())])
 """What a task answers, as JSON: a file that it wrote, or what it left of a part."""
 
@@ -38,7 +38,7 @@ _ANSWER = pa.schema([pa.field("file", pa.string()), pa.field("rest", pa.string()
 def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
     """Writes the objects of a listing as files of `store_df`, from the store or the inventory that the plan names.
 
-    An inventory may still show what earlier runs deleted; that is left out.
+    An inventory may still name objects that earlier runs deleted; they are left out.
     """
     inventory = inventoried.of(step.repository, step.plan)
     if inventory is None:

@@ -124,9 +124,9 @@ def list_part(
     """The objects of one part (LISTED); lakeFS's own files and the root's `dummy` are left out.
 
     Args:
-        limit: leave off after so many objects, or a batch more, where the store lists in order.
+        limit: stop after so many objects, at the end of a batch, where the store lists in order.
     Returns:
-        What is left then, perhaps nothing; None where the part is listed to its end.
+        The rest of the part, which may have no objects; None where the part was listed to its end.
     """
     listed, first = 0, ""
     for batch in _batches(store, part):

@@ -1,8 +1,9 @@
-"""Cutting what is left of a large part of the listing into pieces that several tasks can list.
+"""Cuts the rest of a large part of the listing into pieces that several tasks can list.
 
-Where names lie is not known, only where some of them lay: so many per step through all names of their alphabet. Pieces
-are as long as that promises; a piece that turns out to be large is cut again. Their bounds follow each other from the
-beginning of what is left to its end, so whatever the estimate is worth, they hold each name there can be exactly once.
+How the names of the rest are distributed is not known. It is estimated from the names that were listed, by reading them
+as numbers over the alphabet of their characters: equal spans are expected to have about as many names. A piece that
+turns out to be large is cut again. The bounds of the pieces follow each other from the beginning of the rest to its
+end: however wrong the estimate is, every possible name lies in exactly one piece.
 """
 
 import math
@@ -17,11 +18,11 @@ _PIECES = 32
 """Pieces of one part at most: an empty one costs a call of the store."""
 _DELICATE = re.compile(r"[\x00-\x1f\x7f/.]")
 _DIGITS = 8
-"""So many characters of a bound behind what it has in common with the last name that was listed."""
+"""So many characters of a bound are kept behind what it has in common with the last name that was listed."""
 
 
 def cut(rest: Rest) -> tuple[Part, ...]:
-    """Pieces of what is left, in order. One only where the names seen do not say how to go on."""
+    """The pieces of a rest, in order; a single one where the names listed so far allow no estimate."""
     part, after, until = rest.part, rest.part.after, rest.part.until
     names = [name.removeprefix(part.prefix) for name in (rest.first, after, until or "")]
     found: set[str] = set()
@@ -50,9 +51,9 @@ def _short(bound: str, after: str) -> str:
 
 
 def _steps(start: int, end: int, step: int) -> Iterator[int]:
-    """Numbers between two: a step apart, or where that would be too many, each so many times further than the last.
+    """Numbers between two, at equal distances; where these would be too many, at distances that grow by a factor.
 
-    Somewhat less than the step, so that few pieces turn out to be a little too large.
+    The distance begins at three quarters of the step, so that few pieces turn out to be a little too large.
     """
     length = max(1, step * 3 // 4)
     ratio = max(0.0, math.log(max(1, end - start)) - math.log(length))
@@ -66,7 +67,7 @@ def _steps(start: int, end: int, step: int) -> Iterator[int]:
 
 
 class _Scale:
-    """Names as numbers: digits of an alphabet, in the order of names. Other characters count as the next one there."""
+    """Reads names as numbers over an alphabet, in the order of names; other characters count as the next one in it."""
 
     def __init__(self, alphabet: str, digits: int) -> None:
         self._alphabet = alphabet

@@ -271,13 +271,13 @@ class LakeFSClient:
         return self._fields(call, operation, self._repository).text("id")
 
     def prepare_commits_task(self, task_id: str) -> PrepareCommitsTask:
-        """State of such a task."""
+        """State of a task that `start_prepare_commits` started."""
         call = self._call("GET", f"/gc/prepare_commits/status?id={task_id}", _PREPARE_COMMITS)
         operation = self._internal.prepare_garbage_collection_commits_status_with_http_info
         return parsing.prepare_commits_task(self._fields(call, operation, self._repository, task_id))
 
     def prepare_commits(self) -> PreparedCommits:
-        """The same listing in one call, which may take long."""
+        """Makes the server list the commits that its retention keeps, in one call, which may take long."""
         call = self._call("POST", "/gc/prepare_commits", _PREPARE_COMMITS)
         operation = self._internal.prepare_garbage_collection_commits_with_http_info
         return parsing.prepared_commits(self._fields(call, operation, self._repository))

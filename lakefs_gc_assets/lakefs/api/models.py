@@ -204,11 +204,11 @@ class LakeFSApi(Protocol):
         ...
 
     def prepare_commits_task(self, task_id: str) -> PrepareCommitsTask:
-        """State of such a task."""
+        """State of a task that `start_prepare_commits` started."""
         ...
 
     def prepare_commits(self) -> PreparedCommits:
-        """The same listing in one call, which may take long."""
+        """Makes the server list the commits that its retention keeps, in one call, which may take long."""
         ...
 
 

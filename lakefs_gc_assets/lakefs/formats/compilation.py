@@ -70,7 +70,7 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """For a short function that compiled ones call for every few bytes: it becomes part of each of them.
+    """Marks a short function that compiled ones call for every few bytes: it becomes part of each of them.
 
     A real call that hands on an array counts a reference to it, which takes longer than reading a varint.
     """

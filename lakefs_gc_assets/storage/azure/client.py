@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from azure.core.pipeline import PipelineRequest
 
 VERSION = "2021-12-02"
-"""Of the service's interface: the first that says in a listing which names XML cannot hold was 2021-02-12."""
+"""The version of the service's interface. From 2021-02-12 on, listings mark names that XML cannot hold."""
 LARGEST_PUT = 5000 * 1024 * 1024
 """Bytes that one request can write, the service's limit: an object is written whole, or not at all."""
 _SOURCE = "x-ms-copy-source"
 
 
 class _Retries(ExponentialRetry):
-    """As often and with the pauses of every cloud."""
+    """Retries as often, and with the same pauses, as requests to every other cloud."""
 
     def __init__(self) -> None:
         left = http_service.ATTEMPTS - 1
@@ -48,7 +48,7 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         """The `response` that came last in a thread; the library's hook loses it where an attempt before it failed."""
 
     def send(self, request: Any, *, proxies: Any = None, **kwargs: Any) -> Any:
-        """See HttpTransport.send. Raises HttpResponseError for 429, ParseError for such XML."""
+        """See HttpTransport.send. Raises HttpResponseError for 429, ParseError for XML with a DOCTYPE."""
         response = super().send(request, proxies=proxies, **kwargs)
         if response.status_code == 429:
             raise HttpResponseError(response=response)
@@ -102,7 +102,7 @@ class Client:
 
 
 def _refusal(call: Callable[[], object]) -> Answer | None:
-    """The answer that a call of the library failed by, if it failed. Raises Unreachable where none came."""
+    """The answer for which a call of the library failed, None where it did not. Raises Unreachable where none came."""
     try:
         call()
     except AzureError as error:

@@ -57,14 +57,14 @@ class Identity:
             ) from None
 
     def for_obstore(self) -> "AzureCredential":
-        """The same token, as obstore asks for it."""
+        """The access token, in the form that obstore asks for."""
         token = self.get_token(_SCOPE)
         return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
 
 
 @dataclass(frozen=True, repr=False)
 class Authorization:
-    """The same credentials for both clients.
+    """Credentials in the forms that both clients take.
 
     Attributes:
         signature: what the address of a source has to carry, where others than headers authorize; may be empty.

@@ -332,7 +332,7 @@ class AzureStore:
         return self._if_about_blob(action, self._errors.raised(action, error), found)
 
     def _if_about_blob(self, action: str, error: StorageError, code: str) -> StorageError:
-        """A 404 without a code of the service is no word on a blob: a proxy may have said it."""
+        """The error, but not ObjectNotFound for a 404 without a code of the service: that may come from a proxy."""
         if isinstance(error, ObjectNotFound) and not code:
             return StorageError(f"cannot {action} in {self._errors.place}: 404 by something that is no blob service")
         return error

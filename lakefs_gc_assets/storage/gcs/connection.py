@@ -47,7 +47,7 @@ class Tokens:
         return {"Authorization": f"Bearer {self._renewed()[0]}"}
 
     def for_obstore(self) -> "GCSCredential":
-        """The same token, as obstore asks for it."""
+        """The access token, in the form that obstore asks for."""
         token, expires_at = self._renewed()
         return {"token": token, "expires_at": expires_at}
 

@@ -207,7 +207,7 @@ class GCSStore:
             return seconds > 0 or bool(facts.get("versioning", {}).get("enabled"))
 
     def copy(self, source: str, target: str) -> None:
-        """See CopiesObjects.copy. Content is compared by MD5, or by CRC32C where an object was composed."""
+        """See CopiesObjects.copy. Contents are compared by MD5 and CRC32C; a composed object has no MD5."""
         facts, there = self._contents(source), self._contents(target)
         if facts is None:
             raise self._errors.answered(f"copy {self._full(source)!r}", Answer(404, {}, b""))
@@ -311,7 +311,7 @@ class GCSStore:
 
 
 def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Same size and the same of every digest that both have."""
+    """Whether both have the same size and at least one digest in common, and all digests that both have are equal."""
     digests = [(one[name], other[name]) for name in ("md5Hash", "crc32c") if name in one and name in other]
     return one["size"] == other["size"] and bool(digests) and all(each[0] == each[1] for each in digests)
 

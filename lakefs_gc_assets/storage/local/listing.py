@@ -73,14 +73,14 @@ def _warn_of(links: list[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which keys of a folder are wanted: those behind `after`, up to `until`; perhaps none of folders in it."""
+    """Which keys of a folder are wanted: behind `after` and up to `until`; with `only_directly` none in its folders."""
 
     after: bytes
     until: bytes | None
     only_directly: bool
 
     def hold(self, key: bytes) -> bool:
-        """Whether a file is wanted; of a folder, whose key ends with a slash, whether it may hold such."""
+        """Whether a file is wanted, or whether a folder, whose key ends with a slash, may hold a wanted file."""
         if not key.endswith(b"/"):
             return self.after < key and (self.until is None or key <= self.until)
         behind_all = key[:-1] + b"0"  # The character that follows the slash.
@@ -88,7 +88,7 @@ class Bounds:
 
 
 def in_order(root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-    """What `batches` gives, between bounds and in order of keys."""
+    """The files that `batches` gives, those between bounds, in order of keys."""
     links: list[bytes] = []
     try:
         files = _files_in_order(root, prefix, hidden, bounds, links)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 ATTEMPTS = 10
-"""How often a request is tried that was answered 5xx or SlowDown, timed out or lost its connection."""
+"""How often a request is tried where it is answered 5xx or SlowDown, times out or loses its connection."""
 CONNECTIONS = 32
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
 """Operations that decide how an object is encrypted; parts of an upload are as the upload is."""

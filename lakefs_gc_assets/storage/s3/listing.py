@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def listable(connection: Connection, **arguments: Any) -> Listable:
     """The bucket of a connection; S3 lists in the order of UTF-8 bytes. Its pages are asked for with the arguments.
 
-    Directory buckets (S3 Express) do not: a listing that is out of order ends with a StorageError.
+    Directory buckets (S3 Express) list in no order: such a listing ends with a StorageError.
     """
 
     def pages(prefix: str, behind: str) -> Iterator[pa.RecordBatch]:
