@@ -89,7 +89,7 @@ class CorruptFile(CollectionError):
     def __str__(self) -> str:
         return _one_line(
             f"{self.file}: {self.check}: {self.detail}. "
-            "The run ends because an unread live file could mean deleting live data."
+            "What cannot be read may be what keeps live data, so nothing is done on its strength."
         )
 
 

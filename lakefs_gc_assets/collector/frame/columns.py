@@ -85,7 +85,7 @@ RECEIPT_COLUMNS: Columns = (
         "outcome",
         pa.string(),
         "dry_run, accepted by the store, quarantined, failed, or kept_live at the recheck.",
-        allowed=tuple(each.value for each in Outcome if each not in (Outcome.COPIED, Outcome.RESTORED)),
+        allowed=tuple(each.value for each in Outcome if each not in (Outcome.COPIED, Outcome.RESTORED, Outcome.PURGED)),
     ),
     Column("error", pa.string(), "What the store said of a failed deletion.", True),
     Column("decided_at", TIME, "When the outcome was known."),

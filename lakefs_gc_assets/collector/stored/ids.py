@@ -26,5 +26,5 @@ def read(store: ObjectStore, key: str, sha256: str | None = None) -> frozenset[s
     except ObjectNotFound:
         raise CorruptFile(key, "existence", "the file is missing from the object store") from None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise CorruptFile(key, "checksum", "the file is not the one that the report names")
+        raise CorruptFile(key, "checksum", "the file was changed after it was written")
     return frozenset(tables.decode(_SCHEMA, data, key, "ids").column("id").to_pylist())
