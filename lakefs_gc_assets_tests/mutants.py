@@ -12,9 +12,13 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import libcst as cst
@@ -41,7 +45,10 @@ FURTHER_TESTS = {
     "run": ("collector/test_run_guards.py",),
 }
 """Tests of a module beside the file that mirrors it."""
-_SURVIVED = {0: "survived", 5: "no test", 33: "no test", None: "not tried"}
+_SERVICES = {"s3_server", "spark"}
+"""Fixtures that start a process or threads, which a mutant's process would lack."""
+_SURVIVED = {0: "survived", 5: "no test", 33: "no test", None: "not tried", -signal.SIGXCPU: "no end"}
+_LONGEST_SECONDS = 90.0
 _OPPOSITE = {"min": "max", "max": "min"}
 
 
@@ -86,6 +93,8 @@ def try_mutants(names: Sequence[str]) -> None:
     # mutmut 3.3.1 asks a test for its name where pytest no longer has it.
     setattr(pytest.Item, "_nodeid", property(lambda item: item.nodeid))  # noqa: B010
     _change_operators()
+    _leave_out_services()
+    runner.timeout_checker = _ends_mutants
     mutmut.config = runner.Config(
         also_copy=[],
         do_not_mutate=[],
@@ -131,6 +140,37 @@ def _change_operators() -> None:
         return not isinstance(node, cst.ClassDef) and bool(skips(visitor, node))
 
     file_mutation.MutationVisitor._skip_node_and_children = skip
+
+
+def _leave_out_services() -> None:
+    """Makes pytest leave out tests that need a service, or Spark, whatever their names are."""
+
+    class Chosen:
+        def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+            items[:] = [item for item in items if _SERVICES.isdisjoint(getattr(item, "fixturenames", ()))]
+
+    run = runner.PytestRunner.execute_pytest
+
+    def execute(tests: runner.PytestRunner, params: list[str], plugins: Sequence[object] = ()) -> int:
+        return int(run(tests, params, plugins=[*plugins, Chosen()]))
+
+    runner.PytestRunner.execute_pytest = execute
+
+
+def _ends_mutants(mutants: Sequence[tuple[runner.SourceFileMutationData, str, int | None]]) -> Callable[[], None]:
+    """Ends the tests of a mutant that take too long. mutmut's own limit is 15 s, which a busy machine may need."""
+
+    def end() -> None:
+        while True:
+            time.sleep(1)
+            now = datetime.now()
+            for data in {id(each): each for each, _, _ in mutants}.values():
+                for pid, started_at in dict(data.start_time_by_pid).items():
+                    if (now - started_at).total_seconds() > _LONGEST_SECONDS:
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGXCPU)
+
+    return end
 
 
 def _opposite_extreme(node: cst.Call) -> Iterable[cst.CSTNode]:
