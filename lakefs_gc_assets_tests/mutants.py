@@ -45,8 +45,8 @@ FURTHER_TESTS = {
     "run": ("collector/test_run_guards.py",),
 }
 """Tests of a module beside the file that mirrors it."""
-_SERVICES = {"s3_server", "spark"}
-"""Fixtures that start a process or threads, which a mutant's process would lack."""
+_SERVICES = {"s3_server", "spark", "ReplayServer"}
+"""Fixtures and classes that start a service: clients that were used before a fork wait for ever after it."""
 _SURVIVED = {0: "survived", 5: "no test", 33: "no test", None: "not tried", -signal.SIGXCPU: "no end"}
 _LONGEST_SECONDS = 90.0
 _OPPOSITE = {"min": "max", "max": "min"}
@@ -93,7 +93,7 @@ def try_mutants(names: Sequence[str]) -> None:
     # mutmut 3.3.1 asks a test for its name where pytest no longer has it.
     setattr(pytest.Item, "_nodeid", property(lambda item: item.nodeid))  # noqa: B010
     _change_operators()
-    _leave_out_services()
+    _choose_tests()
     runner.timeout_checker = _ends_mutants
     mutmut.config = runner.Config(
         also_copy=[],
@@ -142,12 +142,22 @@ def _change_operators() -> None:
     file_mutation.MutationVisitor._skip_node_and_children = skip
 
 
-def _leave_out_services() -> None:
-    """Makes pytest leave out tests that need a service, or Spark, whatever their names are."""
+def _choose_tests() -> None:
+    """Makes pytest leave out tests that need a service, or Spark, whatever their names are.
+
+    It also times tests, so that the fastest are run first: mutmut itself takes the time of their teardown alone.
+    """
 
     class Chosen:
         def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-            items[:] = [item for item in items if _SERVICES.isdisjoint(getattr(item, "fixturenames", ()))]
+            items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item))]
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+            durations[item.nodeid] = durations.get(item.nodeid, 0.0) + call.duration
+            mutmut.duration_by_test[item.nodeid] = durations[item.nodeid]
+
+    durations: dict[str, float] = {}
 
     run = runner.PytestRunner.execute_pytest
 
@@ -155,6 +165,15 @@ def _leave_out_services() -> None:
         return int(run(tests, params, plugins=[*plugins, Chosen()]))
 
     runner.PytestRunner.execute_pytest = execute
+
+
+def _names_in(item: pytest.Item) -> set[str]:
+    """Names of the fixtures of a test, and those that the code of the test and of its fixtures speaks of."""
+    if not isinstance(item, pytest.Function):
+        return set()
+    fixtures = [each.func for defined in item._fixtureinfo.name2fixturedefs.values() for each in defined]
+    codes = (getattr(function, "__code__", None) for function in (item.function, *fixtures))
+    return {*item.fixturenames}.union(*(code.co_names for code in codes if code))
 
 
 def _ends_mutants(mutants: Sequence[tuple[runner.SourceFileMutationData, str, int | None]]) -> Callable[[], None]:
