@@ -189,6 +189,25 @@ class TestRepeatedTokens:
             prepare(api, store, HandClock(tick=timedelta(minutes=6)))
         assert len(api.tokens) <= 4
 
+    @pytest.mark.parametrize(("seconds", "ends"), [(450, False), (451, True)])
+    def test_may_take_as_long_as_the_settings_say(self, store: LocalStore, seconds: int, ends: bool) -> None:
+        location = self._files(store, 4)
+        tokens = ("t1", "t1", None)
+        api = ScriptedApi(pages=Script(*(page(location, token) for token in tokens)))
+        clock = HandClock()
+        answer = api.pages
+
+        def slow() -> UncommittedPage:
+            clock.sleep(2 * seconds if api.pages.calls == 2 else 0)
+            return answer()
+
+        api.pages = Script(slow)
+        if ends:
+            with pytest.raises(LakeFSError, match="repeated one continuation token 1 times in 902 s"):
+                prepare(api, store, clock, prepare_timeout_seconds=900)
+        else:
+            assert prepare(api, store, clock, prepare_timeout_seconds=900).pages == 3
+
     def test_count_from_the_last_new_one(self, store: LocalStore) -> None:
         location = self._files(store, 20)
         tokens = ["t1", "t1", "t2", "t2", "t3", "t3", "t4", "t4", None]
@@ -223,6 +242,14 @@ class TestPagesWithoutAFile:
     def test_are_believed_after_two_more_only(self, store: LocalStore) -> None:
         location = written(store, "a", "data/x", run_id="run3")
         api = ScriptedApi(pages=Script(page(""), page("", None, "run2"), page(location, None, "run3")))
+        assert addresses(store, prepare(api, store)) == ["data/x"]
+        assert api.tokens == [None] * 3
+
+    def test_one_with_a_file_is_believed_whatever_branches_do(self, store: LocalStore) -> None:
+        location = written(store, "a", "data/x", run_id="run3")
+        changing = Script(branches("main", "a"), branches("main"), AssertionError("no more is asked"))
+        pages = Script(page(""), page("", None, "run2"), page(location, None, "run3"))
+        api = ScriptedApi(pages=pages, branch_lists=changing)
         assert addresses(store, prepare(api, store)) == ["data/x"]
         assert api.tokens == [None] * 3
 
