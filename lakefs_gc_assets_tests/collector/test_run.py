@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -27,16 +29,21 @@ from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
+from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
+from lakefs_gc_assets_tests.simulation import collecting
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
-from lakefs_gc_assets_tests.simulation.collecting import Run
+from lakefs_gc_assets_tests.simulation.clocks import moment
+from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, OPTIMIZED, SWEEP
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
@@ -275,6 +282,38 @@ class TestWhatRunsTell:
             "recheck: 3 files of uncommitted data, 5 commits",
             "deleted: 7 deleted, 0 failed",
         ]
+
+    def test_a_sweep_that_takes_several_passes(self) -> None:
+        left, sweep_once = list[int](), passes.sweep_once
+
+        def three_at_a_time(step: Step[ArrowRows], remaining: ArrowRows, count: int) -> StoredFrame[DeletedFigures]:
+            left.append(count)
+            return sweep_once(step, step.engine.table(step.engine.collect(remaining, 3)), count)
+
+        with told_by("clean") as (scene, told), mock.patch.object(passes, "sweep_once", three_at_a_time):
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            outcomes = step_of(scene).stored(DELETED_REPORT).table()
+        assert left == [7, 4, 1] and len(set(outcomes.column("address").to_pylist())) == 7
+        assert [line for line in told if "candidates are left" in line] == [
+            "4 candidates are left after 15 minutes",
+            "1 candidates are left after 15 minutes",
+        ]
+
+    def test_what_a_launch_loosened_at_the_mark_and_at_the_sweep(self) -> None:
+        def loosened(*arguments: Any) -> OpenRepository:
+            return replace(open_repository(*arguments), loosened={"max_candidates": 9})
+
+        with told_by("clean") as (scene, told), mock.patch.object(collecting, "open_repository", loosened):
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            assert scene.told.loosened == {"max_candidates": 9}
+        assert told.warned == ["loosened by its launch: max_candidates=9"] * 2
+
+    def test_what_failed_deletions_mean(self) -> None:
+        denied = Undeletable("data/x", "AccessDenied", moment(0))
+        verdict = Verdict((denied,), (denied,), new=1, success=False)
+        with told_by("clean") as (scene, _), mock.patch.object(passes, "judge_failures", lambda *arguments: verdict):
+            scene.start(SWEEP, Faults())
+            assert (scene.told.success, scene.told.counts["undeletable"]) == (False, 1)
 
     def test_an_optimized_run(self) -> None:
         with told_by("optimized") as (scene, told):
