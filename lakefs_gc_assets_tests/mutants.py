@@ -76,8 +76,9 @@ def try_mutants(names: Sequence[str]) -> None:
     shutil.copytree(TESTS, copy / TESTS, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy("pyproject.toml", copy)
     os.chdir(WORK)
-    # Tests of one process, of the disk alone, that need nothing of conftest.py, which starts Spark.
-    os.environ["PYTEST_ADDOPTS"] = "--noconftest -p no:cacheprovider -p no:xdist -m 'not slow' -k 'not s3'"
+    # Tests of one process, of the disk alone, that need nothing of conftest.py, which starts Spark. A traceback would
+    # have pytest parse a module with all its mutants in it, which takes longer than the tests.
+    os.environ["PYTEST_ADDOPTS"] = "--noconftest --tb=no -p no:cacheprovider -p no:xdist -m 'not slow' -k 'not s3'"
     os.environ["PYTHONPATH"] = str(copy.resolve())
     settings.register_profile(
         "mutants",

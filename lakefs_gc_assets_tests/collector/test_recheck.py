@@ -69,7 +69,7 @@ class TestFindLiveAgain:
 
     @staticmethod
     def committed_since(step: Step[ArrowRows], until: datetime, known: frozenset[str], shown: list[str]) -> Committed:
-        assert (until, known, shown) == (NOW, {"b" * 64}, [])
+        assert until == NOW and known == {"b" * 64} and shown == []
         own = SimpleNamespace(commits=1234, heads={}, sealed={})
         source = CommitSource.METADATA_FOLDER.value
         found = SimpleNamespace(own=own, source=source, definition=None, count=1, addresses=lambda step: [rows("c")])

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest import mock
 
 import pytest
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -26,18 +28,23 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
-from lakefs_gc_assets.errors import AccessDenied
+from lakefs_gc_assets.errors import AccessDenied, GuardTripped
 from lakefs_gc_assets.lakefs.api.models import Repository
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
 from lakefs_gc_assets_tests.simulation import collecting
@@ -207,6 +214,56 @@ def told_by(kind: str) -> Iterator[tuple[Scene, Told]]:
         yield scene, told
 
 
+class TestDescribeCommitted:
+    """The figures of the third step, each from where it belongs."""
+
+    LIVE = LiveCommits(
+        CommitSource.REFS_DUMP, NOW, NOW, ("m",), (), {"main": "m"}, commits=7, fetched=2, sealed={"token": "main"}
+    )
+    UNREAD = Unread(
+        cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), (RangeRecord("r", b"a", b"b", 5, 0),), ()
+    )
+    FIGURES = CommittedFigures(
+        commit_source="refs dump",
+        commits=7,
+        commits_fetched=2,
+        metaranges_read=2,
+        ranges_read=1,
+        entries_promised=5,
+        heads={"main": "m"},
+        sealed={"token": "main"},
+        branches_before=3,
+        read_sha256="0" * 64,
+    )
+
+    def test_of_all_commits(self) -> None:
+        found = Committed(self.LIVE, (self.UNREAD,), None)
+        assert run.describe_committed(found, 3, "0" * 64) == self.FIGURES
+
+    def test_with_ranges_that_no_commit_names(self) -> None:
+        found = Committed(self.LIVE, (self.UNREAD,), None, replace(self.UNREAD, records=self.UNREAD.records * 4))
+        figures = run.describe_committed(found, 3, "0" * 64)
+        assert figures == replace(self.FIGURES, ranges_read=5, unnamed_ranges=4)
+
+    def test_by_retention(self) -> None:
+        definition = SimpleNamespace(
+            counts={"commits_expired": 1},
+            rules_digest="rules",
+            warnings=("warning",),
+            guards=(GuardTripped("guard", "figures", "lifted by"),),
+            differences=("one", "two"),
+        )
+        found = Committed(self.LIVE, (self.UNREAD,), cast(LiveDefinition, definition))
+        assert run.describe_committed(found, 3, "0" * 64) == replace(
+            self.FIGURES,
+            retention={"commits_expired": 1},
+            retention_rules="rules",
+            retention_warnings=("warning",),
+            retention_guards=(("guard", "figures", "lifted by"),),
+            retention_differences="one\ntwo",
+        )
+
+
 class TestWhatRunsTell:
     """Whole runs in a small world, on plain tables: the figures of each frame, what it was made of, and the log."""
 
@@ -258,9 +315,12 @@ class TestWhatRunsTell:
         assert [row["address"] for row in strange.table().to_pylist()] == ["data/foreign/2"]
         assert outcomes.figures == DeletedFigures(swept=False)
         assert [each.count for each in (listed, uncommitted, committed, candidates, outcomes)] == [23, 8, 8, 7, 7]
-        inputs = ((), (listed,), (uncommitted,), (listed, uncommitted, committed), (candidates,))
-        for frame, made_of in zip((listed, uncommitted, committed, candidates, outcomes), inputs, strict=True):
-            assert frame.manifest.inputs == {each.name: each.manifest.digest for each in made_of}
+        digests = {each.name: each.manifest.digest for each in (listed, uncommitted, committed, candidates)}
+        assert listed.manifest.inputs == {}
+        assert uncommitted.manifest.inputs == {"store_df": digests["store_df"]}
+        assert committed.manifest.inputs == {"uncommitted_df": digests["uncommitted_df"]}
+        assert outcomes.manifest.inputs == {"candidates": digests.pop("candidates")}
+        assert candidates.manifest.inputs == digests
         waited = committed.manifest.span.started_at - uncommitted.manifest.span.ended_at
         assert waited.total_seconds() == DRY.wait_before_dump_seconds
         assert report.success and report.dry_run and told.warned == []

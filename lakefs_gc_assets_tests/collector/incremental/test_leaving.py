@@ -255,19 +255,17 @@ class TestLeave:
         assert leave(step, outcomes) == "1 objects would be pending although commits hold them"
 
     @pytest.mark.parametrize(
-        ("plan", "changes", "reason"),
+        ("plan", "window", "reason"),
         [
-            (SWEEP, {}, None),
-            (replace(SWEEP, flow=Flow.UNIFIED), {}, "its flow was unified, which keeps other commits"),
-            (replace(SWEEP, flow=Flow.COMMITTED), {}, "its flow was committed, which keeps other commits"),
-            (PLAN, {}, "it was a dry run"),
-            (SWEEP, {"window": "2026-09"}, "it was limited to the windows legacy, 2026-10, 2026-11"),
+            (SWEEP, "2026-11", None),
+            (replace(SWEEP, flow=Flow.UNIFIED), "2026-11", "its flow was unified, which keeps other commits"),
+            (replace(SWEEP, flow=Flow.COMMITTED), "2026-11", "its flow was committed, which keeps other commits"),
+            (PLAN, "2026-11", "it was a dry run"),
+            (SWEEP, "2026-09", "it was limited to the windows legacy, 2026-10, 2026-11"),
         ],
     )
-    def test_why_nothing_is_left(
-        self, repository: OpenRepository, plan: Plan, changes: dict[str, str], reason: str | None
-    ) -> None:
-        step, outcomes = self.swept(repository, plan, **changes)
+    def test_why_nothing_is_left(self, repository: OpenRepository, plan: Plan, window: str, reason: str | None) -> None:
+        step, outcomes = self.swept(repository, plan, window=window)
         assert reason_for_none(step, outcomes) == reason
         left = leave(step, outcomes)
         assert left == reason if reason else isinstance(left, Checkpoint)

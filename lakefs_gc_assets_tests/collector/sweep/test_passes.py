@@ -1,6 +1,6 @@
 import io
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -282,9 +282,11 @@ class Noting(ArrowEngine):
         self.counts.append(count)
         return super().without_exactly(rows, addresses, count)
 
-    def cached(self, rows: ArrowRows, at_most: int) -> AbstractContextManager[ArrowRows]:
+    @contextmanager
+    def cached(self, rows: ArrowRows, at_most: int) -> Iterator[ArrowRows]:
         self.counts.append(at_most)
-        return super().cached(rows, at_most)
+        with super().cached(rows, at_most) as kept:
+            yield kept
 
 
 class Sweeping:

@@ -112,7 +112,12 @@ def test_seconds_are_counted_from_when_it_began(timed: TimedStore) -> None:
 
 def test_the_store_is_asked_in_the_folder_of_the_run(timed: TimedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     written, put = list[str](), timed.put
-    monkeypatch.setattr(timed, "put", lambda key, data: (written.append(key), put(key, data)))
+
+    def noted(key: str, data: bytes) -> str | None:
+        written.append(key)
+        return put(key, data)
+
+    monkeypatch.setattr(timed, "put", noted)
     Validity.begin(timed, RUN, SPAN).countdown(timed, RUN, Executor())
     assert [key.rpartition("/")[0] for key in written] == [f"{run_folder.folder(RUN)}clock"] * 2
 
