@@ -428,6 +428,14 @@ class TestResume:
         assert sorted(pairs) == [(KEYS[0], "accepted"), (KEYS[1], "quarantined")]
         assert run.lines[1:] == ["resumed after 5 receipts; 2 of 4 candidates are left"]
 
+    def test_where_all_failed_all_are_left(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        receipts.write(run.store, PLAN.run_id, "batch", run.receipts(Outcome.FAILED, *KEYS, error="busy"))
+        remaining, left, written = passes.resume(run.step, run.candidates)
+        assert (left, written) == (4, ())
+        assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS
+        assert run.lines[1:] == ["resumed after 4 receipts; 4 of 4 candidates are left"]
+
     def test_of_several_receipts_of_one_object_the_first_is_told(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
         for number, outcome in enumerate((Outcome.QUARANTINED, Outcome.ACCEPTED)):
