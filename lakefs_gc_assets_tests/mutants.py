@@ -12,9 +12,13 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import libcst as cst
@@ -41,7 +45,10 @@ FURTHER_TESTS = {
     "run": ("collector/test_run_guards.py",),
 }
 """Tests of a module beside the file that mirrors it."""
-_SURVIVED = {0: "survived", 5: "no test", 33: "no test", None: "not tried"}
+_SERVICES = {"s3_server", "spark", "ReplayServer"}
+"""Fixtures and classes that start a service: clients that were used before a fork wait for ever after it."""
+_SURVIVED = {0: "survived", 5: "no test", 33: "no test", None: "not tried", -signal.SIGXCPU: "no end"}
+_LONGEST_SECONDS = 90.0
 _OPPOSITE = {"min": "max", "max": "min"}
 
 
@@ -69,8 +76,9 @@ def try_mutants(names: Sequence[str]) -> None:
     shutil.copytree(TESTS, copy / TESTS, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy("pyproject.toml", copy)
     os.chdir(WORK)
-    # Tests of one process, of the disk alone, that need nothing of conftest.py, which starts Spark.
-    os.environ["PYTEST_ADDOPTS"] = "--noconftest -p no:cacheprovider -p no:xdist -m 'not slow' -k 'not s3'"
+    # Tests of one process, of the disk alone, that need nothing of conftest.py, which starts Spark. A traceback would
+    # have pytest parse a module with all its mutants in it, which takes longer than the tests.
+    os.environ["PYTEST_ADDOPTS"] = "--noconftest --tb=no -p no:cacheprovider -p no:xdist -m 'not slow' -k 'not s3'"
     os.environ["PYTHONPATH"] = str(copy.resolve())
     settings.register_profile(
         "mutants",
@@ -86,6 +94,8 @@ def try_mutants(names: Sequence[str]) -> None:
     # mutmut 3.3.1 asks a test for its name where pytest no longer has it.
     setattr(pytest.Item, "_nodeid", property(lambda item: item.nodeid))  # noqa: B010
     _change_operators()
+    _choose_tests()
+    runner.timeout_checker = _ends_mutants
     mutmut.config = runner.Config(
         also_copy=[],
         do_not_mutate=[],
@@ -131,6 +141,56 @@ def _change_operators() -> None:
         return not isinstance(node, cst.ClassDef) and bool(skips(visitor, node))
 
     file_mutation.MutationVisitor._skip_node_and_children = skip
+
+
+def _choose_tests() -> None:
+    """Makes pytest leave out tests that need a service, or Spark, whatever their names are.
+
+    It also times tests, so that the fastest are run first: mutmut itself takes the time of their teardown alone.
+    """
+
+    class Chosen:
+        def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+            items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item))]
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+            durations[item.nodeid] = durations.get(item.nodeid, 0.0) + call.duration
+            mutmut.duration_by_test[item.nodeid] = durations[item.nodeid]
+
+    durations: dict[str, float] = {}
+
+    run = runner.PytestRunner.execute_pytest
+
+    def execute(tests: runner.PytestRunner, params: list[str], plugins: Sequence[object] = ()) -> int:
+        return int(run(tests, params, plugins=[*plugins, Chosen()]))
+
+    runner.PytestRunner.execute_pytest = execute
+
+
+def _names_in(item: pytest.Item) -> set[str]:
+    """Names of the fixtures of a test, and those that the code of the test and of its fixtures speaks of."""
+    if not isinstance(item, pytest.Function):
+        return set()
+    fixtures = [each.func for defined in item._fixtureinfo.name2fixturedefs.values() for each in defined]
+    codes = (getattr(function, "__code__", None) for function in (item.function, *fixtures))
+    return {*item.fixturenames}.union(*(code.co_names for code in codes if code))
+
+
+def _ends_mutants(mutants: Sequence[tuple[runner.SourceFileMutationData, str, int | None]]) -> Callable[[], None]:
+    """Ends the tests of a mutant that take too long. mutmut's own limit is 15 s, which a busy machine may need."""
+
+    def end() -> None:
+        while True:
+            time.sleep(1)
+            now = datetime.now()
+            for data in {id(each): each for each, _, _ in mutants}.values():
+                for pid, started_at in dict(data.start_time_by_pid).items():
+                    if (now - started_at).total_seconds() > _LONGEST_SECONDS:
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGXCPU)
+
+    return end
 
 
 def _opposite_extreme(node: cst.Call) -> Iterable[cst.CSTNode]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.lock import KEY, Lock, holder, release_owned, verify
 from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, PreconditionFailed, StorageError
@@ -296,6 +297,52 @@ def test_a_store_that_ignores_conditions_is_found_out(local_store: ObjectStore, 
             acquire(kind(local_store))
         with pytest.raises(StorageError, match="condition does not hold"):
             acquire(kind(local_store), "dagster-2")
+
+
+@pytest.mark.parametrize("kind", [IgnoresIfNoneMatch, IgnoresIfMatch])
+def test_what_such_a_store_is_left_with_is_a_lock_that_nobody_holds(
+    local_store: ObjectStore, kind: type[Wrapped]
+) -> None:
+    held = acquire(local_store)
+    record, released = held._record, json.loads(local_store.get(KEY)) | {"released": True}
+    with pytest.raises(StorageError, match=r"condition does not hold \(If-None-Match, If-Match\): it cannot keep two "):
+        lock._prove_conditions(kind(local_store), record)
+    assert json.loads(local_store.get(KEY)) == released
+    assert holder(local_store) is None
+
+
+def test_a_lock_expires_at_the_very_end_of_its_time(local_store: ObjectStore) -> None:
+    at = now() + HOUR
+    acquire(local_store, at=at)
+    with pytest.raises(LockHeld):
+        acquire(local_store, "dagster-2", at + HOUR - timedelta(microseconds=1))
+    acquire(local_store, "dagster-2", at + HOUR).check()
+
+
+class DeletesMeanwhile(Wrapped):
+    """The lock is deleted as often as somebody looks at what a put found in its way."""
+
+    def __init__(self, store: ObjectStore, times: int) -> None:
+        super().__init__(store)
+        self.times = times
+
+    def head(self, key: str) -> ObjectFacts:
+        if self.times:
+            self.times -= 1
+            self._store.delete([key])
+        return super().head(key)
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        if self.times:
+            acquire(self._store, "dagster-2")
+        return super().put_if_absent(key, data)
+
+
+def test_a_lock_that_is_gone_between_two_questions_is_asked_for_again(local_store: ObjectStore) -> None:
+    acquire(DeletesMeanwhile(local_store, 2)).check()
+    local_store.delete([KEY])
+    with pytest.raises(LockHeld, match=f"the lock {KEY} changed hands 3 times while it was asked for: run again"):
+        acquire(DeletesMeanwhile(local_store, 3))
 
 
 class LosesAnswers(Wrapped):

@@ -1,21 +1,60 @@
-"""Sweeps that a guard stops, that a person approved, and that take longer than a recheck is valid."""
+"""Sweeps that a guard stops, that a person approved, and that take longer than a recheck is valid; what runs tell."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.frame.kinds import DeletedFigures
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    DELETED_REPORT,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    UNRECOGNISED_DF,
+    CandidateFigures,
+    CommittedFigures,
+    DeletedFigures,
+    StoredFigures,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
+from lakefs_gc_assets.errors import AccessDenied, GuardTripped
+from lakefs_gc_assets.lakefs.api.models import Repository
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.simulation import collecting
+from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
+from lakefs_gc_assets_tests.simulation.clocks import moment
+from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
+from lakefs_gc_assets_tests.simulation.failing_calls import Faults
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, OPTIMIZED, SWEEP
+from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 
 __all__ = ["replaying"]
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -141,3 +180,264 @@ def test_a_recheck_is_valid_from_its_beginning(runs: PlainRuns) -> None:
     assert len(dumps) == 2
     assert "raise collection.recheck_valid_minutes" in swept.failures["deleted_report"]
     assert runs.server.deleted == set()
+
+
+class Told(list[str]):
+    """What a run logs; `warned` is what it warns of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warned: list[str] = []
+
+    @property
+    def steps(self) -> list[str]:
+        """The lines but those that say how long a step took or waits."""
+        return [line for line in self if " rows in " not in line and not line.startswith("waiting")]
+
+
+@contextmanager
+def told_by(kind: str) -> Iterator[tuple[Scene, Told]]:
+    """The small world in which a run of a kind is about to begin, and what it will tell."""
+    told = Told()
+    with (
+        world_of(kind) as scene,
+        mock.patch.object(Run, "log", lambda run, line: told.append(line)),
+        mock.patch.object(Run, "warn", lambda run, line: told.warned.append(line)),
+    ):
+        yield scene, told
+
+
+class TestDescribeCommitted:
+    """The figures of the third step, each from where it belongs."""
+
+    LIVE = LiveCommits(
+        CommitSource.REFS_DUMP, NOW, NOW, ("m",), (), {"main": "m"}, commits=7, fetched=2, sealed={"token": "main"}
+    )
+    UNREAD = Unread(
+        cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), (RangeRecord("r", b"a", b"b", 5, 0),), ()
+    )
+    FIGURES = CommittedFigures(
+        commit_source="refs dump",
+        commits=7,
+        commits_fetched=2,
+        metaranges_read=2,
+        ranges_read=1,
+        entries_promised=5,
+        heads={"main": "m"},
+        sealed={"token": "main"},
+        branches_before=3,
+        read_sha256="0" * 64,
+    )
+
+    def test_of_all_commits(self) -> None:
+        found = Committed(self.LIVE, (self.UNREAD,), None)
+        assert run.describe_committed(found, 3, "0" * 64) == self.FIGURES
+
+    def test_with_ranges_that_no_commit_names(self) -> None:
+        found = Committed(self.LIVE, (self.UNREAD,), None, replace(self.UNREAD, records=self.UNREAD.records * 4))
+        figures = run.describe_committed(found, 3, "0" * 64)
+        assert figures == replace(self.FIGURES, ranges_read=5, unnamed_ranges=4)
+
+    def test_by_retention(self) -> None:
+        definition = SimpleNamespace(
+            counts={"commits_expired": 1},
+            rules_digest="rules",
+            warnings=("warning",),
+            guards=(GuardTripped("guard", "figures", "lifted by"),),
+            differences=("one", "two"),
+        )
+        found = Committed(self.LIVE, (self.UNREAD,), cast(LiveDefinition, definition))
+        assert run.describe_committed(found, 3, "0" * 64) == replace(
+            self.FIGURES,
+            retention={"commits_expired": 1},
+            retention_rules="rules",
+            retention_warnings=("warning",),
+            retention_guards=(("guard", "figures", "lifted by"),),
+            retention_differences="one\ntwo",
+        )
+
+
+class TestWhatRunsTell:
+    """Whole runs in a small world, on plain tables: the figures of each frame, what it was made of, and the log."""
+
+    def test_a_dry_run(self) -> None:
+        with told_by("clean") as (scene, told):
+            assert scene.start(DRY, Faults()) is Ended.WELL
+            step, report = step_of(scene), scene.told
+            listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
+            committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
+            outcomes, strange = step.stored(DELETED_REPORT), step.stored(UNRECOGNISED_DF)
+        slices = {name for name in listed.table().column("slice").to_pylist() if name}
+        assert listed.figures == StoredFigures(
+            flow="clean",
+            slices_listed=2,
+            slices_skipped=2,
+            last_read_slice=min(slices),
+            other_folders=("foreign", "repo:token-0", "repo:token-3"),
+            nested_namespaces=(),
+            repositories_not_checked=(),
+            sealed_objects=0,
+        )
+        assert checkpoint.read_listed_slices(scene.store, step.plan.run_id, step.plan.attempt) == slices
+        (server_run,) = uncommitted.figures.server_run_ids
+        files = uncommitted.figures.files
+        assert uncommitted.figures == UncommittedFigures((server_run,), 3, files)
+        assert len(files) == 3 and all(f"/{server_run}/" in file for file in files)
+        ids = ranges_read.read(scene.store, step.plan.run_id, step.plan.attempt, committed.figures.read_sha256)
+        heads = committed.figures.heads
+        assert heads.keys() == {"alpha", "main"} and ids > set(heads.values())
+        assert committed.figures == CommittedFigures(
+            commit_source="refs dump",
+            commits=5,
+            commits_fetched=0,
+            metaranges_read=4,
+            ranges_read=4,
+            entries_promised=20,
+            heads=heads,
+            sealed={},
+            branches_before=2,
+            read_sha256=committed.figures.read_sha256,
+        )
+        assert candidates.figures == CandidateFigures(
+            kept={"a name that lakeFS never makes": 1, "staged with the content of a committed object": 1},
+            paths_asked=9,
+            missing=0,
+            expected=12,
+            missing_examples=(),
+        )
+        assert [row["address"] for row in strange.table().to_pylist()] == ["data/foreign/2"]
+        assert outcomes.figures == DeletedFigures(swept=False)
+        assert [each.count for each in (listed, uncommitted, committed, candidates, outcomes)] == [23, 8, 8, 7, 7]
+        digests = {each.name: each.manifest.digest for each in (listed, uncommitted, committed, candidates)}
+        assert listed.manifest.inputs == {}
+        assert uncommitted.manifest.inputs == {"store_df": digests["store_df"]}
+        assert committed.manifest.inputs == {"uncommitted_df": digests["uncommitted_df"]}
+        assert outcomes.manifest.inputs == {"candidates": digests.pop("candidates")}
+        assert candidates.manifest.inputs == digests
+        waited = committed.manifest.span.started_at - uncommitted.manifest.span.ended_at
+        assert waited.total_seconds() == DRY.wait_before_dump_seconds
+        assert report.success and report.dry_run and told.warned == []
+        assert told.steps == [
+            f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices",
+            "prepare_uncommited: page 1",
+            "prepare_uncommited: page 2",
+            "prepare_uncommited: page 3",
+            "5 commits, 4 ranges to read, by the refs dump",
+            *told.steps[5:7],
+            "marked, nothing deleted: 0 deleted, 0 failed",
+        ]
+
+    def test_a_sweep(self) -> None:
+        with told_by("clean") as (scene, told):
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            assert step_of(scene).stored(DELETED_REPORT).figures == DeletedFigures(swept=True)
+        assert told.steps[-2:] == [
+            "recheck: 3 files of uncommitted data, 5 commits",
+            "deleted: 7 deleted, 0 failed",
+        ]
+
+    def test_a_sweep_that_takes_several_passes(self) -> None:
+        left, sweep_once = list[int](), passes.sweep_once
+
+        def three_at_a_time(step: Step[ArrowRows], remaining: ArrowRows, count: int) -> StoredFrame[DeletedFigures]:
+            left.append(count)
+            return sweep_once(step, step.engine.table(step.engine.collect(remaining, 3)), count)
+
+        with told_by("clean") as (scene, told), mock.patch.object(passes, "sweep_once", three_at_a_time):
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            outcomes = step_of(scene).stored(DELETED_REPORT).table()
+        assert left == [7, 4, 1] and len(set(outcomes.column("address").to_pylist())) == 7
+        assert [line for line in told if "candidates are left" in line] == [
+            "4 candidates are left after 15 minutes",
+            "1 candidates are left after 15 minutes",
+        ]
+
+    def test_what_a_launch_loosened_at_the_mark_and_at_the_sweep(self) -> None:
+        def loosened(*arguments: Any) -> OpenRepository:
+            return replace(open_repository(*arguments), loosened={"max_candidates": 9})
+
+        with told_by("clean") as (scene, told), mock.patch.object(collecting, "open_repository", loosened):
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            assert scene.told.loosened == {"max_candidates": 9}
+        assert told.warned == ["loosened by its launch: max_candidates=9"] * 2
+
+    def test_what_failed_deletions_mean(self) -> None:
+        denied = Undeletable("data/x", "AccessDenied", moment(0))
+        verdict = Verdict((denied,), (denied,), new=1, success=False)
+        with told_by("clean") as (scene, _), mock.patch.object(passes, "judge_failures", lambda *arguments: verdict):
+            scene.start(SWEEP, Faults())
+            assert (scene.told.success, scene.told.counts["undeletable"]) == (False, 1)
+
+    def test_an_optimized_run(self) -> None:
+        with told_by("optimized") as (scene, told):
+            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+            step = step_of(scene)
+            listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
+            built_on = reports.read(scene.store, step.plan.base_run or "")
+        assert built_on is not None and built_on.checkpoint is not None
+        assert (listed.count, committed.count, committed.figures.ranges_read) == (17, 11, 2)
+        assert listed.figures.base_run == built_on.run_id
+        assert listed.figures.pending_before == built_on.checkpoint.pending == 8
+        assert listed.figures.sealed_objects == built_on.checkpoint.sealed_objects == 8
+        assert (listed.figures.flow, listed.figures.slices_listed, listed.figures.slices_skipped) == ("optimized", 2, 2)
+        ids = checkpoint.read_ids(scene.store, built_on.run_id, built_on.checkpoint)
+        assert ids < ranges_read.read(scene.store, step.plan.run_id, step.plan.attempt)
+        assert told[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
+        # Sizes of ranges that the run before read are taken over.
+        assert any(line.endswith("of 0 of them no sizes are noted") for line in told)
+
+    def test_a_run_by_retention(self) -> None:
+        with told_by("unified") as (scene, told):
+            assert scene.start(DRY, Faults(), UNIFIED) is Ended.WELL
+            committed = step_of(scene).stored(COMMITTED_DF).figures
+        assert committed.retention["commits_expired"] == 4 and len(committed.retention_rules or "") == 64
+        assert (committed.retention_warnings, committed.retention_guards, committed.retention_differences) == (
+            (),
+            (),
+            "",
+        )
+        assert "retention: of 8 commits 4 stay, 4 are expired" in told
+
+    def test_a_run_of_what_expired_lists_nothing(self) -> None:
+        with told_by("committed") as (scene, told):
+            assert scene.start(DRY, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
+            listed = step_of(scene).stored(STORE_DF)
+        assert (listed.count, listed.figures.slices_listed, listed.figures.last_read_slice) == (11, 0, "")
+        assert listed.figures.flow == "committed" and not any(line.startswith("cutoff") for line in told)
+
+    def test_why_a_run_is_a_clean_one(self) -> None:
+        with told_by("clean") as (scene, told):
+            assert scene.start(DRY, Faults(), OPTIMIZED) is Ended.WELL
+            listed = step_of(scene).stored(STORE_DF).figures
+        why = "no earlier run listed and deleted: all were dry runs, or of the flow committed"
+        assert (listed.why_clean, listed.flow) == (why, "clean")
+        assert told.warned == [f"a clean run instead of an optimized one: {why}"]
+
+    def test_repositories_that_are_not_checked(self) -> None:
+        others = tuple(Repository(name, f"s3://bucket/{name}/", "main", False) for name in ("far", "away"))
+        with told_by("clean") as (scene, told), mock.patch.object(CollectorsApi, "repositories", lambda api: others):
+            assert scene.start(DRY, Faults()) is Ended.WELL
+            listed = step_of(scene).stored(STORE_DF).figures
+        assert listed.repositories_not_checked == ("away", "far")
+        assert told[0] == (
+            "not checked for references into this repository: away, far, on the same bucket; "
+            "name them in collection.also_live where they import from it"
+        )
+
+    def test_repositories_that_the_server_does_not_list(self) -> None:
+        refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
+        with told_by("clean") as (scene, told), mock.patch.object(CollectorsApi, "repositories", refusal):
+            assert scene.start(DRY, Faults()) is Ended.WELL
+            listed = step_of(scene).stored(STORE_DF).figures
+        assert listed.repositories_unknown == "GET /repositories: 403"
+        assert told[0] == (
+            "other repositories are not known, and their references are not checked: GET /repositories: 403"
+        )
+
+    def test_why_a_sweep_would_be_refused(self) -> None:
+        with told_by("clean") as (scene, told):
+            assert scene.start(allowing(DRY, max_candidates=3), Faults(), ASKED) is Ended.WELL
+        assert [line for line in told if line.startswith("a sweep would be refused")] == [
+            "a sweep would be refused: guard number of candidates: 7 objects would go, more than 3. Look at the "
+            "candidates; if they are right, raise collection.max_candidates"
+        ]

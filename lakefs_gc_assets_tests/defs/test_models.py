@@ -65,4 +65,8 @@ def test_values_are_those_of_the_domain() -> None:
 
     layouts = {layout.value for layout in Layout} - {"special"}
     assert allowed("store_df", "layout") == allowed("candidates", "layout") == layouts
-    assert allowed("deleted_report", "outcome") == {outcome.value for outcome in Outcome} - {"copied", "restored", "purged"}
+    assert allowed("deleted_report", "outcome") == {outcome.value for outcome in Outcome} - {
+        "copied",
+        "restored",
+        "purged",
+    }

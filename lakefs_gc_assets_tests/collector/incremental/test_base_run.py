@@ -1,5 +1,5 @@
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +12,12 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import ALL_COMMITS, Flow, Plan
+from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.universe.parts import Part
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SEALED, began, ended, opened
@@ -140,6 +143,49 @@ def test_an_unreadable_report_or_plan_is_named(opened: OpenRepository) -> None:
     assert "report.json" in why_not(opened)
     opened.store.put(run_folder.plan(newest.run_id), b"{")
     assert "plan.json" in why_not(opened)
+
+
+def test_objects_that_were_brought_back_since_are_named(opened: OpenRepository) -> None:
+    older, newest = began(opened, 3 * DAY), began(opened, DAY)
+    ended(opened, older)
+    ended(opened, newest)
+    restore_record.write(opened.store, older.run_id, NOW)
+    assert why_not(opened) == (
+        f"objects that run {older.run_id} had deleted were brought back at {NOW:%F %T}Z, after run {newest.run_id} "
+        "was opened"
+    )
+    later = began(opened, HOUR)
+    ended(opened, later)
+    assert base_run.find(opened, ALL_COMMITS).run_id == later.run_id
+
+
+def test_the_same_cutoff_is_no_earlier_one(opened: OpenRepository) -> None:
+    newest = began(opened, DAY)
+    ended(opened, newest)
+    found = base_run.find(opened, ALL_COMMITS)
+    base_run.require_earlier_cutoff(found, newest)
+    earlier = newest.cutoff - timedelta(microseconds=1)
+    with pytest.raises(NoBaseRun) as refused:
+        base_run.require_earlier_cutoff(found, replace(newest, cutoff=earlier))
+    assert str(refused.value) == (
+        f"run {newest.run_id} had a later cutoff, {newest.cutoff:%F %T}Z, than this one, {earlier:%F %T}Z"
+    )
+
+
+def test_so_many_of_the_newest_runs_are_looked_at(opened: OpenRepository) -> None:
+    real = began(opened, 3 * DAY)
+    for days in (1, 2):
+        began(opened, days * DAY, sweep=False)
+    assert base_run.newest_sweep(opened.store, among=3) == real
+    assert base_run.newest_sweep(opened.store, among=2) is None
+
+
+def test_a_dry_run_that_was_approved_was_to_delete(opened: OpenRepository) -> None:
+    dry, other = began(opened, 2 * DAY, sweep=False), began(opened, DAY, sweep=False)
+    approval.write(opened.store, Approval(dry.run_id, dry.attempt, "0" * 64, NOW))
+    assert base_run.newest_sweep(opened.store) == dry
+    approval.write(opened.store, Approval(other.run_id, other.attempt, "0" * 64, NOW))
+    assert base_run.newest_sweep(opened.store) == other
 
 
 class TestPlanning:

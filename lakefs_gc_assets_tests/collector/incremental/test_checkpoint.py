@@ -1,3 +1,5 @@
+import hashlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -34,6 +37,11 @@ def carried(store: ObjectStore, sealed: frozenset[str], read: frozenset[str]) ->
         pending_windows=(),
         other_folders=(),
     )
+
+
+def keys(store: ObjectStore) -> list[str]:
+    """All keys of a store."""
+    return [key for batch in store.list("") for key in batch.column("key").to_pylist()]
 
 
 class TestSettled:
@@ -79,6 +87,41 @@ def test_what_was_changed_since_is_not_read(tmp_path: Path) -> None:
         checkpoint.read_sealed(store, "run", left)
     with pytest.raises(CorruptFile, match="checksum"):
         checkpoint.read_ids(store, "run", left)
+
+
+def test_what_a_run_left_is_no_other_runs(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    left = carried(store, frozenset(["one"]), frozenset(["a" * 64]))
+    checkpoint.write_listed_slices(store, "run", "attempt", ["one"])
+    for read in (checkpoint.read_sealed, checkpoint.read_ids):
+        with pytest.raises(CorruptFile, match="existence"):
+            read(store, "other", left)
+    with pytest.raises(CorruptFile, match="existence"):
+        checkpoint.read_listed_slices(store, "other", "attempt")
+    assert all(key.startswith(run_folder.folder("run")) for key in keys(store))
+    assert f"{run_folder.frame('run', 'store_df')}slices-attempt.parquet" in keys(store)
+
+
+@pytest.mark.parametrize("frame", [checkpoint.PENDING, checkpoint.COMMITTED])
+def test_frames_must_be_there_and_the_ones_that_were_left(tmp_path: Path, frame: str) -> None:
+    store = LocalStore(tmp_path)
+    for name in (checkpoint.PENDING, checkpoint.COMMITTED):
+        store.put(run_folder.manifest("run", name), name.encode())
+    left = replace(
+        carried(store, frozenset(), frozenset()),
+        pending_digest=hashlib.sha256(checkpoint.PENDING.encode()).hexdigest(),
+        committed_digest=hashlib.sha256(checkpoint.COMMITTED.encode()).hexdigest(),
+    )
+    checkpoint.require_frames(store, "run", left)
+    key = run_folder.manifest("run", frame)
+    store.put(key, b"another one")
+    with pytest.raises(CorruptFile) as other:
+        checkpoint.require_frames(store, "run", left)
+    assert other.value.args == (key, "digest", "the frame is not the one that the report names")
+    store.delete([key])
+    with pytest.raises(CorruptFile) as gone:
+        checkpoint.require_frames(store, "run", left)
+    assert gone.value.args == (key, "existence", "the file is missing from the object store")
 
 
 def test_listed_slices_are_those_of_the_attempt(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -7,16 +10,52 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    CHECKPOINT_COMMITTED_DF,
+    COMMITTED_DF,
+    DELETED_REPORT,
+    PENDING_DF,
+    STORE_DF,
+    CandidateFigures,
+    DeletedFigures,
+    F,
+    Frame,
+    NoFigures,
+)
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import leaving, ranges_read
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import (
     CheckpointCounts,
     count_checkpoint,
+    count_late_arrivals,
+    leave,
+    reason_for_none,
+    seal,
     select_pending,
     select_sealed,
     select_unsealed,
 )
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, LISTED_FIGURES
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.past_runs import DAY, SEALED, began, ended
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 ENGINE = ArrowEngine()
@@ -97,3 +136,185 @@ def test_what_is_pending_is_counted_against_what_there_was(
 )
 def test_what_would_make_the_next_run_inexact_is_said(counts: CheckpointCounts, said: str | None) -> None:
     assert (counts.contradiction is None) if said is None else (said in str(counts.contradiction))
+
+
+class Noting(ArrowEngine):
+    """Notes of about how many rows it is told when it compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, list[int | None]] = {"without": [], "without_exactly": [], "count_by_sets": []}
+
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int) -> ArrowRows:
+        self.counts["without"].append(count)
+        return super().without(rows, *live, count=count)
+
+    def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
+        self.counts["without_exactly"].append(count)
+        return super().without_exactly(rows, addresses, count)
+
+    def count_by_sets(self, *frames: ArrowRows, count: int) -> dict[int, int]:
+        self.counts["count_by_sets"].append(count)
+        return super().count_by_sets(*frames, count=count)
+
+
+OLD, NEW = IDS.descending(PLAN.cutoff - timedelta(hours=3)), IDS.descending(PLAN.cutoff - timedelta(hours=1))
+SWEEP = replace(PLAN, sweep=True)
+WAITING = sorted([f"data/{OLD}/failed", f"data/{OLD}/{IDS.ascending(PLAN.cutoff - timedelta(hours=3))}", "data/old"])
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> OpenRepository:
+    """A repository in a folder."""
+    (tmp_path / "repo").mkdir()
+    return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo"))
+
+
+def put(step: Step[ArrowRows], frame: Frame[F], rows: pa.Table, figures: F) -> StoredFrame[F]:
+    """Stores a frame."""
+    table = rows.cast(nullable(frame.schema))
+    return step.complete(frame, figures, step.write(frame, step.engine.table(table)))
+
+
+class TestLeave:
+    """A sweep has listed a slice that is sealed now, one that is not, and an object in no slice."""
+
+    LISTED = (*WAITING, *(f"data/{OLD}/{name}" for name in ("held", "gone", "moved")), f"data/{NEW}/young")
+    HELD = (f"data/{OLD}/held", f"data/{NEW}/held")
+    OUTCOMES = (("gone", Outcome.ACCEPTED), ("moved", Outcome.QUARANTINED), ("failed", Outcome.FAILED))
+
+    def swept(
+        self,
+        repository: OpenRepository,
+        plan: Plan = SWEEP,
+        gone: Sequence[tuple[str, Outcome]] = OUTCOMES,
+        window: str = "2026-11",
+        **figures: Any,
+    ) -> tuple[Step[ArrowRows], StoredFrame[DeletedFigures]]:
+        """The last step of a run, and what became of its candidates."""
+        step = made_step(Noting(), repository, plan)
+        rows = [listed(address, slice_window=window) for address in self.LISTED]
+        told = replace(LISTED_FIGURES, sealed_objects=5, other_folders=("old",), **figures)
+        put(step, STORE_DF, pa.Table.from_pylist(rows, LISTED), told)
+        read = ranges_read.write(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
+        held = pa.Table.from_pylist([live(address) for address in self.HELD], LIVE)
+        put(step, COMMITTED_DF, held, replace(COMMITTED_FIGURES, read_sha256=read))
+        checkpoints.write_listed_slices(repository.store, plan.run_id, plan.attempt, [OLD, NEW])
+        candidates = pa.Table.from_pylist([live(f"data/{OLD}/{name}") | {"size": 10} for name, _ in gone])
+        outcomes = receipts.table(candidates, [outcome for _, outcome in gone], [None] * len(gone), NOW, plan.attempt)
+        return step, put(step, DELETED_REPORT, outcomes, DeletedFigures(swept=plan.sweep))
+
+    def test_what_a_sweep_leaves(self, repository: OpenRepository) -> None:
+        step, outcomes = self.swept(repository)
+        left = leave(step, outcomes)
+        pending, committed = step.stored(PENDING_DF), step.stored(CHECKPOINT_COMMITTED_DF)
+        assert isinstance(left, Checkpoint)
+        assert left == Checkpoint(
+            attempt=SWEEP.attempt,
+            sealed=1,
+            sealed_objects=5 + 1,
+            sealed_sha256=left.sealed_sha256,
+            read=2,
+            read_sha256=step.stored(COMMITTED_DF).figures.read_sha256,
+            pending=3,
+            pending_digest=pending.manifest.digest,
+            committed=1,
+            committed_digest=committed.manifest.digest,
+            pending_windows=("2026-11", "legacy"),
+            other_folders=("old",),
+        )
+        assert checkpoints.read_sealed(repository.store, SWEEP.run_id, left) == {OLD}
+        assert checkpoints.read_ids(repository.store, SWEEP.run_id, left) == {"a" * 64, "b" * 64}
+        assert sorted(pending.table().column("address").to_pylist()) == WAITING
+        assert committed.table().column("address").to_pylist() == [f"data/{NEW}/held"]
+        assert isinstance(step.engine, Noting)
+        assert step.engine.counts == {"without": [7 + 2], "without_exactly": [3], "count_by_sets": [7 + 3 + 2 + 3]}
+
+    def test_frames_that_are_left_began_when_they_were_made(self, repository: OpenRepository) -> None:
+        step, outcomes = self.swept(repository)
+        repository.clock.sleep(60)
+        leave(step, outcomes)
+        for frame in (PENDING_DF, CHECKPOINT_COMMITTED_DF):
+            span = step.stored(frame).manifest.span
+            assert span.started_at == span.ended_at == step.started_at + timedelta(seconds=60)
+
+    def test_slices_that_were_sealed_before_stay_sealed(self, repository: OpenRepository) -> None:
+        before = began(repository, 3 * DAY)
+        ended(repository, before)
+        plan = replace(SWEEP, flow=Flow.OPTIMIZED, base_run=before.run_id, base_run_attempt=before.attempt)
+        step, _ = self.swept(repository, plan)
+        assert seal(step) == {SEALED, OLD}
+        assert seal(replace(step, plan=SWEEP)) == {OLD}
+        late = timedelta(hours=3)
+        assert seal(replace(step, plan=replace(SWEEP, cutoff=SWEEP.cutoff + late))) == {OLD, NEW}
+        assert seal(replace(step, plan=replace(SWEEP, clock_skew_seconds=3 * 3600.0))) == set()
+
+    def test_a_contradiction_leaves_nothing(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+        step, outcomes = self.swept(repository)
+        monkeypatch.setattr(leaving, "select_pending", lambda engine, universe, *more, **counts: universe)
+        assert leave(step, outcomes) == "1 objects would be pending although commits hold them"
+
+    @pytest.mark.parametrize(
+        ("plan", "window", "reason"),
+        [
+            (SWEEP, "2026-11", None),
+            (replace(SWEEP, flow=Flow.UNIFIED), "2026-11", "its flow was unified, which keeps other commits"),
+            (replace(SWEEP, flow=Flow.COMMITTED), "2026-11", "its flow was committed, which keeps other commits"),
+            (PLAN, "2026-11", "it was a dry run"),
+            (SWEEP, "2026-09", "it was limited to the windows legacy, 2026-10, 2026-11"),
+        ],
+    )
+    def test_why_nothing_is_left(self, repository: OpenRepository, plan: Plan, window: str, reason: str | None) -> None:
+        step, outcomes = self.swept(repository, plan, window=window)
+        assert reason_for_none(step, outcomes) == reason
+        left = leave(step, outcomes)
+        assert left == reason if reason else isinstance(left, Checkpoint)
+
+    def test_nothing_is_left_where_slices_cannot_be_told_apart(self, repository: OpenRepository) -> None:
+        step, outcomes = self.swept(repository)
+        listing = step.stored(STORE_DF)
+        sharded = replace(listing.figures, other_folders=("old", "!ab"))
+        step.complete(STORE_DF, sharded, listing.manifest.files)
+        assert Folders((), sharded.other_folders).sharded
+        assert reason_for_none(step, outcomes) == (
+            "the repository has the sharded layout, where slices cannot be told apart by one listing"
+        )
+
+
+class TestLateArrivals:
+    """An earlier run has left a sealed slice, in which one object waits."""
+
+    CANDIDATES = (f"data/{SEALED}/waits", f"data/{SEALED}/late", "data/late", f"data/{NEW}/young")
+
+    def later(
+        self, repository: OpenRepository, names: Sequence[str] = CANDIDATES, flow: Flow = Flow.CLEAN
+    ) -> tuple[Step[ArrowRows], StoredFrame[CandidateFigures]]:
+        """A later run that found candidates."""
+        before = began(repository, 3 * DAY)
+        made = ended(repository, before, checkpoint=None)
+        assert made.checkpoint is None
+        report = ended(repository, before)
+        assert report.checkpoint is not None
+        first = made_step(Noting(), repository, before)
+        rows = pa.Table.from_pylist([listed(f"data/{SEALED}/waits")], LISTED)
+        waiting = put(first, PENDING_DF, rows, NoFigures())
+        left = replace(report.checkpoint, pending=1, pending_digest=waiting.manifest.digest)
+        reports.write(repository.store, replace(report, checkpoint=left))
+        step = made_step(Noting(), repository, replace(began(repository, DAY), flow=flow))
+        found = pa.Table.from_pylist([listed(address) for address in names], LISTED)
+        return step, put(step, CANDIDATES_DF, found, CANDIDATE_FIGURES)
+
+    def test_are_in_sealed_slices_and_did_not_wait(self, repository: OpenRepository) -> None:
+        assert count_late_arrivals(*self.later(repository)) == 2
+
+    def test_are_not_told_by_an_optimized_run(self, repository: OpenRepository) -> None:
+        assert count_late_arrivals(*self.later(repository, flow=Flow.OPTIMIZED)) == 0
+
+    def test_there_are_none_without_candidates(self, repository: OpenRepository) -> None:
+        assert count_late_arrivals(*self.later(repository, names=())) == 0
+
+    def test_there_are_none_where_no_run_can_be_compared_with(self, repository: OpenRepository) -> None:
+        step, candidates = self.later(repository)
+        restored = step.plan.run_id
+        restore_record.write(repository.store, restored, NOW)
+        assert count_late_arrivals(step, candidates) == 0

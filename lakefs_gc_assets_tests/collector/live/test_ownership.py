@@ -132,6 +132,46 @@ def test_without_any_object_of_its_own_a_folder_is_not_swept(
         ownership.require_own_addresses(ScriptedApi(), store, LOCAL, written)
 
 
+def test_so_many_branches_and_paths_are_asked_for(store: LocalStore) -> None:
+    names = [f"{number:02}" for number in range(12)]
+    head = put_commit_objects(store, {name: Staged(f"data/{name}") for name in names})
+    api = answering()
+    with pytest.raises(GuardTripped, match="no branch of"):
+        ownership.require_own_addresses(api, store, LOCAL, dict.fromkeys(names, head))
+    assert api.asked == [(branch, path) for branch in names[:10] for path in names[:10]]
+
+
+def test_what_cannot_be_told_is_said_with_what_to_do(store: LocalStore) -> None:
+    head = put_commit_objects(store, {"p": Staged("data/x")})
+    marked_only = "This repository can be marked, not swept: its staged objects cannot be told from garbage"
+    for api, namespace, heads, said in (
+        (
+            answering(),
+            Namespace.parse("s3://bucket/my%20repo"),
+            {},
+            ("the server decodes the namespace s3://bucket/my%20repo/, and spells addresses otherwise", marked_only),
+        ),
+        (
+            answering(p="local:///full/path/data/x"),
+            LOCAL,
+            {"main": head},
+            ("the server gives local:///full/path/data/x for an object of the namespace local://repo/", marked_only),
+        ),
+        (
+            answering(),
+            LOCAL,
+            {},
+            (
+                "no branch of local://repo/ has an object by which to see how the server spells addresses",
+                "Commit one object, or collect later",
+            ),
+        ),
+    ):
+        with pytest.raises(GuardTripped) as refused:
+            ownership.require_own_addresses(api, store, namespace, heads)
+        assert refused.value.args == ("address form", *said)
+
+
 def test_what_cannot_be_read_or_asked_ends_the_run(store: LocalStore) -> None:
     with pytest.raises(CorruptFile):
         ownership.require_own_addresses(ScriptedApi(), store, S3, {"main": "a" * 64})

@@ -127,8 +127,9 @@ class TestPages:
     def test_fewer_files_than_pages_that_wrote_one_end_the_run(self, store: LocalStore) -> None:
         location = written(store, "a", "data/x")
         api = ScriptedApi(pages=Script(page(location, "t1"), page(location)))
-        with pytest.raises(CorruptFile, match="wrote 2 files, the store lists 1"):
+        with pytest.raises(CorruptFile, match="wrote 2 files, the store lists 1") as refused:
             prepare(api, store)
+        assert (refused.value.file, refused.value.check) == (PREFIX.format("run1"), "uncommitted files")
         with pytest.raises(CorruptFile, match="wrote 1 files, the store lists 0"):
             prepare(ScriptedApi(pages=Script(page(LOCATION.format("run2"), run_id="run2"))), store)
 
@@ -188,6 +189,25 @@ class TestRepeatedTokens:
             prepare(api, store, HandClock(tick=timedelta(minutes=6)))
         assert len(api.tokens) <= 4
 
+    @pytest.mark.parametrize(("seconds", "ends"), [(450, False), (451, True)])
+    def test_may_take_as_long_as_the_settings_say(self, store: LocalStore, seconds: int, ends: bool) -> None:
+        location = self._files(store, 4)
+        tokens = ("t1", "t1", None)
+        api = ScriptedApi(pages=Script(*(page(location, token) for token in tokens)))
+        clock = HandClock()
+        answer = api.pages
+
+        def slow() -> UncommittedPage:
+            clock.sleep(2 * seconds if api.pages.calls == 2 else 0)
+            return answer()
+
+        api.pages = Script(slow)
+        if ends:
+            with pytest.raises(LakeFSError, match="repeated one continuation token 1 times in 902 s"):
+                prepare(api, store, clock, prepare_timeout_seconds=900)
+        else:
+            assert prepare(api, store, clock, prepare_timeout_seconds=900).pages == 3
+
     def test_count_from_the_last_new_one(self, store: LocalStore) -> None:
         location = self._files(store, 20)
         tokens = ["t1", "t1", "t2", "t2", "t3", "t3", "t4", "t4", None]
@@ -222,6 +242,14 @@ class TestPagesWithoutAFile:
     def test_are_believed_after_two_more_only(self, store: LocalStore) -> None:
         location = written(store, "a", "data/x", run_id="run3")
         api = ScriptedApi(pages=Script(page(""), page("", None, "run2"), page(location, None, "run3")))
+        assert addresses(store, prepare(api, store)) == ["data/x"]
+        assert api.tokens == [None] * 3
+
+    def test_one_with_a_file_is_believed_whatever_branches_do(self, store: LocalStore) -> None:
+        location = written(store, "a", "data/x", run_id="run3")
+        changing = Script(branches("main", "a"), branches("main"), AssertionError("no more is asked"))
+        pages = Script(page(""), page("", None, "run2"), page(location, None, "run3"))
+        api = ScriptedApi(pages=pages, branch_lists=changing)
         assert addresses(store, prepare(api, store)) == ["data/x"]
         assert api.tokens == [None] * 3
 
@@ -269,8 +297,10 @@ class TestFiles:
 
     def test_a_missing_address_ends_the_run(self, store: LocalStore) -> None:
         put_uncommitted(store, "f", ["data/x", None])
-        with pytest.raises(CorruptFile, match="1 of them null"):
+        with pytest.raises(CorruptFile) as refused:
             uncommitted.read_addresses(store, "f")
+        told = "2 addresses, 1 of them null, its footer says 2"
+        assert refused.value.args == ("f", "uncommitted data", told)
 
     def test_a_missing_file_ends_the_run(self, store: LocalStore) -> None:
         with pytest.raises(CorruptFile, match="existence"):
@@ -306,7 +336,15 @@ class TestFiles:
         buffer = io.BytesIO()
         pq.write_table(table, buffer)
         store.put("f", buffer.getvalue())
-        with pytest.raises(CorruptFile, match="uncommitted data"):
+        with pytest.raises(CorruptFile, match="cannot be read as parquet: ") as refused:
+            uncommitted.read_addresses(store, "f")
+        assert (refused.value.file, refused.value.check) == ("f", "uncommitted data")
+
+    def test_of_an_address_that_is_no_text_the_type_is_told(self, store: LocalStore) -> None:
+        buffer = io.BytesIO()
+        pq.write_table(pa.table({"physical_address": [7]}), buffer)
+        store.put("f", buffer.getvalue())
+        with pytest.raises(CorruptFile, match="physical_address is int64, not text"):
             uncommitted.read_addresses(store, "f")
 
 
@@ -360,8 +398,9 @@ class TestStagedSamples:
 
     def test_another_spelling_of_the_namespace_ends_a_run_by_retention(self) -> None:
         address = NAMESPACE.uri.replace("s3://", "s3a://") + OLD
-        with pytest.raises(GuardTripped, match=r"address form: s3a://.* staged as 'p' on branch 'main'"):
+        with pytest.raises(GuardTripped, match=r"address form: s3a://.* staged as 'p' on branch 'main'") as refused:
             samples_of(staging(("main", "p", address)))
+        assert refused.value.lifted_by == "Commit or reset it, and start the collection again"
 
     def test_later_changes_are_looked_at_where_the_first_proves_nothing(self) -> None:
         api = staging(("main", "z", NAMESPACE.uri + OLD))
@@ -393,6 +432,13 @@ class TestStagedSamples:
         api = ScriptedApi(changes_of={"main": Script([DiffEntry(f"p{number}", "added") for number in range(50_000)])})
         assert samples_of(api) == {}
         assert len(api.asked) < 100
+
+    @pytest.mark.parametrize(("removed", "found"), [(999, True), (1000, False)])
+    def test_nor_all_removals(self, removed: int, found: bool) -> None:
+        api = staging(("main", "z", NAMESPACE.uri + OLD))
+        before = [DiffEntry(f"p{number:04}", "removed") for number in range(removed)]
+        api.changes_of["main"] = Script([*before, DiffEntry("z", "added")])
+        assert bool(samples_of(api)) == found
 
     def test_a_branch_deleted_meanwhile_has_none(self) -> None:
         api = staging(("main", "p", NAMESPACE.uri + OLD))
@@ -478,8 +524,11 @@ class TestPreparingChecked:
         store.put(OLD, b"content")
         server = Preparing(staging(("main", "some/path", self.BY_ALIAS)), store)
         server.times(["data/x"], ["data/y"])
-        with pytest.raises(GuardTripped, match=rf"address form: s3://point.* staged as 'some/path' .*may be {OLD}"):
+        with pytest.raises(
+            GuardTripped, match=rf"address form: s3://point.* staged as 'some/path' .*may be {OLD}"
+        ) as refused:
             server.checked(commits_expire=False)
+        assert refused.value.lifted_by.startswith("Commit or reset it if it was imported by an access point; if not, ")
         server = Preparing(staging(("main", "some/path", self.BY_ALIAS)), store)
         server.times([OLD], [])
         assert server.checked(commits_expire=False).server_run_ids == ("run0",)
@@ -531,6 +580,47 @@ class TestPreparingChecked:
         server.times([OLD], [OLD])
         with pytest.raises(LakeFSError, match="on branch 'b'"):
             server.checked()
+
+    def test_both_preparations_go_by_the_settings_and_tell_their_pages(self, store: LocalStore) -> None:
+        api = staging(("main", "p", NAMESPACE.uri + OLD))
+        pages: list[UncommittedPage] = []
+        for run_id, address in (("run0", "data/x"), ("run1", OLD)):
+            location = written(store, "f", address, run_id=run_id)
+            pages += [page(location, "t", run_id), page("", "t", run_id), page("", "t", run_id), page("", None, run_id)]
+            # A page without a file is asked for three times.
+            pages[-3:] = [each for each in pages[-3:] for _ in range(3)]
+        api.pages = Script(*pages)
+        told: list[int] = []
+        clock = HandClock(tick=timedelta(seconds=1))
+        prepared = uncommitted.prepare_checked(
+            api, store, NAMESPACE, SETTINGS, clock, CUTOFF, told.append, commits_expire=False
+        )
+        assert told == [1, 2, 3, 4] * 2 and prepared.pages == 8
+        assert prepared.started_at == NOW and prepared.ended_at == clock.moment - timedelta(seconds=1)
+        api.pages = Script(*pages[:1], *[page(location, "t", "run0")] * 9)
+        with pytest.raises(LakeFSError, match="repeated one continuation token 2 times"):
+            uncommitted.prepare_checked(
+                api,
+                store,
+                NAMESPACE,
+                CollectionSettings(prepare_page_limit=2),
+                clock,
+                CUTOFF,
+                commits_expire=False,
+            )
+
+    @pytest.mark.parametrize("staged_at", ["before the first preparation", "before the second preparation"])
+    def test_an_address_that_uncommitted_data_leaves_out_ends_a_run_by_retention(
+        self, store: LocalStore, staged_at: str
+    ) -> None:
+        api = staging(("main", "p", NAMESPACE.uri + OLD))
+        otherwise = ObjectStats("p", NAMESPACE.uri.replace("s3://", "s3a://") + OLD, 1)
+        own = ObjectStats("p", NAMESPACE.uri + OLD, 1)
+        api.stats["main", "p"] = Script(*([own] if staged_at.startswith("before the second") else []), otherwise)
+        server = Preparing(api, store)
+        server.times(["data/x"], ["data/y"])
+        with pytest.raises(GuardTripped, match="address form"):
+            server.checked(commits_expire=True)
 
     def test_what_was_staged_since_is_no_reason(self, store: LocalStore) -> None:
         server = Preparing(staging(("main", "p", NAMESPACE.uri + YOUNG)), store)

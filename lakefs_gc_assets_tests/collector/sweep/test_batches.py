@@ -94,6 +94,18 @@ def test_receipts_name_the_attempt_and_each_delete_marker(s3_server: S3Server) -
     assert receipts.read(store, RUN) == rows
 
 
+def test_receipts_hold_what_the_store_says_of_each_version(tmp_path: Path) -> None:
+    class Versioned(SmallBatches):
+        def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+            return [DeleteOutcome(key, DeleteResult.ACCEPTED, version_id=f"marker of {key}") for key in keys]
+
+    store = Versioned(tmp_path)
+    sweep = Sweep(store, RUN, locked(store).token, HandClock(), attempt="attempt")
+    (rows,) = sweep.delete(candidates(*KEYS[:2]))
+    assert rows.column("version_id").to_pylist() == [f"marker of {key}" for key in KEYS[:2]]
+    assert rows.column("attempt").to_pylist() == ["attempt"] * 2
+
+
 def test_no_candidates_delete_nothing(held: Held) -> None:
     assert list(held.sweep().delete(candidates())) == []
     assert held.store.deletes == []

@@ -1,5 +1,10 @@
 import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,12 +12,34 @@ import pytest
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, DeletedFigures
+from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.report import Ending
-from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.reporting import count_amounts
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import approval, passes, receipts, undeletable
+from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
+from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.errors import CollectionError, LockLost
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.past_runs import HOUR
+from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import ReplayedRuns, truth_classes
+from lakefs_gc_assets_tests.spark.frame_rows import listed
 
 __all__ = ["replaying"]
 
@@ -218,3 +245,339 @@ def test_a_sweep_waits_before_its_dump_and_its_recheck(replaying: Replaying) -> 
     assert (min(deleted) - listed.ended_at).total_seconds() >= 600 + 30
     assert (runs.clock.now() - began).total_seconds() == 600 + 30
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
+
+
+SLICE = "data/g4uk6erfnfus73frbnqg/"
+KEYS = [f"{SLICE}dc0n8tpksdu988af5s{number}{end}" for number in (0, 1) for end in "0g"]
+
+
+@pytest.fixture
+def opener(tmp_path: Path) -> StoreOpener:
+    """A folder with four objects."""
+    (tmp_path / "repo").mkdir()
+    made = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo")
+    for key in KEYS:
+        made.open().put(key, b"0123456789")
+    return made
+
+
+class Noting(ArrowEngine):
+    """Notes of about how many rows it is told when it compares and keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int | None] = []
+
+    def among_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
+        self.counts.append(count)
+        return super().among_exactly(rows, addresses, count)
+
+    def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
+        self.counts.append(count)
+        return super().without_exactly(rows, addresses, count)
+
+    @contextmanager
+    def cached(self, rows: ArrowRows, at_most: int) -> Iterator[ArrowRows]:
+        self.counts.append(at_most)
+        with super().cached(rows, at_most) as kept:
+            yield kept
+
+
+class Sweeping:
+    """The last step of a run that has marked objects; `lines` are what it logs."""
+
+    def __init__(self, opener: StoreOpener, marked: Sequence[str] = KEYS, plan: Plan = PLAN, **settings: Any) -> None:
+        self.lines: list[str] = []
+        self.engine = Noting()
+        self.step = made_step(self.engine, opened_by(opener, **settings), plan, self.lines.append)
+        self.store = self.step.repository.store
+        now = self.step.repository.clock.now()
+        self.step.lock = Lock.acquire(self.store, run_id=plan.run_id, owner="owner", now=now, expiry=HOUR)
+        rows = self.table([listed(address) for address in marked])
+        self.candidates = self.step.complete(CANDIDATES_DF, CANDIDATE_FIGURES, self.step.write(CANDIDATES_DF, rows))
+
+    @property
+    def plan(self) -> Plan:
+        return self.step.plan
+
+    def table(self, rows: Sequence[Mapping[str, Any]]) -> ArrowRows:
+        """Rows of a listing."""
+        return self.engine.table(pa.Table.from_pylist(list(rows), schema=nullable(LISTED)))
+
+    def rows(self, *addresses: str) -> ArrowRows:
+        """Some candidates."""
+        return self.table([listed(address) for address in addresses])
+
+    def receipts(self, outcome: Outcome, *addresses: str, error: str | None = None) -> pa.Table:
+        """Receipts of these addresses."""
+        count = len(addresses)
+        made = self.engine.collect(self.rows(*addresses))
+        return receipts.table(made, [outcome] * count, [error] * count, NOW, self.plan.attempt)
+
+    def outcomes(self, *parts: pa.Table) -> StoredFrame[DeletedFigures]:
+        """A report of receipts."""
+        rows = self.engine.table(pa.concat_tables(parts).cast(nullable(RECEIPTS)))
+        return self.step.complete(DELETED_REPORT, DeletedFigures(True), self.step.write(DELETED_REPORT, rows))
+
+    def sweep(self, *live: str, left: Sequence[str] = KEYS) -> dict[str, str]:
+        """One pass in which a recheck finds these addresses live; what became of each candidate."""
+        found = self.engine.select(self.rows(*live), "address", "slice", "slice_window")
+        with mock.patch.object(passes, "find_live_again", lambda step: found):
+            stored = passes.sweep_once(self.step, self.rows(*left), len(left))
+        assert stored.figures == DeletedFigures(swept=True)
+        told = stored.table().to_pylist()
+        assert {(row["attempt"], row["decided_at"]) for row in told} == {(self.plan.attempt, NOW)}
+        assert {(row["size"], row["slice"]) for row in told} == {(10, listed("")["slice"])}
+        return {row["address"]: row["outcome"] for row in told}
+
+    def there(self) -> set[str]:
+        """The objects that are left."""
+        return {key for batch in self.store.list("data/") for key in batch.column("key").to_pylist()}
+
+
+class TestApprove:
+    def test_only_the_run_that_is_named_is_approved_and_stays_so(self, opener: StoreOpener) -> None:
+        other = Sweeping(opener, approve_run="g4uk6erfnfus73frbnqh")
+        assert not passes.approve(other.step, other.candidates)
+        assert approval.read(other.store, PLAN.run_id) is None and other.lines[1:] == []
+        named = Sweeping(opener, approve_run=PLAN.run_id)
+        assert passes.approve(named.step, named.candidates)
+        digest = named.candidates.manifest.digest
+        assert approval.read(named.store, PLAN.run_id) == Approval(PLAN.run_id, PLAN.attempt, digest, NOW)
+        assert named.lines[1:] == [
+            f"the candidates of run {PLAN.run_id} are approved: they are deleted after a recheck"
+        ]
+        later = Sweeping(opener)
+        assert passes.approve(later.step, named.candidates)
+        assert not passes.approve(later.step, Sweeping(opener, KEYS[:1]).candidates)
+
+
+class TestDecideDry:
+    def test_every_candidate_has_a_receipt(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        written = passes.decide_dry(run.step, run.candidates)
+        told = run.step.unfinished(DELETED_REPORT, DeletedFigures(False), written).table()
+        assert told.sort_by("address").to_pylist() == [
+            {
+                "address": address,
+                "size": 10,
+                "slice": listed("")["slice"],
+                "slice_window": "2026-11",
+                "outcome": "dry_run",
+                "error": None,
+                "decided_at": NOW,
+                "attempt": PLAN.attempt,
+                "version_id": None,
+            }
+            for address in KEYS
+        ]
+
+
+class TestRequireAllDecided:
+    def test_a_report_that_lacks_candidates_ends_the_run(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        passes.require_all_decided(run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS)), run.candidates)
+        more = run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS), run.receipts(Outcome.FAILED, KEYS[0]))
+        passes.require_all_decided(more, run.candidates)
+        with pytest.raises(CollectionError) as refused:
+            passes.require_all_decided(run.outcomes(run.receipts(Outcome.ACCEPTED, *KEYS[1:])), run.candidates)
+        assert str(refused.value) == (
+            "it is not known what became of 1 of 4 candidates. Materialize deleted_report again: it goes on by the "
+            "receipts"
+        )
+
+
+class TestWaitForRecheck:
+    @pytest.mark.parametrize(("ago", "waits"), [(0, [600.0]), (599, [1.0]), (600, []), (9000, [])])
+    def test_until_the_listing_is_old_enough(self, opener: StoreOpener, ago: int, waits: list[float]) -> None:
+        run = Sweeping(opener, wait_before_recheck_seconds=600)
+        passes.wait_for_recheck(run.step, NOW - timedelta(seconds=ago))
+        assert run.step.repository.clock.now() == NOW + timedelta(seconds=sum(waits))
+        assert run.lines[1:] == [f"waiting {wait:.0f} s before the recheck" for wait in waits]
+
+
+class TestResume:
+    def test_without_receipts_all_candidates_are_left(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        remaining, left, written = passes.resume(run.step, run.candidates)
+        assert (left, written, run.lines[1:]) == (4, (), [])
+        assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS
+
+    def test_what_is_gone_is_told_once_and_what_failed_or_was_kept_is_tried_again(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        parts = [
+            run.receipts(Outcome.ACCEPTED, KEYS[0]),
+            run.receipts(Outcome.QUARANTINED, KEYS[1]),
+            run.receipts(Outcome.ACCEPTED, KEYS[0]),
+            run.receipts(Outcome.FAILED, KEYS[2], error="busy"),
+            run.receipts(Outcome.COPIED, KEYS[3]),
+        ]
+        for number, part in enumerate(parts):
+            receipts.write(run.store, PLAN.run_id, f"batch{number}", part)
+        remaining, left, written = passes.resume(run.step, run.candidates)
+        assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS[2:]
+        assert (left, run.engine.counts) == (2, [2])
+        told = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
+        pairs = zip(told.column("address").to_pylist(), told.column("outcome").to_pylist(), strict=True)
+        assert sorted(pairs) == [(KEYS[0], "accepted"), (KEYS[1], "quarantined")]
+        assert run.lines[1:] == ["resumed after 5 receipts; 2 of 4 candidates are left"]
+
+    def test_where_all_failed_all_are_left(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        receipts.write(run.store, PLAN.run_id, "batch", run.receipts(Outcome.FAILED, *KEYS, error="busy"))
+        remaining, left, written = passes.resume(run.step, run.candidates)
+        assert (left, written) == (4, ())
+        assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS
+        assert run.lines[1:] == ["resumed after 4 receipts; 4 of 4 candidates are left"]
+
+    def test_of_several_receipts_of_one_object_the_first_is_told(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        for number, outcome in enumerate((Outcome.QUARANTINED, Outcome.ACCEPTED)):
+            receipts.write(run.store, PLAN.run_id, f"batch{number}", run.receipts(outcome, *KEYS[::-1]))
+        _, left, written = passes.resume(run.step, run.candidates)
+        told = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
+        assert (left, told.column("outcome").to_pylist()) == (0, ["quarantined"] * 4)
+        assert told.column("address").to_pylist() == KEYS[::-1]
+
+
+class TestSweepOnce:
+    def test_candidates_go_but_those_that_became_live(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        told = run.sweep(KEYS[1], KEYS[1], "data/another")
+        assert told == dict.fromkeys(KEYS, "accepted") | {KEYS[1]: "kept_live"}
+        assert run.there() == {KEYS[1]}
+        assert run.engine.counts == [4, 4, 4, 4]
+        assert sorted(receipts.read(run.store, PLAN.run_id).column("address").to_pylist()) == sorted(
+            {*KEYS} - {KEYS[1]}
+        )
+
+    def test_only_what_remains_goes(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        assert run.sweep(left=KEYS[2:]) == dict.fromkeys(KEYS[2:], "accepted")
+        assert run.there() == set(KEYS[:2])
+
+    def test_candidates_are_moved_where_the_settings_say_so(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener, sweep_mode="quarantine")
+        assert run.sweep() == dict.fromkeys(KEYS, "quarantined")
+        assert run.there() == set()
+        assert {run.store.get(move.key(PLAN.run_id, key)) for key in KEYS} == {b"0123456789"}
+
+    def test_a_lock_that_somebody_else_took_is_noticed(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        run.step.lock.release()
+        with pytest.raises(LockLost):
+            run.sweep()
+        assert run.there() == set(KEYS)
+
+    @pytest.mark.parametrize("minutes", [0.001, 1 / 60])
+    def test_where_the_recheck_is_over_before_a_batch_begins_nothing_goes(
+        self, opener: StoreOpener, minutes: float
+    ) -> None:
+        run = Sweeping(opener, recheck_valid_minutes=minutes)
+        with pytest.raises(CollectionError) as refused:
+            run.sweep()
+        assert str(refused.value) == (
+            "nothing could be deleted in the time for which a recheck is valid: raise collection.recheck_valid_minutes"
+        )
+        assert run.there() == set(KEYS)
+
+    def test_the_time_for_which_it_is_valid_begins_before_it_asks(self, opener: StoreOpener) -> None:
+        run, order = Sweeping(opener), list[str]()
+        begin = Validity.begin
+
+        def began(*arguments: Any) -> Validity:
+            order.append("valid from now")
+            assert arguments[1:] == (PLAN.run_id, timedelta(minutes=15))
+            return begin(*arguments)
+
+        def asked(step: Step[ArrowRows]) -> ArrowRows:
+            order.append("asked")
+            return run.rows()
+
+        with mock.patch.object(Validity, "begin", began), mock.patch.object(passes, "find_live_again", asked):
+            passes.sweep_once(run.step, run.rows(*KEYS), 4)
+        assert order == ["valid from now", "asked"]
+
+    def test_each_task_counts_from_when_it_begins(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        batches = run.engine.collect(run.rows(*KEYS)).select(["address", "size", "slice", "slice_window"]).to_batches(1)
+        token, valid = run.step.lock.token, Validity.begin(run.store, PLAN.run_id, HOUR)
+        counted, clock = Validity.countdown, run.step.repository.clock
+        began: list[tuple[Any, ...]] = []
+
+        def countdown(valid: Validity, *arguments: Any) -> Any:
+            began.append(arguments)
+            return counted(valid, *arguments)
+
+        with mock.patch.object(Validity, "countdown", countdown):
+            task = passes._delete(Sweep, opener, PLAN.run_id, token, clock, valid, "attempt", batches)
+            assert began == []
+            told = pa.Table.from_batches(task)
+        assert began == [(run.store, PLAN.run_id, clock)]
+        assert told.column("address").to_pylist() == KEYS
+        assert set(told.column("attempt").to_pylist()) == {"attempt"}
+        assert run.there() == set()
+
+
+class TestJudgeFailures:
+    DENIED, BUSY = "AccessDenied: Access Denied", "SlowDown: Please reduce your request rate."
+
+    def judge(self, run: Sweeping, *parts: pa.Table) -> Verdict:
+        outcomes = run.outcomes(*parts)
+        return passes.judge_failures(run.step, outcomes, count_amounts(run.step, outcomes))
+
+    def test_what_cannot_be_deleted_is_kept_in_the_list(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        denied = run.receipts(Outcome.FAILED, KEYS[0], error=self.DENIED)
+        noted = Undeletable(KEYS[0], self.DENIED, NOW)
+        verdict = self.judge(run, denied, run.receipts(Outcome.ACCEPTED, *KEYS[1:]))
+        assert verdict == Verdict((noted,), (noted,), 1, False)
+        assert undeletable.read(run.store) == (noted,)
+        run.step.repository.clock.sleep(60)
+        verdict = self.judge(run, denied, run.receipts(Outcome.KEPT_LIVE, *KEYS[1:]))
+        assert verdict == Verdict((noted,), (noted,), 0, True)
+
+    @pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.QUARANTINED])
+    def test_a_new_one_is_noted_only_where_something_went(self, opener: StoreOpener, outcome: Outcome) -> None:
+        run = Sweeping(opener)
+        denied = run.receipts(Outcome.FAILED, KEYS[0], error=self.DENIED)
+        assert self.judge(run, denied) == Verdict((), (), 0, False)
+        assert self.judge(run, denied, run.receipts(outcome, KEYS[1])).new == 1
+
+    @pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.KEPT_LIVE, Outcome.QUARANTINED])
+    def test_what_was_decided_otherwise_leaves_the_list(self, opener: StoreOpener, outcome: Outcome) -> None:
+        run = Sweeping(opener)
+        known = tuple(Undeletable(address, self.DENIED, NOW) for address in KEYS[:3])
+        undeletable.write(run.store, known)
+        failed = run.receipts(Outcome.FAILED, KEYS[1], error=self.BUSY)
+        verdict = self.judge(run, run.receipts(outcome, KEYS[0]), failed)
+        assert verdict == Verdict(known[1:], (), 0, False)
+        assert undeletable.read(run.store) == known[1:]
+        assert run.engine.counts == [3]
+
+    def test_a_list_that_stays_as_it_was_is_not_written(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        with mock.patch.object(undeletable, "write", mock.Mock(side_effect=AssertionError)):
+            assert self.judge(run, run.receipts(Outcome.ACCEPTED, *KEYS)) == Verdict((), (), 0, True)
+
+    def test_so_many_failures_are_read_that_too_many_are_noticed(self, opener: StoreOpener) -> None:
+        run, limit = Sweeping(opener), 2
+        failed = run.receipts(Outcome.FAILED, *KEYS[:3], error=self.DENIED)
+        with (
+            mock.patch.object(undeletable, "LIMIT", limit),
+            mock.patch.object(undeletable, "judge") as judge,
+            mock.patch.object(undeletable, "write"),
+        ):
+            self.judge(run, failed, run.receipts(Outcome.ACCEPTED, KEYS[3]))
+        (known, failures, settled, now), _ = judge.call_args
+        assert (known, settled, now) == ((), set(), NOW)
+        assert (len(failures.rows), failures.count, failures.gone) == (3, 3, 1)
+
+
+class TestLeaveOut:
+    def test_what_is_decided_is_left_out(self, opener: StoreOpener) -> None:
+        run = Sweeping(opener)
+        outcomes = run.outcomes(run.receipts(Outcome.ACCEPTED, KEYS[0]), run.receipts(Outcome.FAILED, KEYS[1]))
+        left = passes.leave_out(run.step, run.rows(*KEYS), outcomes)
+        assert run.engine.collect(left).column("address").to_pylist() == KEYS[2:]
+        assert run.engine.counts == [2]

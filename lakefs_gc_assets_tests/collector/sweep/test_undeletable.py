@@ -125,6 +125,9 @@ class TestVerdicts:
         known = tuple(Undeletable(f"data/x/{number:04}", DENIED, BEFORE) for number in range(LIMIT))
         found = judge(known, failures("data/x/new"), (), NOW)
         assert found == Verdict(known, (), 0, False)
+        last = Undeletable("data/x/new", DENIED, NOW)
+        found = judge(known[1:], failures("data/x/new"), (), NOW)
+        assert found == Verdict((*known[1:], last), (last,), 1, False)
 
     def test_it_is_told(self) -> None:
         assert judge((), failures(), (), NOW).warning is None

@@ -102,6 +102,26 @@ def test_a_machine_that_stood_still_finds_it_over(timed: TimedStore) -> None:
     assert countdown.is_over()
 
 
+def test_seconds_are_counted_from_when_it_began(timed: TimedStore) -> None:
+    clock = Executor(seconds=2 * SPAN.total_seconds())
+    countdown = Validity.begin(timed, RUN, SPAN).countdown(timed, RUN, clock)
+    assert not countdown.is_over()
+    clock.seconds += SPAN.total_seconds()
+    assert countdown.is_over()
+
+
+def test_the_store_is_asked_in_the_folder_of_the_run(timed: TimedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, put = list[str](), timed.put
+
+    def noted(key: str, data: bytes) -> str | None:
+        written.append(key)
+        return put(key, data)
+
+    monkeypatch.setattr(timed, "put", noted)
+    Validity.begin(timed, RUN, SPAN).countdown(timed, RUN, Executor())
+    assert [key.rpartition("/")[0] for key in written] == [f"{run_folder.folder(RUN)}clock"] * 2
+
+
 def test_it_is_over_for_good(timed: TimedStore) -> None:
     clock = Executor()
     countdown = Validity.begin(timed, RUN, SPAN).countdown(timed, RUN, clock)
