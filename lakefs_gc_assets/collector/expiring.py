@@ -1,7 +1,7 @@
 """Which runs may lose their frames, and why others keep them.
 
-A run's plan, report, approval, receipts and the frame `deleted_report` stay for ever; what goes is what only the run
-itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. A server's own
+A run's plan, report, page, approval, receipts and the frame `deleted_report` stay for ever; what goes is what only the
+run itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. A server's own
 preparations lie beside them: those go that an expired run made it write, and no other run names.
 """
 

@@ -238,7 +238,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             )
             written = step.write(CANDIDATES_DF, cleared.candidates)
             stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
-    found = mark_of(listed, uncommitted, committed, stored)
+    found = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
     guards.require_live_set(found)
     for warning in guards.tripped(found, step.repository.settings):
         step.log(f"a sweep would be refused: {warning}")
