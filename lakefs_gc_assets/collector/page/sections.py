@@ -10,6 +10,7 @@ from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import RunFacts
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Amount
 from lakefs_gc_assets.collector.page.markup import element, table
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.sizes import size
 
@@ -88,7 +89,9 @@ def _what_it_found(facts: RunFacts) -> Iterator[Element]:
         ("kept all the same", kept, "kept"),
         ("garbage", counts.get("candidates", 0), "bar"),
     ]
-    what = "are stored" if stored is not None else "that expired commits hold were looked at"
+    what = "are stored" if stored is not None else "were looked at"
+    if report.flow == Flow.COMMITTED:
+        what = f"that expired commits hold {what}"
     drawn = [(name, count, f"{count:,}") for name, count, _ in parts]
     yield markup.bars(f"{looked_at:,} objects {what}", drawn, [kind for *_, kind in parts])
     rows: list[tuple[str, str, str]] = [
