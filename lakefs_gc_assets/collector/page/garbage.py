@@ -4,9 +4,10 @@ A count has a few dozen rows however many objects it is about, so tasks can make
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,8 +48,9 @@ LARGEST = 20
 """So many of the largest objects are named."""
 
 _BATCH_ROWS = 100_000
-_COLUMNS = ("address", "last_modified", "size")
-_AGE, _SIZE, _LARGEST = "age", "size", "largest"
+_COLUMNS = ("address", "last_modified", "size", "why")
+_AGE, _SIZE, _WHY, _LARGEST = "age", "size", "why", "largest"
+UNKNOWN_WHY = "not noted by an earlier version of the program"
 
 _COUNTED = pa.schema(
     [
@@ -59,7 +61,7 @@ _COUNTED = pa.schema(
         pa.field("oldest", pa.timestamp("us", "UTC")),
     ]
 )
-"""Objects and bytes of a group by age or size; of the largest objects, each is a group that has its address's name."""
+"""Objects and bytes of a group by age, size or reason; each of the largest objects is a group named by its address."""
 
 Amount = tuple[int, int]
 """Objects and bytes."""
@@ -79,7 +81,7 @@ class Garbage:
     """What the candidates are.
 
     Attributes:
-        by_age, by_size: objects and bytes of each group that has any, by its name.
+        by_age, by_size, by_why: objects and bytes of each group that has any, by its name.
         oldest: when the oldest of them was written, UTC; None where there is none.
         largest: the largest of them, the very largest first; of two of one size the one whose address sorts first.
     """
@@ -88,11 +90,12 @@ class Garbage:
     by_size: Mapping[str, Amount]
     oldest: datetime | None
     largest: tuple[LargeObject, ...] = ()
+    by_why: Mapping[str, Amount] = field(default_factory=dict)
 
     @classmethod
     def of_counts(cls, counts: Iterable[pa.RecordBatch]) -> "Garbage":
         """Adds up what `count_batches` counted."""
-        sums: dict[str, dict[str, Amount]] = {_AGE: {}, _SIZE: {}}
+        sums: dict[str, dict[str, Amount]] = {_AGE: {}, _SIZE: {}, _WHY: {}}
         oldest: datetime | None = None
         large: list[LargeObject] = []
         for row in (row for batch in counts for row in batch.to_pylist()):
@@ -103,7 +106,7 @@ class Garbage:
             sums[row["by"]][row["group"]] = objects + row["objects"], total + row["bytes"]
             oldest = min(filter(None, (oldest, row["oldest"])), default=None)
         large.sort(key=lambda each: (-each.size, each.address))
-        return cls(sums[_AGE], sums[_SIZE], oldest, tuple(large[:LARGEST]))
+        return cls(sums[_AGE], sums[_SIZE], oldest, tuple(large[:LARGEST]), sums[_WHY])
 
     @property
     def amount(self) -> Amount:
@@ -134,13 +137,13 @@ def count_here(store: ObjectStore, manifest: Manifest[CandidateFigures], now: da
     batches = (
         batch
         for file in manifest.files
-        for batch in files.read_file(store, file, CANDIDATES_DF.schema, _COLUMNS).to_batches()
+        for batch in files.read_file(store, file, CANDIDATES_DF.schema, _COLUMNS, CANDIDATES_DF.added).to_batches()
     )
     return Garbage.of_counts(count_batches(batches, now))
 
 
 def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.RecordBatch]:
-    """Counts the rows of all batches by age and size, and picks the largest (_COUNTED)."""
+    """Counts the rows of all batches by age, size and reason,, and picks the largest (_COUNTED)."""
     counts: dict[tuple[str, str], Amount] = {}
     oldest: datetime | None = None
     large: pa.Table | None = None
@@ -155,6 +158,10 @@ def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[
             for group, inside in zip(groups, _split(sizes, values, least), strict=True):
                 objects, total = counts.get((by, group), (0, 0))
                 counts[by, group] = objects + len(inside), total + (pc.sum(inside).as_py() or 0)
+        for row in _by_why(batch):
+            why = row["why"] or UNKNOWN_WHY
+            objects, total = counts.get((_WHY, why), (0, 0))
+            counts[_WHY, why] = objects + row["size_count"], total + row["size_sum"]
         oldest = min(filter(None, (oldest, pc.min(written).as_py())), default=None)
         table = pa.Table.from_batches([batch]).select(_COLUMNS)
         large = _largest(table if large is None else pa.concat_tables([large, table]))
@@ -175,6 +182,12 @@ def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[
         )
     if rows:
         yield pa.RecordBatch.from_pylist(rows, _COUNTED)
+
+
+def _by_why(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    rows = pa.Table.from_batches([batch]).select(["why", "size"])
+    counted: list[dict[str, Any]] = rows.group_by("why").aggregate([("size", "count"), ("size", "sum")]).to_pylist()
+    return counted
 
 
 def _largest(rows: pa.Table) -> pa.Table:

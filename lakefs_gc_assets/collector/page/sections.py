@@ -159,6 +159,7 @@ def _what_garbage_is(facts: RunFacts) -> Iterator[Element]:
         yield element("p", f"Ages, sizes and the largest objects are not known: {facts.uncounted}.")
         yield from by_month
         return
+    yield from _drawn("Garbage by why it is garbage", "Reason", garbage.by_why, sorted(garbage.by_why))
     yield from _drawn("Garbage by age", "Age", garbage.by_age, AGES)
     yield from _drawn("Garbage by size", "Size of an object", garbage.by_size, SIZES)
     yield from by_month

@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets_tests.collector import made_frames
 from lakefs_gc_assets_tests.collector.past_runs import NOW, began
 
@@ -74,6 +75,7 @@ def store_frames(opened: OpenRepository, plan: Plan, names: Sequence[str]) -> No
             "layout": "slice",
             "last_modified": NOW - timedelta(days=40),
             "size": 2**30,
+            "why": Why.NO_COMMIT.value,
         }
         for name in names
     ]

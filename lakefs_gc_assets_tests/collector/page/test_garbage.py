@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     AGES,
     LARGEST,
     SIZES,
+    UNKNOWN_WHY,
     Garbage,
     LargeObject,
     count_batches,
@@ -21,6 +22,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     count_by_tasks,
     count_here,
 )
+from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
@@ -36,7 +38,9 @@ def counted(*objects: tuple[timedelta, int]) -> Garbage:
     written = pa.array([NOW - age for age, _ in objects], pa.timestamp("us", "UTC"))
     sizes = pa.array([size for _, size in objects], pa.int64())
     addresses = pa.array([f"data/{place:04}" for place in range(len(objects))])
-    batch = pa.RecordBatch.from_arrays([addresses, written, sizes], names=["address", "last_modified", "size"])
+    why = pa.array([Why.NO_COMMIT.value, None] * len(objects))[: len(objects)]
+    columns = {"address": addresses, "last_modified": written, "size": sizes, "why": why}
+    batch = pa.RecordBatch.from_pydict(columns)
     parts = [count_batches([batch.slice(0, 2), batch.slice(0, 0)], NOW), count_batches([batch.slice(2)], NOW)]
     return Garbage.of_counts(each for part in parts for each in part)
 
@@ -50,6 +54,7 @@ def candidates(folder: Path, rows: int, window: str = "2026-11") -> StoredFrame[
             "layout": "slice",
             "last_modified": NOW - place * DAY,
             "size": place + 1,
+            "why": Why.RESTORED.value if place < 2 else Why.NO_COMMIT.value,
         }
         for place in range(rows)
     ]
@@ -67,7 +72,7 @@ def test_every_object_is_in_one_group_by_age_and_in_one_by_size() -> None:
     ]
     found = counted(*borders)
 
-    for groups in (found.by_age, found.by_size):
+    for groups in (found.by_age, found.by_size, found.by_why):
         assert sum(objects for objects, _ in groups.values()) == len(borders)
         assert sum(total for _, total in groups.values()) == sum(size for _, size in borders)
     assert found.oldest == NOW - max(AGES.values())
@@ -91,6 +96,10 @@ def test_the_largest_are_named_whichever_task_saw_them() -> None:
     assert [each.size for each in found.largest] == sorted([49, *range(50)], reverse=True)[:LARGEST]
 
 
+def test_candidates_of_earlier_versions_say_no_reason() -> None:
+    assert counted((DAY, 1), (DAY, 2)).by_why == {Why.NO_COMMIT: (1, 1), UNKNOWN_WHY: (1, 2)}
+
+
 def test_nothing_is_counted_where_nothing_is() -> None:
     assert Garbage.of_counts(count_batches([], NOW)) == Garbage({}, {}, None)
 
@@ -100,6 +109,7 @@ def test_many_are_counted_by_tasks_and_few_here_alike(tmp_path: Path, monkeypatc
     here = count_here(frame.opener.open(), frame.manifest, NOW)
     assert sum(objects for objects, _ in here.by_age.values()) == 60
     assert here.largest[0] == LargeObject("data/0059", 60, NOW - 59 * DAY)
+    assert here.by_why == {Why.RESTORED: (2, 3), Why.NO_COMMIT: (58, 60 * 61 // 2 - 3)}
 
     assert count_by_tasks(frame, ArrowEngine(), NOW) == here
     monkeypatch.setattr(garbage, "LOCAL_ROWS", 0)

@@ -61,6 +61,7 @@ def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository
     assert "A sweep would free 3.0 GiB" in told
     assert "31 to 90 days | 3, 3.0 GiB" in told and "256 MiB to 4 GiB | 3, 3.0 GiB" in told
     assert "2026-10 | 3, 3.0 GiB" in told
+    assert "no commit holds it | 3, 3.0 GiB" in told
     assert "data/a" in told and "1.0 GiB" in told
     assert f"lakefs-gc approve {found.run_id}" in told
     assert f"To approve until {found.started_at + timedelta(hours=168):%F %T}Z" in told and "it deletes" in told
