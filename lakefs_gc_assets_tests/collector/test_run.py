@@ -1,22 +1,30 @@
-"""Sweeps that a guard stops, that a person approved, and that take longer than a recheck is valid."""
+"""Why candidates are garbage; sweeps that a guard stops, a person approved, or that outlast a recheck."""
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.frame.kinds import DeletedFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.run import say_why
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.collector.made_steps import made_step
+from lakefs_gc_assets_tests.collector.past_runs import opened
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
 
-__all__ = ["replaying"]
+__all__ = ["opened", "replaying"]
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 GARBAGE = "unreferenced"
 
@@ -24,6 +32,18 @@ GARBAGE = "unreferenced"
 @pytest.fixture
 def runs(replaying: Replaying) -> GraphRuns:
     return replaying("chain/1", deletes="overlay", max_candidate_share=1)
+
+
+def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepository) -> None:
+    lines: list[str] = []
+    step = made_step(ArrowEngine(), opened, note=lines.append)
+    candidates = pa.RecordBatch.from_pydict({"address": ["data/a"]})
+    assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT] and lines == []
+
+    opened.store.put(restore_record.KEY, b"nothing")
+    assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT]
+    (line,) = lines
+    assert "are not told from others" in line
 
 
 @pytest.mark.slow

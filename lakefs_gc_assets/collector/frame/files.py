@@ -150,7 +150,9 @@ def read_file(
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
     try:
         parquet = pq.ParquetFile(io.BytesIO(data))
-        stored, table = nullable(parquet.schema_arrow), parquet.read(columns)
+        stored = nullable(parquet.schema_arrow)
+        there = frozenset(stored.names)
+        table = parquet.read(None if columns is None else [name for name in columns if name in there])
     except (pa.ArrowException, OSError) as error:
         raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None
     if table.num_rows != file.rows:
@@ -161,7 +163,6 @@ def read_file(
         raise CorruptFile(file.key, "columns", f"{_columns(stored)}; the frame has {_columns(schema)}")
     names = columns or wanted.names
     chosen = pa.schema([wanted.field(name) for name in names])
-    there = set(stored.names)
     arrays = [table.column(name) if name in there else pa.nulls(file.rows, wanted.field(name).type) for name in names]
     return pa.Table.from_arrays(arrays, schema=chosen)
 
