@@ -1,7 +1,7 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
 A file is YAML with `repository`, `owners`, `tags` and the sections `lakefs`, `store`, `collection`, `spark`,
-`automation`, `launch`, `notifications` and `emr_serverless`; with a list `repositories` it is about several
+`automation`, `launch`, `notifications`, `report` and `emr_serverless`; with a list `repositories` it is about several
 (`defs/repositories.py`). Where a value differs between machines, write `{env: NAME}` to take it from that environment
 variable; secrets may only be given that way, and are read when they are needed.
 """
@@ -442,6 +442,18 @@ class NotificationSettings(Settings):
     )
 
 
+class ReportSettings(Settings):
+    """The page that each run leaves, report.html."""
+
+    price_per_gb_month: float = Field(
+        default=0,
+        ge=0,
+        description="What the store charges for a GB (2^30 bytes) and month; the page then says what garbage costs. "
+        "0: it says bytes alone.",
+    )
+    currency: str = Field(default="USD", max_length=10, description="What that price is in.")
+
+
 class Configuration(Settings):
     """One repository and how to collect it."""
 
@@ -465,6 +477,7 @@ class Configuration(Settings):
     spark: SparkSettings = SparkSettings()
     automation: AutomationSettings = AutomationSettings()
     notifications: NotificationSettings = NotificationSettings()
+    report: ReportSettings = ReportSettings()
     launch: LaunchSettings = LaunchSettings()
     emr_serverless: EMRServerlessSettings = EMRServerlessSettings()
 

@@ -42,6 +42,10 @@ COMMANDS = {
         "Deletes for good what has been in quarantine for collection.quarantine_days.",
         "lakefs_gc_assets.cli.early_spark:start_unless_dry",
     ),
+    "report": LazyCommand(
+        "lakefs_gc_assets.cli.report:report",
+        "Shows what a run found and did: as lines, as JSON, or as a page.",
+    ),
     "restore": LazyCommand(
         "lakefs_gc_assets.cli.restore:restore",
         "Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.",

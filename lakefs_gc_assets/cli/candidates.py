@@ -9,7 +9,12 @@ from lakefs_gc_assets.cli.frame_output import FORMAT, OUT, Format, TextColumn, s
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration
 
-_COLUMNS = (TextColumn("last_modified", 20), TextColumn("size", 11, shown_size), TextColumn("address"))
+_COLUMNS = (
+    TextColumn("last_modified", 20),
+    TextColumn("size", 11, shown_size),
+    TextColumn("why", 31),
+    TextColumn("address"),
+)
 
 
 @click.command()

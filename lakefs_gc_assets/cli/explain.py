@@ -11,6 +11,7 @@ from lakefs_gc_assets.collector import explain as collector_explain
 from lakefs_gc_assets.collector.explain import Explanation, Holder
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.receipts import GONE
+from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.layout import Layout
 
@@ -92,8 +93,8 @@ def verdict(found: Explanation) -> str:
     if kind is Layout.UNRECOGNISED:
         return "stays: its name is none that lakeFS makes"
     if found.holders:
-        return "goes by retention rules, once it is old enough (flows committed, unified): only expired commits hold it"
-    return "goes, once it is old enough: no commit holds it, and it is not staged"
+        return f"goes by retention rules, once it is old enough (flows committed, unified): {Why.EXPIRED}"
+    return f"goes, once it is old enough: {Why.NO_COMMIT}, and it is not staged"
 
 
 def _holders(kind: str, holders: tuple[Holder, ...]) -> Iterator[str]:

@@ -85,8 +85,9 @@ def write_frame(
     if form == "parquet" and out.name == "-":
         raise click.UsageError("parquet is not for the terminal: give --out FILE.")
     found = _newest(repository, frame, is_meant) if run_id is None else read_manifest(repository, frame, run_id)
-    schema = files.nullable(FRAMES[frame].schema)
-    tables = (files.read_file(repository.store, file, FRAMES[frame].schema) for file in found.files)
+    kind = FRAMES[frame]
+    schema = files.nullable(kind.schema)
+    tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in found.files)
     _WRITERS[form](tables, schema, columns, out)
     show_progress(f"run {found.span.run_id}: {found.rows:,} objects, {size(found.object_bytes)}")
 

@@ -67,7 +67,8 @@ def find_empty_live_set(
 ) -> list[Violation]:
     """Finds that nothing is committed, although live commits count entries and there are candidates."""
     try:
-        guards.require_live_set(mark_of(listed, uncommitted, committed, candidates))
+        found = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
+        guards.require_live_set(found)
     except GuardTripped as tripped:
         return [Violation(tripped.guard, str(tripped))]
     return []

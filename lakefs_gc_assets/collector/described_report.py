@@ -9,10 +9,13 @@ from lakefs_gc_assets.collector.sizes import size
 
 
 def describe(found: Report) -> list[str]:
-    """The report of a run, in lines."""
+    """The report of a run, in lines; of one that failed, why."""
     counts, sizes = found.counts, found.object_bytes
+    first = f"run {found.run_id} of {found.repository}, {found.flow}: {found.ending.value}"
+    if not counts:
+        return [first, *([f"  {found.error}"] if found.error else [])]
     lines = [
-        f"run {found.run_id} of {found.repository}, {found.flow}: {found.ending.value}",
+        first,
         *([f"  a clean run, because {found.why_clean}"] if found.why_clean else []),
         *([f"  loosened by its launch: {describe_loosened(found.loosened)}"] if found.loosened else []),
         f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "

@@ -1,8 +1,9 @@
 """Which runs may lose their frames, and why others keep them.
 
-A run's plan, report, approval, receipts and the frame `deleted_report` stay for ever. Frames are removed that only the
-run itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. The files that a
-server prepared lie beside them: those are removed that an expired run made it write and that no other run names.
+A run's plan, report, page, approval, receipts and the frame `deleted_report` stay for ever. Frames are removed that
+only the run itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. The
+files that a server prepared lie beside them: those are removed that an expired run made it write and that no other run
+names.
 """
 
 from collections.abc import Callable, Iterator

@@ -228,3 +228,59 @@ def require_fresh_mark(listed_at: datetime, latest_now: datetime, settings: Coll
             f"the store was listed at {listed_at:%F %T}Z, {age.total_seconds() / 3600:,.0f} hours ago",
             "Open a new run, or raise collection.max_mark_age_hours",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A figure of a mark beside the limit of the guard that looks at it.
+
+    Attributes:
+        setting: of `collection`, which is the limit.
+        is_share: whether figure and limit are shares, from 0 to 1; otherwise they are counts.
+        floor: a count up to which the share is not looked at; None where it always is.
+    """
+
+    guard: str
+    setting: str
+    figure: float
+    limit: float
+    is_share: bool = False
+    floor: int | None = None
+
+
+def measure(mark: Mark, settings: CollectionSettings) -> tuple[Gauge, ...]:
+    """How near the figures of a mark are to the limits of the guards of amount; it says nothing of what they refuse."""
+    branch_loss = (
+        []
+        if mark.branches_before is None
+        else [
+            Gauge(
+                "number of branches",
+                "max_branch_loss_share",
+                max(mark.branches_before - mark.branches, 0) / max(mark.branches_before, 1),
+                settings.max_branch_loss_share,
+                is_share=True,
+                floor=_FEW_BRANCHES,
+            )
+        ]
+    )
+    return (
+        Gauge(
+            "share of candidates",
+            "max_candidate_share",
+            mark.candidates / max(mark.stored, 1),
+            settings.max_candidate_share,
+            is_share=True,
+            floor=_FEW_CANDIDATES,
+        ),
+        Gauge("number of candidates", "max_candidates", mark.candidates, settings.max_candidates),
+        Gauge(
+            "gap in the listing",
+            "max_missing_share",
+            mark.missing / max(mark.expected, 1),
+            settings.max_missing_share,
+            is_share=True,
+        ),
+        Gauge("gap in the listing", "max_missing", mark.missing, settings.max_missing),
+        *branch_loss,
+    )

@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     StoredFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
@@ -39,22 +40,22 @@ class Amounts:
 
 
 def mark_of(
-    listed: StoredFrame[StoredFigures],
-    uncommitted: StoredFrame[UncommittedFigures],
-    committed: StoredFrame[CommittedFigures],
-    candidates: StoredFrame[CandidateFigures],
+    listed: Manifest[StoredFigures],
+    uncommitted: Manifest[UncommittedFigures],
+    committed: Manifest[CommittedFigures],
+    candidates: Manifest[CandidateFigures],
 ) -> Mark:
     """The figures of a mark."""
-    unlisted = committed.count if listed.figures.flow == Flow.COMMITTED else listed.figures.sealed_objects
+    unlisted = committed.rows if listed.figures.flow == Flow.COMMITTED else listed.figures.sealed_objects
     return Mark(
-        listed=listed.count,
-        stored=listed.count + unlisted,
-        listed_bytes=listed.manifest.object_bytes,
-        uncommitted=uncommitted.count,
-        committed=committed.count,
+        listed=listed.rows,
+        stored=listed.rows + unlisted,
+        listed_bytes=listed.object_bytes,
+        uncommitted=uncommitted.rows,
+        committed=committed.rows,
         entries_promised=committed.figures.entries_promised,
-        candidates=candidates.count,
-        candidate_bytes=candidates.manifest.object_bytes,
+        candidates=candidates.rows,
+        candidate_bytes=candidates.object_bytes,
         kept=dict(candidates.figures.kept),
         missing=candidates.figures.missing,
         expected=candidates.figures.expected,
@@ -69,8 +70,12 @@ def mark_of(
 
 def stored_mark(step: Step[R]) -> Mark:
     """The figures of the mark that this run has stored. Raises OrderViolation where a frame was not made."""
-    listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
-    return mark_of(listed, uncommitted, step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF))
+    return mark_of(
+        step.stored(STORE_DF).manifest,
+        step.stored(UNCOMMITTED_DF).manifest,
+        step.stored(COMMITTED_DF).manifest,
+        step.stored(CANDIDATES_DF).manifest,
+    )
 
 
 def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Amounts:
@@ -97,7 +102,7 @@ def make_report(
     """
     listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
     committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
-    mark = mark_of(listed, uncommitted, committed, candidates)
+    mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
     objects, sizes = amounts.objects, amounts.sizes
     plan, swept = step.plan, outcomes.figures.swept
     return Report(

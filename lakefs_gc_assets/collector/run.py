@@ -10,11 +10,13 @@ staging into a commit is seen at least once. And right before anything is delete
 Each step stores one frame, which the next one reads: a run that is broken off goes on where it stopped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import pyarrow as pa
 
 from lakefs_gc_assets.collector import gap_check, guards, order, report, sightings
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
@@ -56,6 +58,7 @@ from lakefs_gc_assets.collector.reporting import (
     mark_of,
     stored_mark,
 )
+from lakefs_gc_assets.collector.restored import restored_before
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
@@ -63,7 +66,8 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
-from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.collector.why import add_why, by_flow
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
 
 Stored = StoredFrame[StoredFigures]
 UncommittedData = StoredFrame[UncommittedFigures]
@@ -252,9 +256,9 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
                 lost=gap.lost,
                 lost_examples=gap.lost_examples,
             )
-            written = step.write(CANDIDATES_DF, cleared.candidates)
+            written = step.write(CANDIDATES_DF, cleared.candidates, say_why(step))
             stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
-    found = mark_of(listed, uncommitted, committed, stored)
+    found = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
     guards.require_live_set(found)
     for warning in guards.tripped(found, step.repository.settings):
         step.log(f"a sweep would be refused: {warning}")
@@ -263,6 +267,16 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     if unasked := describe_unasked(stored, step.repository.settings):
         step.warn(unasked)
     return stored
+
+
+def say_why(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Adds to candidates why they are garbage; what was brought back is not told apart where that cannot be read."""
+    try:
+        restored = restored_before(step.repository.store, step.plan.run_id)
+    except CollectionError as error:
+        step.warn(f"candidates that were brought back earlier are not told from others: {error}")
+        restored = pa.array([], pa.string())
+    return partial(add_why, why=by_flow(step.plan.flow), restored=restored)
 
 
 def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:

@@ -143,12 +143,15 @@ class Step(Generic[R]):
                     f"{self.plan.attempt}. Materialize {each.name} and what follows it again"
                 )
 
-    def write(self, frame: Frame[Any], rows: R) -> tuple[FrameFile, ...]:
+    def write(self, frame: Frame[Any], rows: R, add: files.Placed | None = None) -> tuple[FrameFile, ...]:
         """Writes rows as files of a frame. The frame exists once `complete` has stored a manifest of these files.
 
         Rows outside of this run's windows go to the window `other`.
+
+        Args:
+            add: adds to each batch the columns of the frame that the rows lack; it runs in a worker.
         """
-        return self._write(frame, rows, self._place)
+        return self._write(frame, rows, partial(_add_and_place, add, self._place) if add else self._place)
 
     def write_everywhere(self, frame: Frame[Any], rows: R) -> tuple[FrameFile, ...]:
         """Writes rows as `write` does, but each to the window of its address, whichever windows this run collects."""
@@ -224,6 +227,10 @@ def place_by_address(batch: pa.RecordBatch, window_size: WindowSize) -> pa.Recor
     position = batch.schema.get_field_index("slice_window")
     windows = names.read(batch.column("address"), window_size).windows
     return batch.set_column(position, batch.schema.field(position), windows)
+
+
+def _add_and_place(add: files.Placed, place: files.Placed, batch: pa.RecordBatch) -> pa.RecordBatch:
+    return place(add(batch))
 
 
 def _files(written: pa.Table) -> tuple[FrameFile, ...]:

@@ -13,15 +13,15 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.page.garbage import count_by_tasks
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step, Turn, step
-from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs import launching, pages
 from lakefs_gc_assets.defs.columns import column_lineage, column_schema
-from lakefs_gc_assets.defs.failures import explained, summary
-from lakefs_gc_assets.defs.garbage import count_garbage
+from lakefs_gc_assets.defs.failures import explained, summary, was_interrupted
 from lakefs_gc_assets.defs.garbage import pictures as garbage_pictures
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
@@ -71,8 +71,8 @@ def candidates(
         # Pictures that nobody will see are not drawn: this instance is gone with its process.
         if not context.instance.is_ephemeral:
             now = collector.clock.now()
-            garbage = count_garbage(found, collector.engine(this.repository.settings), now)
-            context.add_output_metadata(garbage_pictures(found, garbage, now))
+            garbage = count_by_tasks(found, collector.engine(this.repository.settings), now)
+            context.add_output_metadata(garbage_pictures(found, garbage, this.plan.slice_window, now))
         return found
 
 
@@ -80,8 +80,9 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
     """Deletes the candidates where that was asked for, and reports what became of each."""
     with making(context, collector) as this:
         outcomes, report = run.sweep(this, candidates)
-        context.add_output_metadata(report_figures(report))
     Historian.of(context, collector_names(context, collector)).ended(this.repository.store, report)
+    page = pages.keep(collector, this.repository, report.run_id, context.log.warning)
+    context.add_output_metadata({**report_figures(report), **page})
     return outcomes
 
 
@@ -154,6 +155,8 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
             yield this
     except BaseException as error:
         historian.failed(collector.last_opened(), run_id, collector.clock.now(), summary(error))
+        if run_id is not None and not was_interrupted(error):
+            pages.keep_failed(collector, run_id, context.log.warning)
         failure = explained(error)
         if failure is None:
             raise

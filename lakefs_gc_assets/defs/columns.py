@@ -46,4 +46,5 @@ def column_lineage(name: str, prefix: Sequence[str] = ()) -> dg.TableColumnLinea
     if name == "candidates":
         for subtracted in ("uncommitted_df", "committed_df"):
             deps["address"].append(dg.TableColumnDep(dg.AssetKey([*prefix, subtracted]), "address"))
+        deps["why"] = [*deps["address"]]
     return dg.TableColumnLineage(deps)

@@ -4,7 +4,7 @@ Every field is described once, in `settings.py`; the UI shows the same words.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -27,6 +27,7 @@ from lakefs_gc_assets.settings import (
     LakeFSSettings,
     LaunchSettings,
     Loaded,
+    ReportSettings,
     Settings,
     SparkSettings,
     StoreSettings,
@@ -130,10 +131,12 @@ class Target:
 
     Attributes:
         name: what Dagster calls it.
+        report: what the page of a run is told beside what the run left.
     """
 
     name: str
     repository: str
+    report: ReportSettings = field(default_factory=ReportSettings)
 
 
 class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -224,7 +227,7 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
 def collector(configuration: Configuration, clock: Clock) -> Collector:
     """The resource outside of a Dagster run."""
     return Collector(
-        target=Target(configuration.label, configuration.repository),
+        target=Target(configuration.label, configuration.repository, configuration.report),
         lakefs=LakeFSResource(**configuration.lakefs.model_dump()),
         store=StoreResource(**configuration.store.model_dump()),
         collection=CollectionResource(**configuration.collection.model_dump()),
@@ -247,7 +250,7 @@ def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
         "spark": SparkResource(**_section(loaded, "spark"), from_deployment=_handed_on(configuration.spark.resource)),
         "launch": LaunchResource(**_section(loaded, "launch")),
     }
-    target = Target(configuration.label, configuration.repository)
+    target = Target(configuration.label, configuration.repository, configuration.report)
     given = Collector(target=target, clock=clock, **sections)
     return {**sections, "collector": given}
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.described_report import describe
-from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, FRAMES
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
@@ -53,7 +53,7 @@ def demonstrate(
         dry = _run(loaded, clock, console, home, sweep=False)
         repository = running.opened(loaded, clock).open()
         candidates = stored(repository, dry, "candidates")
-        console.print(_table(candidates, why))
+        console.print(_table(candidates, {**reasons(repository, dry), **why}))
         unrecognised = stored(repository, dry, "unrecognised")
         if unrecognised:
             console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
@@ -79,6 +79,12 @@ def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int
     return dict(zip(table.column("address").to_pylist(), table.column("size").to_pylist(), strict=True))
 
 
+def reasons(repository: OpenRepository, run_id: str) -> dict[str, str]:
+    """Why each candidate of a run is garbage, as far as the run knows, by its address."""
+    table = StoredFrame.of(repository.store, repository.opener, run_id, CANDIDATES_DF).table()
+    return dict(zip(table.column("address").to_pylist(), table.column("why").to_pylist(), strict=True))
+
+
 def _run(
     loaded: Loaded,
     clock: Clock,
@@ -102,10 +108,10 @@ def _run(
 def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
     """The largest objects of each reason, and how many there are of it."""
     table = Table("why it is garbage", "objects", "bytes", "for example", title="what a sweep would delete")
-    reasons: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for address in sorted(candidates):
-        reasons.setdefault(why.get(address, "in no commit, not staged, not copied"), []).append(address)
-    for reason, addresses in sorted(reasons.items()):
+        found.setdefault(why[address], []).append(address)
+    for reason, addresses in sorted(found.items()):
         total = sum(candidates[address] for address in addresses)
         table.add_row(reason, f"{len(addresses):,}", size(total), addresses[0])
     table.add_section()

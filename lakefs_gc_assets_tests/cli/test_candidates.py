@@ -10,13 +10,17 @@ import pytest
 
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.frame_output import TextColumn
-from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, made, runs
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 __all__ = ["invoke", "replaying", "runs"]
+
+
+CANDIDATES = CANDIDATES_DF.schema
 
 
 def test_each_format_has_every_candidate(runs: PlainRuns, invoke: Invoke) -> None:
@@ -33,17 +37,17 @@ def test_each_format_has_every_candidate(runs: PlainRuns, invoke: Invoke) -> Non
 
     found = list(csv.DictReader(invoke("candidates", "--format", "csv").stdout.splitlines()))
     assert {row["address"]: int(row["size"]) for row in found} == {name: each.size for name, each in facts.items()}
-    assert list(found[0]) == LISTED.names
+    assert list(found[0]) == CANDIDATES.names
 
     rows = [json.loads(line) for line in invoke("candidates", "--format", "json", run_id).stdout.splitlines()]
     assert {row["address"]: row["size"] for row in rows} == {name: each.size for name, each in facts.items()}
-    assert list(rows[0]) == LISTED.names
+    assert list(rows[0]) == CANDIDATES.names
     assert rows[0]["last_modified"].endswith("+00:00")
 
     assert invoke("candidates", "--format", "parquet", "--out", "found.parquet").exit_code == 0
     stored = parquet.read_table("found.parquet")
     assert set(stored["address"].to_pylist()) == garbage
-    assert stored.schema.names == LISTED.names
+    assert stored.schema.names == CANDIDATES.names
     for form in ("table", "csv", "json"):
         assert invoke("candidates", "--format", form, "--out", "found").exit_code == 0
         assert Path("found").read_text() == invoke("candidates", "--format", form).stdout

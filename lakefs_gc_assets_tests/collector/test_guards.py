@@ -274,3 +274,34 @@ def test_every_guard_says_which_setting_lifts_it_or_what_to_do_instead() -> None
     }
     assert "No setting lifts it" in found["namespaces"] and "No setting lifts it" in found["empty live set"]
     assert "Wait for it" in found["commits under way"]
+
+
+class TestHowNearTheyAre:
+    @pytest.mark.parametrize(
+        ("mark", "settings", "guard"),
+        [
+            (replace(MARK, candidates=500), {"max_candidate_share": 0.5}, "share of candidates"),
+            (replace(MARK, candidates=500), {"max_candidates": 500, "max_candidate_share": 1}, "number of candidates"),
+            (replace(MARK, missing=10, expected=100), {"max_missing_share": 0.1}, "gap in the listing"),
+            (
+                replace(MARK, missing=10, expected=100),
+                {"max_missing": 10, "max_missing_share": 1},
+                "gap in the listing",
+            ),
+            (replace(MARK, branches=10, branches_before=20), {"max_branch_loss_share": 0.5}, "number of branches"),
+        ],
+    )
+    def test_a_guard_is_tripped_beyond_the_limit_that_its_gauge_shows(
+        self, mark: Mark, settings: dict[str, float], guard: str
+    ) -> None:
+        setting = next(iter(settings))
+        chosen = CollectionSettings.model_validate(settings)
+        (gauge,) = (each for each in guards.measure(mark, chosen) if each.setting == setting)
+
+        assert (gauge.guard, gauge.figure) == (guard, gauge.limit)
+        assert names(mark, **settings) == []
+        assert names(mark, **{**settings, setting: gauge.limit * 0.9}) == [guard]
+
+    def test_branches_are_not_compared_with_what_is_not_known(self) -> None:
+        shown = [gauge.guard for gauge in guards.measure(MARK, CollectionSettings())]
+        assert "number of branches" not in shown and "share of candidates" in shown

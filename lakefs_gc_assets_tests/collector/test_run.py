@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import plan as plans
@@ -31,18 +32,23 @@ from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
+from lakefs_gc_assets.collector.run import say_why
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
+from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.errors import AccessDenied, GuardTripped
 from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets_tests.collector.made_steps import made_step
+from lakefs_gc_assets_tests.collector.past_runs import opened
 from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
@@ -56,7 +62,7 @@ from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, OPTIMIZED, SWEEP
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 
-__all__ = ["replaying"]
+__all__ = ["opened", "replaying"]
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 GARBAGE = "unreferenced"
 
@@ -64,6 +70,18 @@ GARBAGE = "unreferenced"
 @pytest.fixture
 def runs(replaying: Replaying) -> PlainRuns:
     return replaying("chain/1", deletes="overlay", max_candidate_share=1)
+
+
+def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepository) -> None:
+    lines: list[str] = []
+    step = made_step(ArrowEngine(), opened, note=lines.append)
+    candidates = pa.RecordBatch.from_pydict({"address": ["data/a"]})
+    assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT] and lines == []
+
+    opened.store.put(restore_record.KEY, b"nothing")
+    assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT]
+    (line,) = lines
+    assert "are not told from others" in line
 
 
 def test_an_approved_mark_is_swept_after_a_recheck_and_can_be_built_on(runs: PlainRuns) -> None:

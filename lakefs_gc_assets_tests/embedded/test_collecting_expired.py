@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector import recheck
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.why import Why
+from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -30,6 +35,13 @@ def collected(server: EmbeddedServer, repository: str, flow: Flow, **changes: An
     found = ArrowRuns(Loaded(given.model_copy(update={"collection": collection}), {})).collect(flow)
     assert found.success
     return found
+
+
+def reasons(server: EmbeddedServer, repository: str, run_id: str) -> set[str]:
+    """Why the candidates of a run are garbage, as it says."""
+    opened = running.opened(Loaded(demo.configuration(server, repository), {}), SystemClock()).open()
+    frame = StoredFrame.of(opened.store, opened.opener, run_id, CANDIDATES_DF)
+    return set(frame.table().column("why").to_pylist())
 
 
 def status_of(server: EmbeddedServer, reference: str, path: str, repository: str = "repo") -> int:
@@ -63,6 +75,7 @@ def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(tmp_p
 
         # `between` was replaced 10 days ago, within 12; `old` 20 days ago.
         assert found.counts["deleted"] == found.counts["candidates"] == 2
+        assert reasons(server, repository, found.run_id) == {Why.EXPIRED}
         expired = {"replaced": 410, "removed": 410}
         for name in ("replaced", "removed", "tagged", "lasting"):
             assert status_of(server, old, name) == expired.get(name, 200), name
@@ -139,4 +152,5 @@ def test_references_of_repositories_that_are_named_count(tmp_path: Path) -> None
         assert status_of(server, "main", "borrowed", other) == 200
         alone = collected(server, repository, Flow.CLEAN)
         assert alone.counts["deleted"] == 1
+        assert reasons(server, repository, alone.run_id) == {Why.NO_COMMIT}
         assert status_of(server, "main", "borrowed", other) == 410

@@ -10,13 +10,14 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.embedded import clients
-from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, status_of
+from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, collected, reasons, status_of
 
 
 def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> None:
@@ -54,5 +55,7 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         assert status_of(server, old, "replaced") == 200
         again = collected(server, repository, Flow.COMMITTED, sweep_mode="quarantine")
         assert again.counts["quarantined"] == 1
+        assert reasons(server, repository, moved.run_id) == {Why.EXPIRED}
+        assert reasons(server, repository, again.run_id) == {Why.RESTORED}
         assert status_of(server, old, "replaced") == 410
         assert status_of(server, "main", "replaced") == 200

@@ -147,7 +147,11 @@ def _of_record(memory: dict[Any, Any], decode: Callable[..., Any]) -> Callable[.
 
 def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
     def remembered(
-        store: ObjectStore, file: FrameFile, schema: pa.Schema, columns: Sequence[str] | None = None
+        store: ObjectStore,
+        file: FrameFile,
+        schema: pa.Schema,
+        columns: Sequence[str] | None = None,
+        added: Sequence[str] = (),
     ) -> pa.Table:
         try:
             data = store.get(file.key)
@@ -156,7 +160,7 @@ def _of_frame(memory: dict[Any, Any], read: Callable[..., pa.Table]) -> Callable
         # A schema takes long to hash; of one content, one read by the same names is the same.
         key = (read, data, file, *schema.names)
         if key not in memory:
-            memory[key] = read(_Given(data), file, schema)
+            memory[key] = read(_Given(data), file, schema, added=added)
         return memory[key] if columns is None else memory[key].select(columns)
 
     return remembered

@@ -11,6 +11,7 @@ from functools import cache
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.lakefs.layout import Layout
 
 TIME = pa.timestamp("us", "UTC")
@@ -24,6 +25,7 @@ class Column:
         description: a sentence that says what it means.
         allowed: the only values that it may have; none for any.
         least: the smallest value that it may have; None for any.
+        added: whether files of earlier versions lack it; it is null there.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Column:
     nullable: bool = False
     allowed: tuple[str, ...] = ()
     least: int | None = None
+    added: bool = False
 
 
 Columns = tuple[Column, ...]
@@ -72,6 +75,18 @@ LISTED_COLUMNS: Columns = (
     Column("last_modified", TIME, "When the store says it was written."),
     SIZE,
     Column("etag", pa.string(), "ETag without quotes; null where the store has none.", True),
+)
+
+CANDIDATE_COLUMNS: Columns = (
+    *LISTED_COLUMNS,
+    Column(
+        "why",
+        pa.string(),
+        "Why it is garbage, as far as the run knows; null in frames of earlier versions.",
+        nullable=True,
+        allowed=tuple(each.value for each in Why),
+        added=True,
+    ),
 )
 
 LIVE_COLUMNS: Columns = (ADDRESS, SLICE, SLICE_WINDOW)

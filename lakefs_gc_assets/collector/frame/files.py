@@ -128,10 +128,19 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column.with_nullable(True) for column in schema])
 
 
-def read_file(store: ObjectStore, file: FrameFile, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:
+def read_file(
+    store: ObjectStore,
+    file: FrameFile,
+    schema: pa.Schema,
+    columns: Sequence[str] | None = None,
+    added: Sequence[str] = (),
+) -> pa.Table:
     """One file of a frame, its columns nullable; all of them, or some.
 
-    Raises CorruptFile where it is missing, is not what was written, or has other columns than the schema.
+    Args:
+        added: columns that a file of an earlier version lacks, all of them: null there.
+    Raises:
+        CorruptFile: it is missing, is not what was written, or has other columns than the schema.
     """
     try:
         data = store.get(file.key)
@@ -141,31 +150,41 @@ def read_file(store: ObjectStore, file: FrameFile, schema: pa.Schema, columns: S
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
     try:
         parquet = pq.ParquetFile(io.BytesIO(data))
-        stored, table = nullable(parquet.schema_arrow), parquet.read(columns)
+        stored = nullable(parquet.schema_arrow)
+        there = frozenset(stored.names)
+        table = parquet.read(None if columns is None else [name for name in columns if name in there])
     except (pa.ArrowException, OSError) as error:
         raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None
     if table.num_rows != file.rows:
         raise CorruptFile(file.key, "rows", f"{table.num_rows} rows, its manifest says {file.rows}")
     wanted = nullable(schema)
-    if stored != wanted:
+    earlier = pa.schema([column for column in wanted if column.name not in added])
+    if stored not in (wanted, earlier):
         raise CorruptFile(file.key, "columns", f"{_columns(stored)}; the frame has {_columns(schema)}")
     names = columns or wanted.names
     chosen = pa.schema([wanted.field(name) for name in names])
-    return pa.Table.from_arrays([table.column(name) for name in names], schema=chosen)
+    arrays = [table.column(name) if name in there else pa.nulls(file.rows, wanted.field(name).type) for name in names]
+    return pa.Table.from_arrays(arrays, schema=chosen)
 
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in schema)
 
 
-def preview(store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, rows: int = 20) -> pa.Table:
-    """The first rows of a frame, from as few files as possible."""
+def preview(
+    store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, rows: int = 20, added: Sequence[str] = ()
+) -> pa.Table:
+    """The first rows of a frame, from as few files as possible.
+
+    Args:
+        added: columns that files of an earlier version lack.
+    """
     parts: list[pa.Table] = []
     missing = rows
     for file in files:
         if missing <= 0:
             break
-        part = read_file(store, file, schema).slice(0, missing)
+        part = read_file(store, file, schema, added=added).slice(0, missing)
         parts.append(part)
         missing -= part.num_rows
     return pa.concat_tables(parts) if parts else nullable(schema).empty_table()

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame.columns import (
+    CANDIDATE_COLUMNS,
     LISTED_COLUMNS,
     LIVE_COLUMNS,
     RECEIPT_COLUMNS,
@@ -42,6 +43,11 @@ class Frame(Generic[F]):
     def schema(self) -> pa.Schema:
         """The columns as they are stored."""
         return arrow_schema(self.columns)
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """Names of columns that files of earlier versions lack."""
+        return tuple(column.name for column in self.columns if column.added)
 
 
 @dataclass(frozen=True)
@@ -180,7 +186,7 @@ COMMITTED_DF = Frame("committed_df", "Every address that a live commit holds.", 
 CANDIDATES_DF = Frame(
     "candidates",
     "Objects that nothing references and that are old enough: what a sweep deletes.",
-    LISTED_COLUMNS,
+    CANDIDATE_COLUMNS,
     CandidateFigures,
 )
 DELETED_REPORT = Frame("deleted_report", "What became of each candidate.", RECEIPT_COLUMNS, DeletedFigures)

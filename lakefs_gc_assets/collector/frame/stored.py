@@ -62,7 +62,7 @@ class StoredFrame(Generic[F]):
                 file ends the run. It may be called in a worker.
         """
         chosen = columns or tuple(self.frame.schema.names)
-        read = _reader(self.opener, self.frame.schema, chosen, damaged_files)
+        read = _reader(self.opener, self.frame.schema, chosen, self.frame.added, damaged_files)
         schema = files.nullable(pa.schema([self.frame.schema.field(name) for name in chosen]))
         if self.count <= LOCAL_ROWS:
             batches = [batch for file in self.manifest.files for batch in read(file)]
@@ -76,15 +76,19 @@ class StoredFrame(Generic[F]):
 
     def preview(self, rows: int = 20) -> pa.Table:
         """The first rows in this process."""
-        return files.preview(self.opener.open(), self.manifest.files, self.frame.schema, rows)
+        return files.preview(self.opener.open(), self.manifest.files, self.frame.schema, rows, self.frame.added)
 
 
 def _reader(
-    opener: StoreOpener, schema: pa.Schema, columns: Sequence[str], damaged: Callable[[CorruptFile], None] | None
+    opener: StoreOpener,
+    schema: pa.Schema,
+    columns: Sequence[str],
+    added: Sequence[str],
+    damaged: Callable[[CorruptFile], None] | None,
 ) -> Callable[[FrameFile], Iterator[pa.RecordBatch]]:
     def read(file: FrameFile) -> Iterator[pa.RecordBatch]:
         try:
-            yield from files.read_file(opener.open(), file, schema, columns).to_batches()
+            yield from files.read_file(opener.open(), file, schema, columns, added).to_batches()
         except CorruptFile as damage:
             if damaged is None:
                 raise

@@ -215,5 +215,5 @@ def select_late(
     step: Step[R], candidates: StoredFrame[CandidateFigures], sealed: Iterable[str], before: BaseCheckpoint
 ) -> R:
     """The candidates that lie in sealed slices, or in no slice, and were not pending in the base run."""
-    rows = select_sealed(step.engine, candidates.rows(step.engine), sealed)
+    rows = select_sealed(step.engine, candidates.rows(step.engine, *STORE_DF.schema.names), sealed)
     return step.engine.without_exactly(rows, step.engine.select(before.pending_objects(step), "address"))

@@ -28,6 +28,11 @@ def report(run_id: str) -> str:
     return f"{folder(run_id)}report.json"
 
 
+def page(run_id: str) -> str:
+    """Key of the page that shows the report."""
+    return f"{folder(run_id)}report.html"
+
+
 def approval(run_id: str) -> str:
     """Key of the approval of a dry run."""
     return f"{folder(run_id)}approval.json"

@@ -210,6 +210,32 @@ def test_other_columns_are_noticed(store: ObjectStore, table: pa.Table) -> None:
         files.read_file(store, file, LIVE)
 
 
+EARLIER = pa.Table.from_pylist([live("data/a"), live("data/b")])
+
+
+def test_a_column_that_files_of_earlier_versions_lack_is_null_there(store: ObjectStore) -> None:
+    file = put_table(store, "committed_df", EARLIER)
+    wanted = LIVE.append(pa.field("why", pa.string()))
+
+    found = files.read_file(store, file, wanted, added=("why",))
+    assert found.schema == files.nullable(wanted) and found.column("why").to_pylist() == [None, None]
+    assert found.column("address").to_pylist() == ["data/a", "data/b"]
+    some = files.read_file(store, file, wanted, ("why", "address"), ("why",))
+    assert some.to_pylist() == [{"why": None, "address": "data/a"}, {"why": None, "address": "data/b"}]
+    assert files.read_file(store, file, wanted, ("address",), ("why",)).column_names == ["address"]
+    assert files.preview(store, [file], wanted, added=("why",)) == found
+    with pytest.raises(CorruptFile, match="columns"):
+        files.read_file(store, file, wanted)
+
+
+def test_of_several_such_columns_a_file_has_all_or_none(store: ObjectStore) -> None:
+    file = put_table(store, "committed_df", EARLIER.append_column("why", pa.array(["a", "b"])))
+    wanted = LIVE.append(pa.field("why", pa.string())).append(pa.field("since", pa.string()))
+
+    with pytest.raises(CorruptFile, match="columns"):
+        files.read_file(store, file, wanted, added=("why", "since"))
+
+
 def test_no_parquet_is_noticed(store: ObjectStore) -> None:
     store.put(FOLDER + "x", b"no parquet")
     file = FrameFile(FOLDER + "x", "w", 1, 10, hashlib.sha256(b"no parquet").hexdigest())

@@ -1,0 +1,129 @@
+"""What the page of a run is made of, read from what the run left in the store; no server is asked.
+
+What is missing is left out: a run that failed has fewer frames, one that is old has lost most of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    CandidateFigures,
+    F,
+    Frame,
+)
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.guards import Gauge, Mark
+from lakefs_gc_assets.collector.page.garbage import Amount, Garbage, count_by_month
+from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.reporting import mark_of
+from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
+from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+Count = Callable[[Manifest[CandidateFigures]], Garbage | None]
+"""Counts the candidates that a manifest names; None where they are too many for that. It may raise CorruptFile."""
+
+_NOT_COUNTED = "the run failed, and so many are not counted then; `lakefs-gc report --again RUN` counts them"
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run that ended.
+
+    Attributes:
+        settings: by which its figures are judged: those of the run itself at its end, or today's.
+        made_at: when these facts were read, UTC.
+        mark: None where it did not come so far, or its frames are gone.
+        gauges: figures of the mark beside the limits of the guards.
+        listed_at: when its listing began; None where it has none.
+        retention: commits by the reason why they stay, in flows by retention.
+        months: candidates by the month of their slice.
+        garbage: None where candidates were not counted, and `uncounted` says why.
+    """
+
+    report: Report
+    plan: Plan
+    figures: RunFigures
+    settings: CollectionSettings
+    prices: ReportSettings
+    made_at: datetime
+    mark: Mark | None = None
+    gauges: tuple[Gauge, ...] = ()
+    listed_at: datetime | None = None
+    retention: Mapping[str, int] = field(default_factory=dict)
+    months: Mapping[str, Amount] = field(default_factory=dict)
+    garbage: Garbage | None = None
+    uncounted: str | None = None
+
+
+def gather(
+    store: ObjectStore,
+    run_id: str,
+    settings: CollectionSettings,
+    prices: ReportSettings,
+    now: datetime,
+    count: Count,
+) -> RunFacts:
+    """Reads what a run left.
+
+    Args:
+        count: counts its candidates, if there are any.
+        now: UTC.
+    Raises:
+        CollectionError: there is no such run, it left no report, or plan or report are damaged.
+    """
+    plan, report = plans.read(store, run_id), reports.read(store, run_id)
+    if report is None:
+        raise CollectionError(f"run {run_id} left no report: it has not ended, or its process was killed")
+
+    def manifest(frame: Frame[F]) -> Manifest[F] | None:
+        try:
+            found = manifests.read(store, run_id, frame)
+        except (OrderViolation, CorruptFile):
+            return None
+        # What an earlier attempt left says nothing of this one.
+        return found if found.span.attempt == report.attempt else None
+
+    listed, uncommitted = manifest(STORE_DF), manifest(UNCOMMITTED_DF)
+    committed, candidates = manifest(COMMITTED_DF), manifest(CANDIDATES_DF)
+    mark: Mark | None = None
+    if listed and uncommitted and committed and candidates:
+        mark = mark_of(listed, uncommitted, committed, candidates)
+    return RunFacts(
+        report,
+        plan,
+        figures_of(store, report),
+        settings,
+        prices,
+        now,
+        mark=mark,
+        gauges=guards.measure(mark, settings) if mark else (),
+        listed_at=listed.span.started_at if listed else None,
+        retention=committed.figures.retention if committed else {},
+        **_counted(candidates, plan, count),
+    )
+
+
+def _counted(candidates: Manifest[CandidateFigures] | None, plan: Plan, count: Count) -> dict[str, Any]:
+    if candidates is None:
+        return {"uncounted": "the run has no candidates stored: it ended before, or they were removed as it is old"}
+    months = count_by_month(candidates, plan.slice_window)
+    if not candidates.rows:
+        return {"months": months, "uncounted": "there are none"}
+    try:
+        garbage = count(candidates)
+    except CorruptFile as damage:
+        return {"months": months, "uncounted": f"they cannot be read: {damage}"}
+    return {"months": months, "garbage": garbage, "uncounted": None if garbage else _NOT_COUNTED}

@@ -1,0 +1,228 @@
+"""How old and how large garbage is, and which objects of it are the largest, counted where it is read.
+
+A count has a few dozen rows however many objects it is about, so tasks can make them, and one process can add them up.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.frame.stored import LOCAL_ROWS, StoredFrame
+from lakefs_gc_assets.collector.work import gather
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+_DAY = timedelta(days=1)
+AGES: Mapping[str, timedelta] = {
+    "< 2 days": timedelta(),
+    "2 to 7 days": 2 * _DAY,
+    "8 to 30 days": 8 * _DAY,
+    "31 to 90 days": 31 * _DAY,
+    "91 to 365 days": 91 * _DAY,
+    "over a year": 366 * _DAY,
+}
+"""From which age on an object belongs to each group."""
+
+_MIB = 2**20
+SIZES: Mapping[str, int] = {
+    "< 64 KiB": 0,
+    "64 KiB to 1 MiB": 2**16,
+    "1 to 16 MiB": _MIB,
+    "16 to 256 MiB": 16 * _MIB,
+    "256 MiB to 4 GiB": 256 * _MIB,
+    "> 4 GiB": 4096 * _MIB,
+}
+"""From which size on an object belongs to each group."""
+
+LARGEST = 20
+"""So many of the largest objects are named."""
+
+_BATCH_ROWS = 100_000
+_COLUMNS = ("address", "last_modified", "size", "why")
+_AGE, _SIZE, _WHY, _LARGEST = "age", "size", "why", "largest"
+UNKNOWN_WHY = "not noted by an earlier version of the program"
+
+_COUNTED = pa.schema(
+    [
+        pa.field("by", pa.string(), nullable=False),
+        pa.field("group", pa.string(), nullable=False),
+        pa.field("objects", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("oldest", pa.timestamp("us", "UTC")),
+    ]
+)
+"""Objects and bytes of a group by age, size or reason; each of the largest objects is a group named by its address."""
+
+Amount = tuple[int, int]
+"""Objects and bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargeObject:
+    """One of the largest objects."""
+
+    address: str
+    size: int
+    last_modified: datetime
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What the candidates are.
+
+    Attributes:
+        by_age, by_size, by_why: objects and bytes of each group that has any, by its name.
+        oldest: when the oldest of them was written, UTC; None where there is none.
+        largest: the largest of them, the very largest first; of two of one size the one whose address sorts first.
+    """
+
+    by_age: Mapping[str, Amount]
+    by_size: Mapping[str, Amount]
+    oldest: datetime | None
+    largest: tuple[LargeObject, ...] = ()
+    by_why: Mapping[str, Amount] = field(default_factory=dict)
+
+    @classmethod
+    def of_counts(cls, counts: Iterable[pa.RecordBatch]) -> "Garbage":
+        """Adds up what `count_batches` counted."""
+        sums: dict[str, dict[str, Amount]] = {_AGE: {}, _SIZE: {}, _WHY: {}}
+        oldest: datetime | None = None
+        large: list[LargeObject] = []
+        for row in (row for batch in counts for row in batch.to_pylist()):
+            if row["by"] == _LARGEST:
+                large.append(LargeObject(row["group"], row["bytes"], row["oldest"]))
+                continue
+            objects, total = sums[row["by"]].get(row["group"], (0, 0))
+            sums[row["by"]][row["group"]] = objects + row["objects"], total + row["bytes"]
+            oldest = min(filter(None, (oldest, row["oldest"])), default=None)
+        large.sort(key=lambda each: (-each.size, each.address))
+        return cls(sums[_AGE], sums[_SIZE], oldest, tuple(large[:LARGEST]), sums[_WHY])
+
+    @property
+    def amount(self) -> Amount:
+        """How many objects and bytes there are in all."""
+        return sum(objects for objects, _ in self.by_size.values()), sum(total for _, total in self.by_size.values())
+
+
+def count_by_tasks(frame: StoredFrame[CandidateFigures], engine: Engine[R], now: datetime) -> Garbage:
+    """Counts candidates by the tasks of an engine, or in this process where they are few.
+
+    Args:
+        now: the moment that ages count back from, UTC.
+    """
+    if frame.count <= LOCAL_ROWS:
+        return count_here(frame.opener.open(), frame.manifest, now)
+    rows = engine.map_batches(frame.rows(engine, *_COLUMNS), partial(count_batches, now=now), _COUNTED)
+    return Garbage.of_counts(engine.collect(rows).to_batches())
+
+
+def count_here(store: ObjectStore, manifest: Manifest[CandidateFigures], now: datetime) -> Garbage:
+    """Counts candidates in this process, which holds one file of the frame at a time, of some 32 MiB as stored.
+
+    Args:
+        now: the moment that ages count back from, UTC.
+    Raises:
+        CorruptFile: where a file cannot be read, or was removed.
+    """
+    batches = (
+        batch
+        for file in manifest.files
+        for batch in files.read_file(store, file, CANDIDATES_DF.schema, _COLUMNS, CANDIDATES_DF.added).to_batches()
+    )
+    return Garbage.of_counts(count_batches(batches, now))
+
+
+def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.RecordBatch]:
+    """Counts the rows of all batches by age, size and reason,, and picks the largest (_COUNTED)."""
+    counts: dict[tuple[str, str], Amount] = {}
+    oldest: datetime | None = None
+    large: pa.Table | None = None
+    for batch in gather(batches, _BATCH_ROWS):
+        written, sizes = batch.column("last_modified"), batch.column("size")
+        ages = pc.subtract(pa.scalar(now, written.type), written).cast(pa.int64())
+        least_ages = [int(age / timedelta(microseconds=1)) for age in AGES.values()]
+        for by, groups, values, least in (
+            (_AGE, AGES, ages, least_ages),
+            (_SIZE, SIZES, sizes, [*SIZES.values()]),
+        ):
+            for group, inside in zip(groups, _split(sizes, values, least), strict=True):
+                objects, total = counts.get((by, group), (0, 0))
+                counts[by, group] = objects + len(inside), total + (pc.sum(inside).as_py() or 0)
+        for row in _by_why(batch):
+            why = row["why"] or UNKNOWN_WHY
+            objects, total = counts.get((_WHY, why), (0, 0))
+            counts[_WHY, why] = objects + row["size_count"], total + row["size_sum"]
+        oldest = min(filter(None, (oldest, pc.min(written).as_py())), default=None)
+        table = pa.Table.from_batches([batch]).select(_COLUMNS)
+        large = _largest(table if large is None else pa.concat_tables([large, table]))
+    rows = [
+        {"by": by, "group": group, "objects": objects, "bytes": total, "oldest": oldest}
+        for (by, group), (objects, total) in counts.items()
+        if objects
+    ]
+    for each in large.to_pylist() if large is not None else ():
+        rows.append(
+            {
+                "by": _LARGEST,
+                "group": each["address"],
+                "objects": 1,
+                "bytes": each["size"],
+                "oldest": each["last_modified"],
+            }
+        )
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, _COUNTED)
+
+
+def _by_why(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    rows = pa.Table.from_batches([batch]).select(["why", "size"])
+    counted: list[dict[str, Any]] = rows.group_by("why").aggregate([("size", "count"), ("size", "sum")]).to_pylist()
+    return counted
+
+
+def _largest(rows: pa.Table) -> pa.Table:
+    order = [("size", "descending"), ("address", "ascending")]
+    return rows.take(pc.select_k_unstable(rows, LARGEST, order)).combine_chunks()
+
+
+def _split(sizes: pa.Array, values: pa.Array, least: Sequence[int]) -> Iterator[pa.Array]:
+    """The sizes of each group: of rows whose value is at least the group's and less than that of the next one.
+
+    What is less than all belongs to the first group: a clock may be behind.
+    """
+    groups = [pc.greater_equal(values, border) for border in least[1:]]
+    for place in range(len(least)):
+        inside = pc.invert(groups[place]) if place < len(groups) else None
+        from_here = groups[place - 1] if place else None
+        chosen = [each for each in (inside, from_here) if each is not None]
+        yield sizes.filter(chosen[0] if len(chosen) == 1 else pc.and_(*chosen))
+
+
+def count_by_month(manifest: Manifest[CandidateFigures], window_size: WindowSize) -> dict[str, Amount]:
+    """Candidates by the month of their slice, such as 2026-11, the oldest first; what lies in no slice comes last.
+
+    Args:
+        window_size: how the run groups slices.
+    """
+    months: dict[str, Amount] = {}
+    for file in manifest.files:
+        month = _month(file.slice_window, window_size)
+        objects, total = months.get(month, (0, 0))
+        months[month] = objects + file.rows, total + file.object_bytes
+    return dict(sorted(months.items()))
+
+
+def _month(window: str, window_size: WindowSize) -> str:
+    if window_size == "slice" and xids.is_xid(window):
+        return f"{xids.as_datetime(xids.created_at(window)):%Y-%m}"
+    return window[: len("2026-11")]

@@ -1,0 +1,98 @@
+"""The page of a run that a step has just ended, kept beside its report; see `collector.page`."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import dagster as dg
+
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.frame.stored import LOCAL_ROWS, StoredFrame
+from lakefs_gc_assets.collector.page import garbage, page
+from lakefs_gc_assets.collector.page.garbage import Garbage
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+Warn = Callable[[str], None]
+
+
+def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Warn) -> dict[str, Any]:
+    """Makes and stores the page of a run that came to its end; returns what the UI shows of it.
+
+    Args:
+        warn: is told what went wrong: a run does not fail for its page.
+    """
+    now = collector.clock.now()
+
+    def count(candidates: Manifest[CandidateFigures]) -> Garbage:
+        if candidates.rows <= LOCAL_ROWS:
+            return garbage.count_here(repository.store, candidates, now)
+        frame = StoredFrame(CANDIDATES_DF, candidates, repository.opener)
+        return garbage.count_by_tasks(frame, collector.engine(repository.settings), now)
+
+    def make() -> None:
+        made = page.make_page(repository.store, run_id, repository.settings, collector.target.report, now, count)
+        page.write(repository.store, run_id, made)
+
+    return shown(repository, run_id, collector.store.endpoint_url) if _try(make, run_id, warn) else {}
+
+
+def keep_failed(collector: Collector, run_id: str, warn: Warn) -> None:
+    """Makes and stores the page of a run that failed, where its report could be stored; asks no server.
+
+    Args:
+        warn: is told what went wrong.
+    """
+    store = collector.last_opened()
+    if store is not None:
+        _try(partial(_make_failed, collector, store, run_id), run_id, warn)
+
+
+def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
+    now = collector.clock.now()
+
+    def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:
+        return garbage.count_here(store, candidates, now) if candidates.rows <= LOCAL_ROWS else None
+
+    settings, report = collector.collection.settings(), collector.target.report
+    page.write(store, run_id, page.make_page(store, run_id, settings, report, now, count))
+
+
+def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[str, Any]:
+    """What the UI shows of a stored page: where it lies, how to open it, and a link where a browser can follow one.
+
+    Args:
+        endpoint_url: of the store, where it is not the cloud itself.
+    """
+    uri = repository.namespace.uri + run_folder.page(run_id)
+    link = None if endpoint_url else browser_link(uri)
+    return {
+        "page": dg.MetadataValue.url(link) if link else dg.MetadataValue.path(uri),
+        "open_page": f"lakefs-gc report {run_id} --open",
+    }
+
+
+def browser_link(uri: str) -> str | None:
+    """Where somebody who may read an object sees it in a browser, after signing in; None where nobody can."""
+    scheme, _, rest = uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    match scheme:
+        case "s3":
+            return f"https://console.aws.amazon.com/s3/object/{quote(bucket)}?prefix={quote(key, safe='')}"
+        case "gs":
+            return f"https://storage.cloud.google.com/{quote(bucket)}/{quote(key)}"
+        case _:
+            return None
+
+
+def _try(make: Callable[[], None], run_id: str, warn: Warn) -> bool:
+    try:
+        make()
+    except Exception as error:
+        warn(f"the page of run {run_id} was not made; `lakefs-gc report {run_id}` makes it: {error}")
+        return False
+    return True

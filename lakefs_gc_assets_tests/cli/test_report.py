@@ -1,0 +1,115 @@
+"""`lakefs-gc report`: what a run found and did, as lines, as JSON, or as a page."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from lakefs_gc_assets.cli import report as command
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.page import page
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs, write
+from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
+from lakefs_gc_assets_tests.collector.page.test_page import repository
+from lakefs_gc_assets_tests.collector.past_runs import NOW, began, opened
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying
+
+__all__ = ["invoke", "opened", "replaying", "repository", "runs"]
+
+
+@pytest.fixture
+def past(repository: OpenRepository, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> OpenRepository:
+    """A repository of past runs that the configuration in the working folder stands for."""
+    write({"repository": "repo", "report": {"price_per_gb_month": 1000, "currency": "EUR"}})
+    read_only = SimpleNamespace(open_to_read=lambda: repository)
+    monkeypatch.setattr(command, "open_collector", lambda loaded: read_only)
+    return repository
+
+
+def test_a_report_as_lines_and_as_json(past: OpenRepository, invoke: Invoke) -> None:
+    assert_one_line(invoke("report"), "no run has ended yet")
+    found = stored_run(past)
+
+    lines = invoke("report")
+    assert lines.exit_code == 0, lines.stderr
+    assert lines.stdout.startswith(f"run {found.run_id} of repo, clean: marked, nothing deleted")
+    assert invoke("report", found.run_id).stdout == lines.stdout
+    assert json.loads(invoke("report", "--json").stdout) == json.loads(found.to_json())
+
+
+def test_a_page_is_made_of_what_the_run_left(past: OpenRepository, invoke: Invoke) -> None:
+    found = stored_run(past)
+    assert invoke("report", "--html", "page.html", found.run_id).exit_code == 0
+    made = Path("page.html").read_text()
+    assert f"lakefs-gc approve {found.run_id}" in made and "which cost 3,000 EUR a month" in made
+    assert "256 MiB to 4 GiB" in made
+    assert invoke("report", "--html", "-").stdout.startswith("<!DOCTYPE html>")
+
+
+def test_the_stored_page_is_taken_unless_it_is_to_be_made_again(past: OpenRepository, invoke: Invoke) -> None:
+    found = stored_run(past)
+    assert invoke("report", "--html", "page.html").exit_code == 0
+    stored = Path("page.html").read_bytes().replace(b"31 to 90 days", b"as it was stored")
+    page.write(past.store, found.run_id, stored)
+
+    assert invoke("report", "--html", "page.html").exit_code == 0
+    assert Path("page.html").read_bytes() == stored
+    assert invoke("report", "--html", "page.html", "--again").exit_code == 0
+    assert "31 to 90 days" in Path("page.html").read_text()
+
+    reports.write(past.store, replace(found, warnings=("something new",)))
+    assert invoke("report", "--html", "page.html").exit_code == 0
+    assert "something new" in Path("page.html").read_text()
+
+
+def test_the_page_is_opened(past: OpenRepository, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[str] = []
+    monkeypatch.setattr(click, "launch", launched.append)
+    found = stored_run(past)
+    opening = invoke("report", "--open")
+
+    assert opening.exit_code == 0
+    (file,) = launched
+    assert file in opening.stderr and opening.stdout == ""
+    assert found.run_id in Path(file).read_text()
+
+
+def test_a_run_that_failed(past: OpenRepository, invoke: Invoke) -> None:
+    plan = began(past, timedelta(hours=1))
+    assert_one_line(invoke("report", plan.run_id), f"run {plan.run_id} left no report")
+    reports.write(past.store, reports.failed(plan, NOW, "the server is gone"))
+
+    shown = invoke("report")
+    assert shown.stdout.splitlines() == [f"run {plan.run_id} of repo, clean: failed", "  the server is gone"]
+    assert "the server is gone" in invoke("report", "--html", "-").stdout
+
+
+def test_one_form_at_a_time(past: OpenRepository, invoke: Invoke) -> None:
+    both = invoke("report", "--json", "--html", "page.html")
+    assert both.exit_code == Status.USAGE and "exclude each other" in both.stderr
+    assert not Path("page.html").exists()
+
+
+@pytest.mark.slow
+def test_each_run_leaves_a_page_beside_its_report(runs: GraphRuns, invoke: Invoke) -> None:
+    assert invoke("run").exit_code == 0
+    store = runs.repository.store
+    (run_id,) = run_folder.newest_runs(store)
+    stored = store.get(run_folder.page(run_id))
+    assert f"lakefs-gc approve {run_id}".encode() in stored
+    assert invoke("report", "--html", "page.html").exit_code == 0
+    assert Path("page.html").read_bytes() == stored
+
+    runs.clock.moment += timedelta(hours=1)
+    assert invoke("approve", "--yes", run_id).exit_code == 0
+    swept = store.get(run_folder.page(run_id))
+    assert b"Sweep of an earlier dry run: deleted" in swept
+    assert invoke("report", run_id, "--html", "page.html").exit_code == 0
+    assert Path("page.html").read_bytes() == swept

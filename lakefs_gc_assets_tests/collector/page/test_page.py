@@ -1,0 +1,212 @@
+"""The page of a run: what it says of each kind of run, from what such a run leaves in the store."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, STEPS, CandidateFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.page import markup, page
+from lakefs_gc_assets.collector.page.garbage import Garbage, count_here
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.settings import CollectionSettings, ReportSettings, StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.page.stored_runs import BYTES, COUNTS, stored_run
+from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, read
+from lakefs_gc_assets_tests.collector.past_runs import NOW, began, opened
+
+__all__ = ["opened"]
+Made = Callable[..., str]
+
+
+@pytest.fixture
+def repository(opened: OpenRepository, tmp_path: Any) -> OpenRepository:
+    """An empty repository whose frames can be written as well."""
+    (tmp_path / "stored" / "repo").mkdir(parents=True)
+    opener = StoreOpener(StoreSettings(local_root=str(tmp_path / "stored")), "local://repo/")
+    return replace(opened, store=opener.open(), opener=opener)
+
+
+def make(repository: OpenRepository, run_id: str, prices: ReportSettings | None = None, **settings: Any) -> bytes:
+    store = repository.store
+    chosen = CollectionSettings.model_validate(settings)
+    return page.make_page(
+        store, run_id, chosen, prices or ReportSettings(), NOW, lambda manifest: count_here(store, manifest, NOW)
+    )
+
+
+def text(made: bytes) -> str:
+    """What a reader reads of it, without the style."""
+    shown = made.decode()
+    return " | ".join(read(re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL).encode()).text)
+
+
+def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository) -> None:
+    found = stored_run(repository)
+    told = text(make(repository, found.run_id))
+
+    assert "Dry run: marked, nothing deleted" in told
+    assert "10 objects are stored" in told
+    assert "held or staged | 6" in told and "Unreferenced, kept: too young | 1" in told
+    assert "A sweep would free 3.0 GiB" in told
+    assert "31 to 90 days | 3, 3.0 GiB" in told and "256 MiB to 4 GiB | 3, 3.0 GiB" in told
+    assert "2026-10 | 3, 3.0 GiB" in told
+    assert "no commit holds it | 3, 3.0 GiB" in told
+    assert "data/a" in told and "1.0 GiB" in told
+    assert f"lakefs-gc approve {found.run_id}" in told
+    assert f"To approve until {found.started_at + timedelta(hours=168):%F %T}Z" in told and "it deletes" in told
+    assert "30.00% | 50.00% | collection.max_candidate_share" in told
+    assert "store_df | 1 min 30 s" in told
+    assert "restore" not in told
+
+
+def test_garbage_costs_what_the_settings_say(repository: OpenRepository) -> None:
+    found = stored_run(repository)
+    priced = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=0.023, currency="EUR")))
+
+    assert "A sweep would free 3.0 GiB, which cost 0.07 EUR a month." in priced
+    assert " a month" not in text(make(repository, found.run_id))
+
+
+def test_a_sweep_says_how_it_is_undone(repository: OpenRepository) -> None:
+    counts, sizes = COUNTS | {"deleted": 2, "failed": 1}, BYTES | {"deleted": 2**31}
+    swept: dict[str, Any] = {"ending": Ending.PARTLY_DELETED, "success": False, "counts": counts, "object_bytes": sizes}
+    found = stored_run(repository, plan={"sweep": True}, **swept)
+    told = text(make(repository, found.run_id))
+
+    assert "Sweep: some deletions failed" in told
+    assert "The run freed 2.0 GiB" in told
+    assert f"lakefs-gc restore --run-id {found.run_id}" in told and "a bucket that keeps versions" in told
+    assert f"lakefs-gc deleted {found.run_id}" in told
+    assert "approve" not in told
+
+
+def test_what_moved_to_quarantine_is_not_said_to_be_freed(repository: OpenRepository) -> None:
+    counts, sizes = COUNTS | {"quarantined": 3}, BYTES | {"quarantined": 2**30}
+    moved: dict[str, Any] = {"ending": Ending.QUARANTINED, "dry_run": False, "counts": counts, "object_bytes": sizes}
+    found = stored_run(repository, **moved)
+    told = text(make(repository, found.run_id, quarantine_days=2))
+
+    assert "Sweep of an earlier dry run: moved to quarantine" in told
+    assert "The run freed 0 B" in told and "freed once that is emptied: 1.0 GiB" in told
+    assert f"it may be purged from {NOW + timedelta(days=2):%F %T}Z on" in told
+
+
+def test_a_run_that_failed_says_why_and_what_it_had_by_then(repository: OpenRepository) -> None:
+    plan = began(repository, timedelta(hours=1), sweep=True)
+    reports.write(repository.store, reports.failed(plan, NOW, "the server <b>is gone</b>"))
+    told = text(make(repository, plan.run_id))
+
+    assert "Sweep: failed" in told and "the server <b>is gone</b>" in told
+    assert "before it had counted everything" in told and "No step came to its end" in told
+    assert "Some objects may be gone already" in told
+
+
+def test_frames_of_an_earlier_attempt_say_nothing_of_this_one(repository: OpenRepository) -> None:
+    found = stored_run(repository)
+    reports.write(repository.store, replace(found, attempt="another"))
+    told = text(make(repository, found.run_id))
+
+    assert "Ages, sizes and the largest objects are not known" in told
+    assert "The frames that guards look at are not there" in told
+
+
+def test_an_old_run_whose_frames_were_removed_still_has_a_page(repository: OpenRepository) -> None:
+    found = stored_run(repository)
+    repository.store.delete([run_folder.manifest(found.run_id, name) for name in STEPS])
+    told = text(make(repository, found.run_id))
+
+    assert "10 objects were looked at" in told
+    assert "they were removed as it is old" in told
+    assert "Garbage: nothing references it | 3 | 3.0 GiB" in told
+
+
+def test_what_expired_commits_hold_is_not_said_to_be_all_that_is_stored(repository: OpenRepository) -> None:
+    found = stored_run(repository, plan={"flow": Flow.COMMITTED})
+    assert "10 objects that expired commits hold were looked at" in text(make(repository, found.run_id))
+
+
+def test_candidates_that_cannot_be_read_leave_the_rest_of_the_page(repository: OpenRepository) -> None:
+    found = stored_run(repository)
+    manifest = manifests.read(repository.store, found.run_id, CANDIDATES_DF)
+    repository.store.put(manifest.files[0].key, b"something else")
+    told = text(make(repository, found.run_id))
+
+    assert "they cannot be read" in told and "2026-10 | 3, 3.0 GiB" in told
+
+
+def test_too_many_to_count_after_a_failure_are_said_to_be(repository: OpenRepository) -> None:
+    def count(manifest: Manifest[CandidateFigures]) -> Garbage | None:
+        return None
+
+    found = stored_run(repository)
+    made = page.make_page(repository.store, found.run_id, CollectionSettings(), ReportSettings(), NOW, count)
+    assert "lakefs-gc report --again" in text(made)
+
+
+def test_a_run_that_has_not_ended_has_no_page(repository: OpenRepository) -> None:
+    plan = began(repository, timedelta(hours=1))
+    with pytest.raises(CollectionError, match="left no report"):
+        make(repository, plan.run_id)
+    with pytest.raises(CollectionError, match="has no plan"):
+        make(repository, "c" * 20)
+
+
+def test_hostile_names_are_text_wherever_they_stand(repository: OpenRepository) -> None:
+    names = tuple(name for name in HOSTILE if "\ud800" not in name)
+    calm = stored_run(repository, *(f"data/{place}" for place in range(len(names))), warnings=("a",) * len(names))
+    hostile = stored_run(
+        repository,
+        *names,
+        repository=names[0],
+        storage_namespace=names[1],
+        warnings=names,
+        kept={names[2]: 1},
+        why_clean=names[3],
+        loosened={names[4]: 1},
+        commit_source=names[5],
+        plan={"windows": (names[6],)},
+    )
+    plain, shown = read(make(repository, calm.run_id)), read(make(repository, hostile.run_id))
+
+    assert shown.tags <= plain.tags
+    assert {name for name, _ in shown.attributes} <= {name for name, _ in plain.attributes}
+    told = "".join(shown.text)
+    for name in names[:5]:
+        assert markup.shown(name) in told
+
+
+def test_the_page_stays_small_however_much_there_is_to_say(repository: OpenRepository) -> None:
+    long = "\u202e<&" * 1000
+    found = stored_run(
+        repository,
+        *(f"data/{place:04}{'&' * 1000}" for place in range(200)),
+        plan={"windows": tuple(f"{year}-{month:02}" for year in range(1000, 2026) for month in range(1, 13))},
+        warnings=(long,) * 500,
+        error=long,
+        kept={f"{long}{place}": 1 for place in range(8)},
+    )
+    made = make(repository, found.run_id)
+    assert len(made) < 2**20
+    assert "450 more warnings are in report.json" in text(made)
+
+
+def test_a_stored_page_is_read_while_it_is_that_of_the_report(repository: OpenRepository) -> None:
+    found = stored_run(repository)
+    assert page.read(repository.store, found) is None
+    made = make(repository, found.run_id)
+    page.write(repository.store, found.run_id, made)
+
+    assert page.read(repository.store, found) == made
+    later: Report = replace(found, ended_at=found.ended_at + timedelta(seconds=1))
+    assert page.read(repository.store, later) is None

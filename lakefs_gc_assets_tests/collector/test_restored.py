@@ -1,0 +1,57 @@
+"""What was brought back, as its receipts say."""
+
+import pytest
+
+from lakefs_gc_assets.collector import restored
+from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.restored import restored_before
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, opened
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
+
+__all__ = ["opened"]
+
+
+def note(opened: OpenRepository, run_id: str, name: str, outcome: Outcome, *addresses: str) -> None:
+    """Receipts of one batch."""
+    count = len(addresses)
+    rows = receipts.table(candidates(*addresses), [outcome] * count, [None] * count, NOW, "attempt")
+    receipts.write(opened.store, run_id, name, rows)
+
+
+@pytest.fixture
+def swept(opened: OpenRepository) -> str:
+    """A run that moved three objects to quarantine, of which two came back."""
+    run_id = began(opened, 2 * HOUR).run_id
+    note(opened, run_id, "batch", Outcome.QUARANTINED, "data/a", "data/b", "data/c")
+    restore_record.write(opened.store, run_id, NOW)
+    note(opened, run_id, f"{receipts.OF_RESTORE}1", Outcome.RESTORED, "data/a", "data/c")
+    note(opened, run_id, f"{receipts.OF_PURGE}1", Outcome.PURGED, "data/b")
+    return run_id
+
+
+def test_only_what_came_back_is_told(opened: OpenRepository, swept: str) -> None:
+    assert restored_before(opened.store, "another").to_pylist() == ["data/a", "data/c"]
+    assert restored_before(opened.store, swept).to_pylist() == []
+
+
+def test_where_nothing_ever_came_back_one_call_tells_so(
+    opened: OpenRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "newest_runs", pytest.fail)
+    assert restored_before(opened.store, "run").to_pylist() == []
+
+
+def test_too_many_are_not_told(opened: OpenRepository, swept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restored, "MOST", 1)
+    assert restored_before(opened.store, "another").to_pylist() == []
+
+
+def test_receipts_that_are_damaged_are_said_to_be(opened: OpenRepository, swept: str) -> None:
+    opened.store.put(f"{run_folder.receipts(swept)}{receipts.OF_RESTORE}2.parquet", b"nothing")
+    with pytest.raises(CorruptFile):
+        restored_before(opened.store, "another")

@@ -1,0 +1,42 @@
+"""Why candidates are garbage: by the flow of their run, but for what somebody brought back."""
+
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.why import Why, add_why, by_flow
+
+
+@pytest.mark.parametrize("flow", Flow)
+def test_a_flow_that_reads_what_any_commit_holds_says_so(flow: Flow) -> None:
+    says = {
+        Flow.CLEAN: Why.NO_COMMIT,
+        Flow.OPTIMIZED: Why.NO_COMMIT,
+        Flow.COMMITTED: Why.EXPIRED,
+        Flow.UNIFIED: Why.NO_ACTIVE_COMMIT,
+    }
+    assert by_flow(flow) is says[flow]
+    assert (by_flow(flow) is Why.NO_COMMIT) == (not flow.by_retention)
+
+
+def test_what_was_brought_back_is_told_from_the_others() -> None:
+    batch = pa.RecordBatch.from_pydict({"address": ["a", "b", "c"]})
+    told = add_why(batch, Why.EXPIRED, pa.array(["b", "elsewhere"]))
+
+    assert told.column("why").to_pylist() == [Why.EXPIRED, Why.RESTORED, Why.EXPIRED]
+    none = add_why(batch, Why.NO_COMMIT, pa.array([], pa.string()))
+    assert none.column("why").to_pylist() == [Why.NO_COMMIT] * 3
+    assert add_why(batch.slice(0, 0), Why.NO_COMMIT, pa.array([], pa.string())).schema == none.schema
+
+
+def test_the_texts_that_frames_hold_stay_as_they_are() -> None:
+    assert {each.name: each.value for each in Why} == {
+        "NO_COMMIT": "no commit holds it",
+        "EXPIRED": "only expired commits hold it",
+        "NO_ACTIVE_COMMIT": "no active commit holds it",
+        "RESTORED": "brought back, and garbage again",
+    }
+    (column,) = (each for each in CANDIDATES_DF.columns if each.name == "why")
+    assert column.allowed == tuple(Why)
+    assert CANDIDATES_DF.added == ("why",)

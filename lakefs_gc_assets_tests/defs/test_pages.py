@@ -1,0 +1,97 @@
+"""The page that a run leaves when it ends: nothing that goes wrong with it touches the run."""
+
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakefs_gc_assets.collector.page import page
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import pages
+from lakefs_gc_assets.defs.pages import browser_link, keep, keep_failed
+from lakefs_gc_assets.defs.resources import Collector, collector
+from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
+from lakefs_gc_assets_tests.collector.page.test_page import repository
+from lakefs_gc_assets_tests.collector.past_runs import opened
+
+__all__ = ["opened", "repository"]
+
+
+@pytest.fixture
+def collecting(repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> Collector:
+    """The resource of a process that has opened the repository."""
+    made = collector(Configuration(repository="repo"), repository.clock)
+    monkeypatch.setattr(Collector, "last_opened", lambda self: repository.store)
+    return made
+
+
+def test_the_page_of_a_run_lies_beside_its_report(collecting: Collector, repository: OpenRepository) -> None:
+    found, warnings = stored_run(repository), list[str]()
+    shown = keep(collecting, repository, found.run_id, warnings.append)
+
+    assert warnings == []
+    assert shown["page"] == dg.MetadataValue.path(repository.namespace.uri + run_folder.page(found.run_id))
+    assert shown["open_page"] == f"lakefs-gc report {found.run_id} --open"
+    assert found.run_id.encode() in repository.store.get(run_folder.page(found.run_id))
+
+
+def test_the_page_of_a_failed_run_asks_no_server(
+    collecting: Collector, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, warnings = stored_run(repository), list[str]()
+    monkeypatch.setattr(Collector, "open", pytest.fail)
+    keep_failed(collecting, found.run_id, warnings.append)
+    assert warnings == []
+    assert b"31 to 90 days" in repository.store.get(run_folder.page(found.run_id))
+
+    monkeypatch.setattr(pages, "LOCAL_ROWS", 1)
+    keep_failed(collecting, found.run_id, warnings.append)
+    assert b"lakefs-gc report --again" in repository.store.get(run_folder.page(found.run_id))
+
+
+@pytest.mark.parametrize("error", [StorageError("the store is gone"), KeyError("a mistake of ours")])
+def test_a_page_that_cannot_be_kept_is_told_and_nothing_more(
+    collecting: Collector, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: Any) -> None:
+        raise error
+
+    found, warnings = stored_run(repository), list[str]()
+    monkeypatch.setattr(page, "write", fail)
+
+    assert keep(collecting, repository, found.run_id, warnings.append) == {}
+    keep_failed(collecting, found.run_id, warnings.append)
+    assert len(warnings) == 2
+    assert all(f"the page of run {found.run_id} was not made" in line for line in warnings)
+
+
+def test_a_run_without_a_report_has_no_page(collecting: Collector, repository: OpenRepository) -> None:
+    warnings: list[str] = []
+    keep_failed(collecting, "c" * 20, warnings.append)
+    assert len(warnings) == 1 and "has no plan" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("uri", "link"),
+    [
+        ("s3://bucket/a b/report.html", "https://console.aws.amazon.com/s3/object/bucket?prefix=a%20b%2Freport.html"),
+        ("gs://bucket/a b/report.html", "https://storage.cloud.google.com/bucket/a%20b/report.html"),
+        ("https://account.blob.core.windows.net/container/report.html", None),
+        ("local://repo/report.html", None),
+    ],
+)
+def test_a_browser_can_follow_only_some_links(uri: str, link: str | None) -> None:
+    assert browser_link(uri) == link
+
+
+def test_a_link_into_a_cloud_is_none_into_a_server_of_ones_own(repository: OpenRepository) -> None:
+    in_bucket = replace(repository, namespace=Namespace.parse("s3://bucket/prefix"))
+    uri = f"s3://bucket/prefix/{run_folder.page('run')}"
+
+    assert pages.shown(in_bucket, "run", "")["page"] == dg.MetadataValue.url(str(browser_link(uri)))
+    assert pages.shown(in_bucket, "run", "http://minio:9000")["page"] == dg.MetadataValue.path(uri)
