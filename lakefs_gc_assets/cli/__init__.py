@@ -27,6 +27,10 @@ COMMANDS = {
         "Shows a whole collection of a sample repository on an embedded lakeFS server.",
         "lakefs_gc_assets.cli.early_spark:start_as_usual",
     ),
+    "doctor": LazyCommand(
+        "lakefs_gc_assets.cli.doctor:doctor",
+        "Tries every right and feature that runs need, and says which are missing and what gives them.",
+    ),
     "embedded": LazyCommand(
         "lakefs_gc_assets.cli.embedded:embedded",
         "Serves an embedded lakeFS with a sample repository until interrupted.",

@@ -25,6 +25,7 @@ CONFIG = click.option(
 REPOSITORY = click.option(
     "--repository", help="Name of the lakeFS repository: in place of the file's, or out of its list."
 )
+JSON = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 RULES = click.option(
     "--rules",
     type=click.Choice(["oss", "seed"]),
