@@ -36,6 +36,7 @@ COMMANDS = {
         "Serves an embedded lakeFS with a sample repository until interrupted.",
     ),
     "explain": LazyCommand("lakefs_gc_assets.cli.explain:explain", "Says why the object at ADDRESS stays or goes."),
+    "init": LazyCommand("lakefs_gc_assets.cli.init:init", "Writes a configuration file to begin with."),
     "metrics": LazyCommand(
         "lakefs_gc_assets.cli.metrics:metrics",
         "Prints the newest figures of each repository in Prometheus' text format.",
