@@ -6,7 +6,7 @@ every file is compared with the digest that its manifest has. Times are UTC, siz
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,9 +94,9 @@ class Table:
 
         Raises CollectionError where a file is missing or was changed.
         """
-        store = self._stored.opener.open()
-        for file in self._stored.manifest.files:
-            yield from files.read_file(store, file, self._stored.frame.schema).to_batches()
+        manifest = self._stored.manifest
+        for file in manifest.files:
+            yield from replace(self._stored, manifest=replace(manifest, files=(file,))).table().to_batches()
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory. Raises CollectionError."""

@@ -1,6 +1,5 @@
 """`lakefs-gc doctor`: tries what runs will ask of the server and the store."""
 
-import json
 import sys
 from collections.abc import Collection
 from dataclasses import asdict
@@ -9,7 +8,7 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, loaded_configuration
+from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.diagnosis import Diagnosis, Finding, Purpose, State, diagnose, wanted_by
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -50,7 +49,7 @@ def doctor(file: Path | None, repository: str | None, names: tuple[str, ...], as
         (lambda finding: None) if as_json else _show,
     )
     if as_json:
-        click.echo(json.dumps(_described(configuration.repository, found, wanted), indent=1, ensure_ascii=False))
+        answer(_described(configuration.repository, found, wanted))
     else:
         _conclude(found, wanted)
     if not found.well:

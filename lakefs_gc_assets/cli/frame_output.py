@@ -15,6 +15,7 @@ from lakefs_gc_assets.cli.options import show_progress
 from lakefs_gc_assets.collector import past_frames
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
@@ -80,12 +81,20 @@ def write_frame(
     """
     if form == "parquet" and out.name == "-":
         raise click.UsageError("parquet is not for the terminal: give --out FILE.")
-    chosen = run_id or past_frames.newest_run(repository.store, is_meant)
-    found = past_frames.read_manifest(repository.store, frame, chosen)
+    found = _newest(repository, frame, is_meant) if run_id is None else read_manifest(repository, frame, run_id)
     schema = files.nullable(FRAMES[frame].schema)
     tables = (files.read_file(repository.store, file, FRAMES[frame].schema) for file in found.files)
     _WRITERS[form](tables, schema, columns, out)
     show_progress(f"run {found.span.run_id}: {found.rows:,} objects, {size(found.object_bytes)}")
+
+
+def read_manifest(repository: OpenRepository, frame: str, run_id: str) -> Manifest[Any]:
+    """The manifest of a frame of a run. Raises CollectionError where there is none."""
+    return past_frames.read_manifest(repository.store, frame, run_id)
+
+
+def _newest(repository: OpenRepository, frame: str, is_meant: Callable[[Report], bool]) -> Manifest[Any]:
+    return read_manifest(repository, frame, past_frames.newest_run(repository.store, is_meant))
 
 
 def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
