@@ -29,7 +29,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow costs soak mutants fuzz demo bench ui sbom audit clean
+.PHONY: help setup lock lint test test-slow costs soak mutants fuzz demo bench ui build sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -96,6 +96,10 @@ ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0
 	@cp dagster.yaml .dagster/dagster.yaml
 	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)
 
+build: $(INSTALLED) ## Builds the package into dist/, a wheel and its sources, with what the lock has
+	@$(BIN)/python -m uv build --offline --no-build-isolation --python $(BIN)/python --clear --out-dir dist --quiet
+	@ls dist
+
 sbom: $(INSTALLED) ## Writes sbom.json, a CycloneDX bill of materials, from requirements.lock
 	@$(BIN)/python -m uv tool run --from "cyclonedx-bom==7.5.0" cyclonedx-py requirements requirements.lock \
 	  --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file sbom.json
@@ -104,5 +108,5 @@ audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements
 	@$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes --disable-pip
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
-	rm -rf .dagster .mutants .playground .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .dagster .mutants .playground dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

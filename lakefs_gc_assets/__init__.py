@@ -1,1 +1,35 @@
-"""Garbage collection for lakeFS repositories, as a Dagster asset graph on PySpark."""
+"""Garbage collection for lakeFS repositories, as a Dagster asset graph on PySpark.
+
+From Python, `lakefs_gc_assets.open` gives what runs left; everything else is imported when it is needed.
+"""
+
+from typing import TYPE_CHECKING
+
+from lakefs_gc_assets.deferred import deferred as _deferred
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lakefs_gc_assets import results
+    from lakefs_gc_assets.results import Repository
+    from lakefs_gc_assets.settings import Configuration
+else:
+    results = _deferred("lakefs_gc_assets.results")
+
+__all__ = ["open"]
+
+
+def open(configuration: "str | Path | Configuration | None" = None, *, repository: str | None = None) -> "Repository":
+    """Opens a repository to look at its runs; nothing is changed, and no lock is taken.
+
+    Args:
+        configuration: a configuration file, or its content; by default the file that LAKEFS_GC_CONFIG names, else
+            lakefs-gc.yaml in the working folder.
+        repository: which one of a file's repositories, by its name there.
+    Raises:
+        ConfigurationError: there is no such file or repository, a setting is wrong, or a secret's variable is not set.
+        LakeFSError: the server cannot be asked where the repository lies.
+
+    For example `open("lakefs-gc.yaml").run("latest").candidates.to_pandas()`.
+    """
+    return results.open_repository(configuration, repository)

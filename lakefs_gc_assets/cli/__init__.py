@@ -27,11 +27,16 @@ COMMANDS = {
         "Shows a whole collection of a sample repository on an embedded lakeFS server.",
         "lakefs_gc_assets.cli.early_spark:start_as_usual",
     ),
+    "doctor": LazyCommand(
+        "lakefs_gc_assets.cli.doctor:doctor",
+        "Tries every right and feature that runs need, and says which are missing and what gives them.",
+    ),
     "embedded": LazyCommand(
         "lakefs_gc_assets.cli.embedded:embedded",
         "Serves an embedded lakeFS with a sample repository until interrupted.",
     ),
     "explain": LazyCommand("lakefs_gc_assets.cli.explain:explain", "Says why the object at ADDRESS stays or goes."),
+    "init": LazyCommand("lakefs_gc_assets.cli.init:init", "Writes a configuration file to begin with."),
     "metrics": LazyCommand(
         "lakefs_gc_assets.cli.metrics:metrics",
         "Prints the newest figures of each repository in Prometheus' text format.",

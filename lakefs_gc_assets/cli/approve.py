@@ -7,7 +7,16 @@ import click
 
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    VERBOSE,
+    level_of,
+    loaded_configuration,
+    show_progress,
+)
 from lakefs_gc_assets.cli.run import require_report, tell_ended
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.sweep import approval
@@ -18,8 +27,13 @@ from lakefs_gc_assets.defs.running import execute_approved, instance
 @CONFIG
 @REPOSITORY
 @click.option("--yes", is_flag=True, help="Delete them without asking.")
+@QUIET
+@VERBOSE
+@JSON
 @click.argument("run_id", metavar="RUN")
-def approve(file: Path | None, repository: str | None, yes: bool, run_id: str) -> None:
+def approve(
+    file: Path | None, repository: str | None, yes: bool, quiet: bool, verbose: bool, as_json: bool, run_id: str
+) -> None:
     """Deletes what an earlier dry run found, after a look whether it is live by now.
 
     The run's own plan holds, every guard of a sweep too; collection.max_mark_age_hours says how old it may be. In the
@@ -27,16 +41,18 @@ def approve(file: Path | None, repository: str | None, yes: bool, run_id: str) -
 
     Exit status 0 if every deletion was accepted, 6 if some were not; `lakefs-gc --help` lists all of them.
     """
+    level = level_of(quiet, verbose)
     loaded = loaded_configuration(file, repository)
     collector = open_collector(loaded)
     opened = collector.open()
     found = approval.require_dry_run(opened.store, run_id)
     objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
-    click.echo(f"run {run_id} of {found.span.ended_at:%F %T}Z found {objects}", err=True)
+    if not (yes and quiet):
+        show_progress(f"run {run_id} of {found.span.ended_at:%F %T}Z found {objects}")
     if not yes and not click.confirm("Delete them, unless they are live by now?", err=True):
         sys.exit(Status.FAILED)
     with instance() as home:
-        error = execute_approved(loaded, run_id, show_progress, collector.clock, home)
+        error = execute_approved(loaded, run_id, show_progress, collector.clock, home, level)
     if error is not None:
         raise error
-    tell_ended(require_report(opened.store, run_id))
+    tell_ended(require_report(opened.store, run_id), as_json)

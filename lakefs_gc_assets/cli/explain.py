@@ -1,12 +1,22 @@
 """`lakefs-gc explain`: why one object stays or goes."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.cli.opening import open_to_look
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    answer,
+    loaded_configuration,
+    say_nothing,
+    show_progress,
+)
 from lakefs_gc_assets.collector import explain as collector_explain
 from lakefs_gc_assets.collector.explain import Explanation, Holder
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
@@ -31,15 +41,22 @@ _DECIDED = {
 @click.command()
 @CONFIG
 @REPOSITORY
+@QUIET
+@JSON
 @click.argument("address")
-def explain(file: Path | None, repository: str | None, address: str) -> None:
+def explain(file: Path | None, repository: str | None, quiet: bool, as_json: bool, address: str) -> None:
     """Says why the object at ADDRESS stays or goes.
 
     ADDRESS is relative to the storage namespace (data/…), or a physical address in full. Every range of the repository
     is read.
     """
     opened = open_to_look(loaded_configuration(file, repository))
-    for line in describe(collector_explain.explain(opened, address, opened.clock.now(), show_progress)):
+    note = say_nothing if quiet else show_progress
+    found = collector_explain.explain(opened, address, opened.clock.now(), note)
+    if as_json:
+        answer({"verdict": verdict(found), **asdict(found)})
+        return
+    for line in describe(found):
         click.echo(line)
 
 

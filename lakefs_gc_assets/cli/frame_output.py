@@ -12,16 +12,13 @@ import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
 from lakefs_gc_assets.cli.options import show_progress
-from lakefs_gc_assets.collector import plan, report
+from lakefs_gc_assets.collector import past_frames
 from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
-from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
 
 Format = Literal["table", "csv", "json", "parquet"]
 
@@ -94,21 +91,11 @@ def write_frame(
 
 def read_manifest(repository: OpenRepository, frame: str, run_id: str) -> Manifest[Any]:
     """The manifest of a frame of a run. Raises CollectionError where there is none."""
-    plan.read(repository.store, run_id)
-    try:
-        return manifests.read(repository.store, run_id, FRAMES[frame])
-    except OrderViolation:
-        raise CollectionError(
-            f"run {run_id} has no {frame} stored: it ended before, or they were removed because the run is old"
-        ) from None
+    return past_frames.read_manifest(repository.store, frame, run_id)
 
 
 def _newest(repository: OpenRepository, frame: str, is_meant: Callable[[Report], bool]) -> Manifest[Any]:
-    for run_id in run_folder.newest_runs(repository.store):
-        ended = report.read(repository.store, run_id)
-        if ended is not None and ended.counts and is_meant(ended):
-            return read_manifest(repository, frame, run_id)
-    raise CollectionError("there is no such run yet; `lakefs-gc status` lists all runs")
+    return read_manifest(repository, frame, past_frames.newest_run(repository.store, is_meant))
 
 
 def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from lakefs_gc_assets.cli.endings import one_line_errors
 from lakefs_gc_assets.deferred import imported
@@ -61,11 +62,17 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._lazy_commands[name].short_help) for name in self.list_commands(ctx)])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands that begin so, without importing them, and what any command completes."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self._lazy_commands[name].short_help) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Begins what takes long, and imports the command meanwhile."""
-        if (found := self._lazy_commands.get(args[0])) is not None:
+        """Begins what takes long, and imports the command meanwhile; a shell that completes a line begins nothing."""
+        if not ctx.resilient_parsing and (found := self._lazy_commands.get(args[0])) is not None:
             found.begin(args[1:])
         return super().resolve_command(ctx, args)
 

@@ -1,7 +1,10 @@
 """What commands share: options, and how they find their configuration."""
 
+import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +28,9 @@ CONFIG = click.option(
 REPOSITORY = click.option(
     "--repository", help="Name of the lakeFS repository: in place of the file's, or out of its list."
 )
+JSON = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, as docs/command-line.md describes.")
+QUIET = click.option("--quiet", is_flag=True, help="Say on standard error only warnings and what went wrong.")
+VERBOSE = click.option("--verbose", is_flag=True, help="Say also what Dagster says of each step.")
 RULES = click.option(
     "--rules",
     type=click.Choice(["oss", "seed"]),
@@ -83,6 +89,26 @@ def _chosen(file: Path | None) -> Path:
             f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
         )
     return chosen
+
+
+def level_of(quiet: bool, verbose: bool) -> int:
+    """The level of the lines that are told, as in `logging`. Raises UsageError where both are given."""
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other.")
+    return logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+
+
+def answer(content: object, indent: int | None = 1) -> None:
+    """Answers in JSON; times are ISO 8601.
+
+    Args:
+        indent: None for one line.
+    """
+    click.echo(json.dumps(content, default=datetime.isoformat, indent=indent, ensure_ascii=False))
+
+
+def say_nothing(line: str) -> None:
+    """Takes a line of progress that nobody wants to see."""
 
 
 def show_progress(line: str) -> None:

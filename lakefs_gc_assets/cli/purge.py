@@ -10,7 +10,16 @@ import click
 
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    answer,
+    loaded_configuration,
+    say_nothing,
+    show_progress,
+)
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs import purging
 from lakefs_gc_assets.defs.purging import PurgePlan, Totals
@@ -23,7 +32,11 @@ _SHOWN = 5
 @REPOSITORY
 @click.option("--run-id", help="Only what this run moved there.")
 @click.option("--dry-run", is_flag=True, help="Show what is in quarantine and when it may go, and purge nothing.")
-def purge(file: Path | None, repository: str | None, run_id: str | None, dry_run: bool) -> None:
+@QUIET
+@JSON
+def purge(
+    file: Path | None, repository: str | None, run_id: str | None, dry_run: bool, quiet: bool, as_json: bool
+) -> None:
     """Deletes for good what has been in quarantine for collection.quarantine_days.
 
     What is live is looked at anew first: what became live again is brought back, and then the next run is a clean one.
@@ -33,14 +46,25 @@ def purge(file: Path | None, repository: str | None, run_id: str | None, dry_run
     """
     collector = open_collector(loaded_configuration(file, repository))
     if dry_run:
-        for line in _describe(purging.plan_purge(collector.open(), run_id)):
+        planned = purging.plan_purge(collector.open(), run_id)
+        if as_json:
+            answer(planned.described())
+            return
+        for line in _describe(planned):
             click.echo(line)
         return
     totals = Totals()
     owner = f"purge-{uuid.uuid4().hex}"
-    for each in totals.counted(purging.purge(collector, run_id, owner, show_progress, show_progress)):
-        click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
-    click.echo(str(totals))
+    note = say_nothing if quiet else show_progress
+    for each in totals.counted(purging.purge(collector, run_id, owner, note, show_progress)):
+        if as_json:
+            answer({"address": each.address, "fate": each.fate, "why": each.why}, indent=None)
+        else:
+            click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+    if as_json:
+        answer({"counts": totals.counts, "bytes_freed": totals.freed}, indent=None)
+    else:
+        click.echo(str(totals))
     if not totals.well:
         sys.exit(Status.INCOMPLETE)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, show_progress
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.sizes import size
@@ -31,7 +31,15 @@ _SHOWN = 20
     help="Bring back this object only: relative to the storage namespace (data/…), or in full. May be given again.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be brought back, and bring nothing back.")
-def restore(file: Path | None, repository: str | None, run_id: str, addresses: tuple[str, ...], dry_run: bool) -> None:
+@JSON
+def restore(
+    file: Path | None,
+    repository: str | None,
+    run_id: str,
+    addresses: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
 
     Out of quarantine each object is copied to its address, where there is none. In a bucket that keeps versions the
@@ -42,15 +50,25 @@ def restore(file: Path | None, repository: str | None, run_id: str, addresses: t
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
     if dry_run:
-        for line in _describe(restore_run.plan_restore(opened, run_id, addresses)):
+        planned = restore_run.plan_restore(opened, run_id, addresses)
+        if as_json:
+            answer(planned.to_pylist())
+            return
+        for line in _describe(planned):
             click.echo(line)
         return
     counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"
     for each in restore_run.restore(opened, run_id, addresses, owner, show_progress):
         counts[each.fate] += 1
-        click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
-    click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))
+        if as_json:
+            answer({"address": each.address, "fate": each.fate, "why": each.why}, indent=None)
+        else:
+            click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+    if as_json:
+        answer({"counts": counts}, indent=None)
+    else:
+        click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))
     if not all(fate.is_well for fate in counts):
         sys.exit(Status.INCOMPLETE)
 

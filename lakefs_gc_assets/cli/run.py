@@ -1,5 +1,6 @@
 """`lakefs-gc run`: makes one run."""
 
+import json
 import logging
 import sys
 from pathlib import Path
@@ -7,7 +8,18 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, Progress, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    VERBOSE,
+    Progress,
+    answer,
+    level_of,
+    loaded_configuration,
+    show_progress,
+)
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.described_report import describe
@@ -35,9 +47,18 @@ from lakefs_gc_assets.storage.interface import ObjectStore
     help="Look at everything, only at what is new since the last run that deleted, at what only expired commits hold, "
     "or at everything with expired commits.",
 )
-@click.option("--quiet", is_flag=True, help="Say on standard error only warnings and what went wrong.")
-@click.option("--verbose", is_flag=True, help="Say also what Dagster says of each step.")
-def run(file: Path | None, repository: str | None, sweep: bool | None, flow: str, quiet: bool, verbose: bool) -> None:
+@QUIET
+@VERBOSE
+@JSON
+def run(
+    file: Path | None,
+    repository: str | None,
+    sweep: bool | None,
+    flow: str,
+    quiet: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
     """Makes one run: lists what is stored, subtracts everything that is live.
 
     An optimized run that has nothing to build on becomes a clean one and says why.
@@ -45,11 +66,9 @@ def run(file: Path | None, repository: str | None, sweep: bool | None, flow: str
     Exit status 0 if the run came to its end and every deletion was accepted, 6 if some were not; `lakefs-gc --help`
     lists all of them.
     """
-    if quiet and verbose:
-        raise click.UsageError("--quiet and --verbose exclude each other.")
-    level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+    level = level_of(quiet, verbose)
     loaded = loaded_configuration(file, repository)
-    tell_ended(collect(loaded, sweep, show_progress, SystemClock(), Flow(flow), level))
+    tell_ended(collect(loaded, sweep, show_progress, SystemClock(), Flow(flow), level), as_json)
 
 
 def collect(
@@ -84,9 +103,12 @@ def require_report(store: ObjectStore, run_id: str) -> Report:
     return found
 
 
-def tell_ended(found: Report) -> None:
+def tell_ended(found: Report, as_json: bool) -> None:
     """Says what a run did, and ends the process where not every deletion was accepted."""
-    for line in describe(found):
-        click.echo(line)
+    if as_json:
+        answer(json.loads(found.to_json()))
+    else:
+        for line in describe(found):
+            click.echo(line)
     if not found.success:
         sys.exit(Status.INCOMPLETE)

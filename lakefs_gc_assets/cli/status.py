@@ -1,5 +1,6 @@
 """`lakefs-gc status`: the last runs, what is in quarantine, and who holds the lock."""
 
+import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration
+from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
 from lakefs_gc_assets.collector import lock, report
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -21,9 +22,14 @@ from lakefs_gc_assets.defs.running import one_line
 @CONFIG
 @REPOSITORY
 @click.option("--runs", default=10, show_default=True, help="How many runs to show, newest first.")
-def status(file: Path | None, repository: str | None, runs: int) -> None:
+@JSON
+def status(file: Path | None, repository: str | None, runs: int, as_json: bool) -> None:
     """Shows the last runs of a repository and who holds its lock."""
-    for line in summarize(open_collector(loaded_configuration(file, repository)).open_to_read(), runs):
+    opened = open_collector(loaded_configuration(file, repository)).open_to_read()
+    if as_json:
+        answer(_described(opened, runs))
+        return
+    for line in summarize(opened, runs):
         click.echo(line)
 
 
@@ -43,6 +49,23 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
         yield f"{run_id}  {_line(found)}" if found else f"{run_id}  not ended"
     if not run_ids:
         yield "no runs yet"
+
+
+def _described(repository: OpenRepository, runs: int) -> dict[str, object]:
+    """What `summarize` says, with the whole report of each run. Raises CollectionError."""
+    run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
+    reports = {run_id: report.read(repository.store, run_id) for run_id in run_ids}
+    return {
+        "repository": repository.facts.id,
+        "storage_namespace": repository.namespace.uri,
+        "read_only": repository.facts.read_only,
+        "lock": lock.holder(repository.store),
+        "quarantine": purging.plan_purge(repository, None).described(),
+        "runs": [
+            {"run_id": run_id, "report": json.loads(found.to_json()) if found else None}
+            for run_id, found in reports.items()
+        ],
+    }
 
 
 def _line(found: Report) -> str:

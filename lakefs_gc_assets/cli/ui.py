@@ -32,5 +32,5 @@ def ui(folder: Path, rules: RuleSet, objects: int, port: int) -> None:
     ):
         home = Path(os.environ.get("DAGSTER_HOME") or folder / "dagster").resolve()
         home.mkdir(parents=True, exist_ok=True)
-        status = serve({**environment, "DAGSTER_HOME": str(home)}, Path("workspace.yaml"), port, home / "ui.log")
+        status = serve({**environment, "DAGSTER_HOME": str(home)}, port, home / "ui.log")
     sys.exit(status)

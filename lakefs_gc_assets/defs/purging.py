@@ -40,6 +40,20 @@ class PurgePlan:
         """When the objects of a run may be purged, UTC."""
         return moved.since + self.after
 
+    def described(self) -> list[dict[str, object]]:
+        """What of each run is in quarantine, for programs; what is due first."""
+        return [
+            {
+                "run_id": moved.run_id,
+                "objects": moved.copies.num_rows,
+                "bytes": moved.size,
+                "due_at": self.due_at(moved),
+                "due": is_due,
+            }
+            for is_due, group in ((True, self.due), (False, self.waiting))
+            for moved in group
+        ]
+
 
 def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> PurgePlan:
     """What `purge` would look at.

@@ -43,17 +43,8 @@ else:
     # Deferred: it imports libraries for every service of AWS, which only those need who name such a resource.
     deployed = deferred("lakefs_gc_assets.defs.deployed")
 
-_REMOTE_CORES = 8
 _opened: dict[tuple[str, str], StoreOpener] = {}
 """The stores that this process opened last, by name and repository: of use where the server is gone."""
-
-
-def parallelism(spark: SparkSession) -> int:
-    """Tasks that run at the same time, on classic and remote sessions."""
-    found = spark.conf.get("spark.default.parallelism", None)
-    if found is None and hasattr(spark, "_jsc"):
-        found = str(spark.sparkContext.defaultParallelism)
-    return int(found or _REMOTE_CORES)
 
 
 def _plain(resource: Settings, kind: type[Settings]) -> dict[str, object]:
@@ -221,7 +212,7 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
         partitions = (settings or self.collection.settings()).address_partitions
         if partitions:
             spark.conf.set("spark.sql.shuffle.partitions", partitions)
-        return SparkEngine(spark, spark_session.TASKS_PER_CORE * parallelism(spark))
+        return SparkEngine(spark, spark_session.TASKS_PER_CORE * spark_session.parallelism(spark))
 
 
 def collector(configuration: Configuration, clock: Clock) -> Collector:

@@ -63,17 +63,22 @@ def execute(
 
 
 def execute_approved(
-    loaded: Loaded, run_id: str, progress: Progress, clock: Clock, home: dg.DagsterInstance
+    loaded: Loaded,
+    run_id: str,
+    progress: Progress,
+    clock: Clock,
+    home: dg.DagsterInstance,
+    level: int = logging.INFO,
 ) -> CollectionError | None:
     """Approves a dry run and makes its last step, which sweeps after a recheck; returns what stopped it.
 
     Args:
-        progress: is told each line as it happens.
+        progress, level: as for `execute`.
     Raises:
         CollectionError: where there is no such run.
     """
     loaded, names = decided_here(loaded, approve_run=run_id), Names.of_loaded(loaded)
-    definitions = build(loaded, clock, {"console": line_logger(progress)})
+    definitions = build(loaded, clock, {"console": line_logger(progress, level)})
     plan = plans.read(opened(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
     windows = names.partitions.add(home, run_id, plan.windows)

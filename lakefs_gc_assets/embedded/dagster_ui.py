@@ -21,6 +21,7 @@ from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.errors import CollectionError
 
+_DEFINITIONS = "lakefs_gc_assets.definitions"
 _START_SECONDS = 600
 _RUN_SECONDS = 1800
 _END_SECONDS = 30
@@ -106,9 +107,9 @@ class DagsterUI:
 
 
 @contextmanager
-def started(environment: Mapping[str, str], workspace: Path, port: int, log: Path) -> Iterator[DagsterUI]:
+def started(environment: Mapping[str, str], port: int, log: Path) -> Iterator[DagsterUI]:
     """Starts webserver and daemon, and ends them with everything that they have started."""
-    command = [sys.executable, "-m", "dagster", "dev", "-w", str(workspace), "-h", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", "127.0.0.1", "-p", str(port)]
     command += ["--log-level", "warning", "--code-server-log-level", "warning"]
     # Its warnings are about Dagster's own plans, and tell a person who looks around nothing.
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment}
@@ -151,12 +152,12 @@ def ending_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def serve(environment: Mapping[str, str], workspace: Path, port: int, log: Path) -> int:
+def serve(environment: Mapping[str, str], port: int, log: Path) -> int:
     """Serves the UI until it ends, and returns its status; the last line on standard output is its URL.
 
     Raises CollectionError where it does not start.
     """
-    with started(environment, workspace, port, log) as ui:
+    with started(environment, port, log) as ui:
         ui.make_first_run(ui.wait_until_loaded())
         click.echo(ui.url)
         return ui.process.wait()

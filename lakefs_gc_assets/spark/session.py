@@ -24,8 +24,10 @@ from lakefs_gc_assets.spark.start.java import ensure_java, use_this_python
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 TASKS_PER_CORE = 4
+_REMOTE_CORES = 8
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
@@ -216,3 +218,11 @@ def _warm(spark: Any) -> None:
         yield from batches
 
     spark.range(0, 2, 1, 2).mapInArrow(same, "id long").distinct().collect()
+
+
+def parallelism(spark: "SparkSession") -> int:
+    """Tasks that run at the same time, on classic and remote sessions."""
+    found = spark.conf.get("spark.default.parallelism", None)
+    if found is None and hasattr(spark, "_jsc"):
+        found = str(spark.sparkContext.defaultParallelism)
+    return int(found or _REMOTE_CORES)

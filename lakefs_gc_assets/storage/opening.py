@@ -66,6 +66,22 @@ def _requiring(extra: str, namespace: Namespace) -> Iterator[None]:
         ) from None
 
 
+def readable_path(opener: "StoreOpener", key: str) -> str:
+    """How other programs name an object of a store: as a file's path, `s3://…`, `gs://…`, or as lakeFS spells Azure's.
+
+    Raises ConfigurationError where a folder is not there.
+    """
+    namespace = Namespace.parse(opener.namespace_uri)
+    match namespace.location.kind:
+        case "local":
+            return str(_folder(opener.settings, namespace) / key)
+        case "azure":
+            return namespace.uri + key
+        case kind:
+            # lakeFS may spell it s3a, and escaped.
+            return f"{kind}://{namespace.location.bucket}/{namespace.location.key}{key}"
+
+
 def _folder(settings: StoreSettings, namespace: Namespace) -> Path:
     """The folder of a `local://` namespace, which lakeFS joins to the path of its blockstore."""
     if not settings.local_root:

@@ -1,5 +1,6 @@
 """`lakefs-gc approve` on runs of a recorded repository."""
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -72,7 +73,9 @@ def test_a_sweep_that_failed_goes_on(runs: PlainRuns, invoke: Invoke, dry: str) 
     assert invoke("approve", "--yes", dry).exit_code == Status.INCOMPLETE
     runs.server.undeletable = set()
 
-    assert invoke("approve", "--yes", dry).exit_code == 0
+    result = invoke("approve", "--yes", "--quiet", "--json", dry)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == json.loads(runs.report(dry).to_json())
     assert runs.server.deleted == garbage
 
 

@@ -1,5 +1,6 @@
 """`lakefs-gc explain` on the embedded server."""
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 
-Invoke = Callable[[str], Result]
+Invoke = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetainedRepositor
 def explain(made: RetainedRepository, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     monkeypatch.setenv(SECRET_VARIABLE, made.server.secret_access_key)
     file = str(made.folder / "lakefs-gc.yaml")
-    return lambda address: CliRunner().invoke(main, ["explain", "--config", file, address])
+    return lambda *arguments: CliRunner().invoke(main, ["explain", "--config", file, *arguments])
 
 
 def store_of(made: RetainedRepository) -> LocalStore:
@@ -72,6 +73,18 @@ def test_what_a_head_holds(made: RetainedRepository, explain: Invoke) -> None:
     assert f"    {made.commits['fourth']} at file: head of main" in said
     assert "  in 1 expired commits" in said
     assert f"    {made.commits['of gone']} at file" in said
+
+
+def test_in_json(made: RetainedRepository, explain: Invoke) -> None:
+    answer = explain("--json", "--quiet", made.addresses["v4"])
+
+    found = json.loads(answer.stdout)
+    assert found["verdict"] == "stays: 1 active commits hold it"
+    assert found["address"] == made.addresses["v4"]
+    assert found["stored"]["size"] == 2 and found["stored"]["last_modified"].endswith("+00:00")
+    assert [holder["commit_id"] for holder in found["holders"] if holder["why"]] == [made.commits["fourth"]]
+    assert found.keys() >= {"uncommitted", "staged", "decisions", "unnamed"}
+    assert answer.stderr == ""
 
 
 def test_what_was_head_within_a_window(made: RetainedRepository, explain: Invoke) -> None:

@@ -1,5 +1,6 @@
 """Commands are imported when they are given, and Spark starts before that."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 import click
 import pytest
 import yaml
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import COMMANDS, early_spark, main
@@ -36,6 +38,34 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert imported.isdisjoint(lazy.target.partition(":")[0] for lazy in COMMANDS.values())
 
 
+def completed(*words: str) -> set[str]:
+    """What bash is told that the last word can be."""
+    environment = {
+        **os.environ,
+        "_LAKEFS_GC_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    program = "import sys; from lakefs_gc_assets.cli import main; main(prog_name='lakefs-gc')"
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stderr == ""
+    return {line.removeprefix("plain,") for line in ended.stdout.splitlines()}
+
+
+def test_a_shell_completes_commands_and_their_options() -> None:
+    assert completed("lakefs-gc", "") == set(COMMANDS)
+    assert completed("lakefs-gc", "de") == {"deleted", "demo"}
+    assert completed("lakefs-gc", "init", "--store-") == {"--store-endpoint"}
+
+
+def test_completion_begins_nothing(group: click.Group) -> None:
+    found = ShellComplete(group, {}, "group", "_GROUP_COMPLETE").get_completions(["late"], "--he")
+
+    assert [item.value for item in found] == ["--help"]
+    assert events == []
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_its_own_module_and_the_list_says_what_it_says_of_itself(name: str) -> None:
     command = COMMANDS[name].load()
@@ -44,6 +74,14 @@ def test_each_command_has_its_own_module_and_the_list_says_what_it_says_of_itsel
     assert COMMANDS[name].target == f"lakefs_gc_assets.cli.{name}:{name}"
     first = (command.help or "").partition("\n\n")[0].replace("\n", " ")
     assert first == COMMANDS[name].short_help or first.startswith(f"{COMMANDS[name].short_help} ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_answer_that_a_page_is_said_to_describe_is_described_there(name: str) -> None:
+    page = Path("docs/command-line.md")
+    helps = [each.help or "" for each in COMMANDS[name].load().params if isinstance(each, click.Option)]
+    if any(str(page) in text for text in helps):
+        assert f"`{name} --json`" in (Path(__file__).parents[2] / page).read_text()
 
 
 def test_a_command_that_is_unknown() -> None:

@@ -1,5 +1,6 @@
 """`lakefs-gc restore` on an embedded server whose objects lie in a bucket that keeps versions."""
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -120,6 +121,20 @@ def test_a_dry_run_shows_what_would_come_back(deleted: Deleted) -> None:
     assert shown.stdout.splitlines() == [*sizes, "2 objects, 3 B, would be brought back; this was a dry run"]
     assert deleted.statuses() == [410, 410]
     assert planning.find_base_run(deleted.repository).run_id == deleted.run_id
+
+
+def test_in_json(deleted: Deleted) -> None:
+    first, second = deleted.addresses
+    sizes = {address: len(path) for address, path in zip(deleted.addresses, PATHS, strict=True)}
+    shown = restore("--run-id", deleted.run_id, "--dry-run", "--json")
+    assert {row["address"]: row["size"] for row in json.loads(shown.stdout)} == sizes
+    assert restore("--run-id", deleted.run_id, "--address", first).exit_code == 0
+
+    *rows, last = map(json.loads, restore("--run-id", deleted.run_id, "--json").stdout.splitlines())
+
+    assert {row["address"]: row["fate"] for row in rows} == {first: "there already", second: "restored"}
+    assert all(row.keys() == {"address", "fate", "why"} for row in rows)
+    assert last == {"counts": {"restored": 1, "there already": 1}}
 
 
 def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) -> None:

@@ -1,5 +1,6 @@
 """`lakefs-gc run` and `lakefs-gc status` on recorded repositories, and how a run ends that goes wrong."""
 
+import json
 import os
 import re
 import signal
@@ -196,6 +197,9 @@ def test_quiet_and_verbose(runs: PlainRuns, invoke: Invoke) -> None:
     assert (quiet.exit_code, quiet.stderr) == (0, "")
     assert 'Started execution of step "store_df"' in verbose.stderr
     assert len(verbose.stdout.splitlines()) == len(quiet.stdout.splitlines())
+
+    answer = json.loads(invoke("run", "--quiet", "--json").stdout)
+    assert answer == json.loads(runs.report(answer["run_id"]).to_json())
 
     both = invoke("run", "--quiet", "--verbose")
     assert (both.exit_code, both.stdout) == (Status.USAGE, "")

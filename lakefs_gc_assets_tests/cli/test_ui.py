@@ -33,7 +33,7 @@ def start(folder: Path, port: int) -> "subprocess.Popen[str]":
     arguments = ["ui", "--folder", str(folder / "playground"), "--port", str(port), "--objects", "40"]
     return subprocess.Popen(
         [sys.executable, "-c", _IN_BACKGROUND, *arguments],
-        cwd=PROJECT,
+        cwd=home,  # In any folder.
         env={**os.environ, "DAGSTER_HOME": str(home)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -8,9 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.defs.resources import SparkResource, collector, parallelism
+from lakefs_gc_assets.defs.resources import SparkResource, collector
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import Configuration, SparkSettings
+from lakefs_gc_assets.spark.session import parallelism
 
 
 def test_runs_of_the_graph_use_the_session_of_the_tests(spark: SparkSession) -> None:

@@ -1,5 +1,6 @@
 """The quarantine emptied on the embedded server, after a look at what is live: by the command and by the UI's job."""
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -171,6 +172,25 @@ def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarant
     outcomes = receipts.read(store, quarantined.dropped)["outcome"].to_pylist()
     assert outcomes.count("purged") == 1
     assert lock.holder(store) is None
+
+
+def test_in_json(quarantined: Quarantined) -> None:
+    branch_on(quarantined, quarantined.old)
+
+    shown = json.loads(quarantined.command("--dry-run", "--json").stdout)
+    assert {row["run_id"]: (row["objects"], row["due"]) for row in shown} == {
+        quarantined.dropped: (1, True),
+        quarantined.expired: (3, True),
+    }
+    assert {row["bytes"] for row in shown if row["objects"] == 1} == {7}
+    assert all(row["due_at"].endswith("+00:00") for row in shown)
+    result = quarantined.command("--json", "--quiet")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    *rows, last = map(json.loads, result.stdout.splitlines())
+    assert {row["address"] for row in rows} == {quarantined.addresses[name] for name in OLD}
+    assert {row["fate"] for row in rows} == {"live again, and brought back"}
+    assert last == {"counts": {"purged": 1, "live again, and brought back": 3}, "bytes_freed": 7}
 
 
 def test_nothing_goes_before_its_time(quarantined: Quarantined) -> None:

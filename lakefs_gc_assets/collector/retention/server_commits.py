@@ -55,7 +55,7 @@ def server_commits(
         LakeFSError: the server refuses, fails, takes too long, or has no rules by now.
         CorruptFile: the list is missing or unreadable.
     """
-    prepared = _prepared(api, settings, clock, note)
+    prepared = prepare(api, settings, clock, note)
     file = namespace.relative(prepared.location)
     if file is None:
         raise LakeFSError(
@@ -65,9 +65,13 @@ def server_commits(
     return read(fetch(store, file), file)
 
 
-def _prepared(
-    api: LakeFSApi, settings: CollectionSettings, clock: Clock, note: Callable[[str], None]
+def prepare(
+    api: LakeFSApi,
+    settings: CollectionSettings,
+    clock: Clock,
+    note: Callable[[str], None] = lambda message: None,
 ) -> PreparedCommits:
+    """Makes the server list its commits, in the background where it can. Raises LakeFSError."""
     try:
         task = api.start_prepare_commits()
     except (NotFound, NotSupported) as unknown:

@@ -1,0 +1,228 @@
+"""`lakefs-gc init`: writes a configuration file to begin with."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, get_args
+
+import click
+import yaml
+
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.settings import DEFAULT_FILE
+
+StoreKind = Literal["s3", "s3-compatible", "gcs", "azure", "local"]
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_SETTING = re.compile("# [a-z_]+: ")
+_PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
+
+
+@click.command()
+@click.option("--endpoint", help="URL of the lakeFS server.")
+@click.option("--repository", help="Name of the repository to collect.")
+@click.option("--store", type=click.Choice(get_args(StoreKind)), help="What the repository's objects lie in.")
+@click.option("--store-endpoint", help="URL of the store, where it is one that speaks S3 and is not AWS.")
+@click.option("--local-root", help="Folder that local:// storage namespaces are relative to.")
+@click.option("--region", help="Region of the bucket; by default the environment says it.")
+@click.option(
+    "--key-variable",
+    default="LAKEFS_ACCESS_KEY_ID",
+    show_default=True,
+    help="Environment variable that holds lakeFS's access key.",
+)
+@click.option(
+    "--secret-variable",
+    default="LAKEFS_SECRET_ACCESS_KEY",
+    show_default=True,
+    help="Environment variable that holds its secret key.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path(DEFAULT_FILE),
+    show_default=True,
+    help="File to write; one that is there stays as it is.",
+)
+def init(
+    endpoint: str | None,
+    repository: str | None,
+    store: StoreKind | None,
+    store_endpoint: str | None,
+    local_root: str | None,
+    region: str | None,
+    key_variable: str,
+    secret_variable: str,
+    out: Path,
+) -> None:
+    """Writes a configuration file to begin with.
+
+    It asks for what no option says. The file holds no secrets: it names the environment variables that do. What it
+    describes is a dry run; `lakefs-gc doctor` tries whether it works.
+    """
+    for option, variable in (("--key-variable", key_variable), ("--secret-variable", secret_variable)):
+        if not _VARIABLE.fullmatch(variable):
+            # It may be the secret itself, so it is not repeated.
+            raise click.UsageError(f"{option} is the name of an environment variable, not what it holds.")
+    _require_absent(out)
+    endpoint = _without_credentials("--endpoint", endpoint or _ask("--endpoint", "URL of the lakeFS server"))
+    repository = repository or _ask("--repository", "Repository")
+    store = store or _ask_for_kind()
+    lines = _STORES[store](store_endpoint, local_root, region)
+    text = _TEMPLATE.format(
+        repository=_scalar(repository),
+        endpoint=_scalar(endpoint),
+        key_variable=key_variable,
+        secret_variable=secret_variable,
+        store="\n".join(_section("store", lines)),
+    )
+    _write(out, text)
+    click.echo(f"wrote {out}. Set {key_variable} and {secret_variable}, then try: lakefs-gc doctor --config {out}")
+
+
+def _require_absent(out: Path) -> None:
+    if out.exists():
+        raise CollectionError(f"{out} is there already, and stays as it is: name another file by --out, or remove it")
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        _require_absent(out)
+    except OSError as error:
+        raise CollectionError(f"cannot write {out}: {error.strerror}") from None
+
+
+def _ask(option: str, question: str) -> str:
+    """An answer. Raises UsageError where nobody answers."""
+    try:
+        return str(click.prompt(question, err=True)).strip()
+    except click.Abort:
+        raise click.UsageError(f"nobody is there to ask: give {option}.") from None
+
+
+def _ask_for_kind() -> StoreKind:
+    kinds: tuple[StoreKind, ...] = get_args(StoreKind)
+    try:
+        answer = click.prompt("What its objects lie in", type=click.Choice(kinds), default="s3", err=True)
+    except click.Abort:
+        raise click.UsageError("nobody is there to ask: give --store.") from None
+    return next(kind for kind in kinds if kind == answer)
+
+
+def _without_credentials(option: str, url: str) -> str:
+    """The URL. Raises ConfigurationError where it holds a user or a password, which it does not repeat."""
+    if "@" in url:
+        raise ConfigurationError(f"{option} holds a user or password: credentials belong into environment variables")
+    return url
+
+
+def _scalar(value: str) -> str:
+    """A text as YAML has it: plain where that cannot be taken for anything else."""
+    if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _section(name: str, lines: list[str]) -> list[str]:
+    """A section with its lines; commented out as a whole where all of them are, since YAML has no empty sections."""
+    if not all(line.startswith("#") for line in lines):
+        return [f"{name}:", *(f"  {line}" for line in lines)]
+    settings = [f"#   {line[2:]}" for line in lines if _SETTING.match(line)]
+    return [*(line for line in lines if not _SETTING.match(line)), f"# {name}:", *settings]
+
+
+def _s3(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
+    return [
+        "# Credentials come from AWS's usual chain: environment, profile, role, instance.",
+        f"region: {_scalar(region)}" if region else "# region: eu-central-1  # by default the environment's",
+        "# profile: data-platform",
+        "# role_arn: arn:aws:iam::123456789012:role/lakefs-gc",
+        "# server_side_encryption: aws:kms  # for buckets that demand it",
+    ]
+
+
+def _s3_compatible(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
+    url = _without_credentials("--store-endpoint", store_endpoint or _ask("--store-endpoint", "URL of the store"))
+    return [
+        f"endpoint_url: {_scalar(url)}",
+        "path_style: true  # the bucket in the path, as most such services want it",
+        f"region: {_scalar(region or 'us-east-1')}",
+        "# Credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from variables that you name:",
+        "# access_key_id: {env: STORE_ACCESS_KEY_ID}",
+        "# secret_access_key: {env: STORE_SECRET_ACCESS_KEY}",
+        "# ca_bundle: /etc/ssl/ours.pem  # certificates to trust",
+    ]
+
+
+def _gcs(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
+    return [
+        "# Needs pip install 'lakefs-gc-assets[gcs]'. Credentials are the application default ones, or a key file:",
+        "# service_account_file: /etc/lakefs-gc/key.json",
+    ]
+
+
+def _azure(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
+    return [
+        "# Needs pip install 'lakefs-gc-assets[azure]'. Credentials come from a managed identity, az login,",
+        "# from an application, or from a shared access signature:",
+        "# tenant_id: 00000000-0000-0000-0000-000000000000",
+        "# client_id: 00000000-0000-0000-0000-000000000000",
+        "# client_secret: {env: AZURE_CLIENT_SECRET}",
+        "# sas_token: {env: AZURE_SAS_TOKEN}",
+    ]
+
+
+def _local(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
+    root = local_root or _ask("--local-root", "Folder of the server's blockstore.local.path")
+    return [f"local_root: {_scalar(root)}"]
+
+
+_STORES: dict[StoreKind, Callable[[str | None, str | None, str | None], list[str]]] = {
+    "s3": _s3,
+    "s3-compatible": _s3_compatible,
+    "gcs": _gcs,
+    "azure": _azure,
+    "local": _local,
+}
+
+_TEMPLATE = """\
+# Configuration of lakefs-gc. What is commented out shows defaults, or examples where a sentence says so.
+# Every setting, its meaning and its default: lakefs_gc_assets/settings.py. Secrets are given by environment
+# variables alone: {{env: NAME}} names one.
+
+repository: {repository}
+
+lakefs:
+  endpoint: {endpoint}
+  # A user with the rights of docs/policies/lakefs-collect.json.
+  access_key_id: {{env: {key_variable}}}
+  secret_access_key: {{env: {secret_variable}}}
+
+{store}
+
+collection:
+  # A dry run marks, reports and deletes nothing. `lakefs-gc approve RUN` deletes what one found.
+  sweep: false
+  # For a sweep that can be undone in any store: it moves objects to _lakefs/retention/gc/quarantine/.
+  # sweep_mode: quarantine
+  # quarantine_days: 14
+  # Younger objects stay.
+  # min_age_hours: 24
+  # Clocks that are further apart than half of this end the run.
+  # clock_skew_minutes: 60
+  # More of all objects than this is not swept.
+  # max_candidate_share: 0.5
+
+# spark:
+#   driver_memory: 2g
+#   many_objects: true  # with tens of millions
+
+# What starts by itself is off until somebody turns it on in the Dagster UI.
+# automation:
+#   optimized_every_hours: 24
+#   clean_cron: "0 2 * * 6"
+#   time_zone: UTC
+"""

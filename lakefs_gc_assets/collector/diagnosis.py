@@ -1,0 +1,539 @@
+"""Trying out, before any run, what runs will ask of the server and of the store.
+
+Every right and every feature is tried by the very calls of a run, as far as that deletes nothing of anybody's: what is
+written are two small files of its own, what is deleted are these and what the server prepared because it was asked.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from lakefs_gc_assets.collector import cutoff, preparations
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.live import commits, other_repositories, ownership
+from lakefs_gc_assets.collector.live.other_repositories import Neighbours
+from lakefs_gc_assets.collector.repository import require_writable
+from lakefs_gc_assets.collector.retention import server_commits
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import (
+    AlreadyExists,
+    CollectionError,
+    LakeFSError,
+    ObjectNotFound,
+    PreconditionFailed,
+    ServerUnavailable,
+    StorageError,
+)
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import (
+    NULL_VERSION,
+    CopiesObjects,
+    DeleteOutcome,
+    DeleteResult,
+    KeepsVersions,
+    ObjectStore,
+)
+
+FOLDER = "_lakefs/retention/gc/doctor/"
+KEY = f"{FOLDER}probe"
+"""The file that is written. Always the same one, so that not more than one stays where it may not be deleted."""
+COPY = f"{FOLDER}copy"
+_ABSENT = f"{FOLDER}absent"
+_LISTS_OF_COMMITS = "_lakefs/retention/gc/commits/"
+_CONTENT = b"written by lakefs-gc doctor, which deletes it again\n"
+_NO_ETAG = "0" * 32
+_POLICIES = "docs/policies"
+
+
+class Purpose(StrEnum):
+    """What somebody may want to do with a repository."""
+
+    DRY_RUN = "dry run"
+    SWEEP = "sweep"
+    QUARANTINE = "quarantine"
+    RETENTION = "retention"
+    RESTORE = "restore"
+
+
+class State(StrEnum):
+    """What was found of one right or feature; NOT_NEEDED where nothing that is wanted needs what is missing."""
+
+    WORKS = "works"
+    MISSING = "missing"
+    NOT_NEEDED = "not needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One right or feature.
+
+    Attributes:
+        purposes: what needs it.
+        detail: what was seen, or what went wrong.
+        given_by: the right, and the document that has it; empty where no right gives it.
+    """
+
+    name: str
+    purposes: tuple[Purpose, ...]
+    state: State
+    detail: str
+    given_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Everything that was tried, in order.
+
+    Attributes:
+        left: keys of files that were written for it and could not be deleted.
+    """
+
+    findings: tuple[Finding, ...]
+    left: tuple[str, ...] = ()
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is missing of what is wanted."""
+        return all(finding.state is not State.MISSING for finding in self.findings)
+
+    def missing_for(self, purpose: Purpose) -> tuple[str, ...]:
+        """Names of what is missing for something that is wanted."""
+        missing = (finding for finding in self.findings if finding.state is State.MISSING)
+        return tuple(finding.name for finding in missing if purpose in finding.purposes)
+
+
+def wanted_by(settings: CollectionSettings) -> frozenset[Purpose]:
+    """What a configuration asks for: a sweep at some time, so, and into quarantine or by retention where it says so."""
+    found = {Purpose.DRY_RUN, Purpose.SWEEP}
+    if settings.sweep_mode == "quarantine":
+        found.add(Purpose.QUARANTINE)
+    if settings.retention_policy:
+        found.add(Purpose.RETENTION)
+    return frozenset(found)
+
+
+def diagnose(
+    api: LakeFSApi,
+    open_store: Callable[[Namespace], ObjectStore],
+    settings: CollectionSettings,
+    clock: Clock,
+    wanted: Collection[Purpose],
+    note: Callable[[Finding], None] = lambda finding: None,
+) -> Diagnosis:
+    """Tries everything, wanted or not. Raises nothing of what it tries: that is a finding.
+
+    Args:
+        open_store: opens the store of a storage namespace; raises CollectionError.
+        note: is told each finding when it is made.
+    """
+    examined = _Examination(api, open_store, settings, clock)
+    findings: list[Finding] = []
+    try:
+        for check in examined.checks():
+            findings.append(_judged(check, wanted))
+            note(findings[-1])
+    finally:
+        left = examined.tidy_up()
+    return Diagnosis(tuple(findings), left)
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """Something to try.
+
+    Attributes:
+        attempt: says what was seen. Raises CollectionError where it does not work, _DoesNotApply where it cannot.
+    """
+
+    name: str
+    purposes: tuple[Purpose, ...]
+    given_by: str
+    attempt: Callable[[], str]
+
+
+class _DoesNotApply(Exception):
+    """There is nothing to try, and nothing lacks."""
+
+
+def _judged(check: _Check, wanted: Collection[Purpose]) -> Finding:
+    try:
+        state, detail = State.WORKS, check.attempt()
+    except _DoesNotApply as reason:
+        return Finding(check.name, check.purposes, State.NOT_NEEDED, str(reason))
+    except CollectionError as error:
+        needed = not set(wanted).isdisjoint(check.purposes)
+        state, detail = State.MISSING if needed else State.NOT_NEEDED, str(error)
+    return Finding(check.name, check.purposes, state, detail, check.given_by)
+
+
+_ALL = tuple(Purpose)
+_SWEEPS = (Purpose.SWEEP, Purpose.QUARANTINE)
+_OF_S3: Mapping[str, str] = {
+    "list": f"s3:ListBucket, statement FindObjects of {_POLICIES}/s3-dry-run.json",
+    "read": f"s3:GetObject, statement ReadObjects of {_POLICIES}/s3-dry-run.json",
+    "write": f"s3:PutObject, statement KeepOwnFiles of {_POLICIES}/s3-dry-run.json",
+    "delete": f"s3:DeleteObject, statement DeleteGarbage of {_POLICIES}/s3-sweep.json",
+    "versions": f"s3:ListBucketVersions and s3:DeleteObjectVersion, see {_POLICIES}/README.md",
+}
+_OF_GCS: Mapping[str, str] = {
+    "list": f"storage.objects.list, see {_POLICIES}/README.md",
+    "read": f"storage.objects.get, see {_POLICIES}/README.md",
+    "write": f"storage.objects.create, and .delete to replace, see {_POLICIES}/README.md",
+    "delete": f"storage.objects.delete, see {_POLICIES}/README.md",
+}
+_OF_AZURE: Mapping[str, str] = {
+    "list": f"the data action read, see {_POLICIES}/README.md",
+    "read": f"the data action read, see {_POLICIES}/README.md",
+    "write": f"the data actions write and add/action, see {_POLICIES}/README.md",
+    "delete": f"the data action delete, see {_POLICIES}/README.md",
+}
+_OF_STORE: Mapping[str, Mapping[str, str]] = {"s3": _OF_S3, "gs": _OF_GCS, "azure": _OF_AZURE}
+
+
+def _of_server(action: str, document: str = "lakefs-collect") -> str:
+    return f"{action}, {_POLICIES}/{document}.json"
+
+
+@dataclass
+class _Examination:
+    """What was learnt so far, and what is to be taken away again."""
+
+    api: LakeFSApi
+    open_store: Callable[[Namespace], ObjectStore]
+    settings: CollectionSettings
+    clock: Clock
+    repository: Repository | None = None
+    opened: ObjectStore | None = None
+    heads: dict[str, str] = field(default_factory=dict)
+    neighbours: Neighbours | None = None
+    unreachable: bool = False
+    writes: bool = False
+    stored: str | None = None
+    written: list[str] = field(default_factory=list)
+    prepared: list[str] = field(default_factory=list)
+    deleted: DeleteOutcome | None = None
+
+    def checks(self) -> Iterator[_Check]:
+        """Everything to try, in an order in which later things can build on earlier ones."""
+        yield from self._of_server()
+        yield from self._of_store()
+        yield from self._of_both()
+        yield from self._of_retention()
+        yield from self._of_deletes()
+
+    def _of_server(self) -> Iterator[_Check]:
+        yield _Check("read the repository", _ALL, _of_server("fs:ReadRepository"), self._read_repository)
+        yield _Check("ask for the grace period", _ALL, _of_server("fs:ReadConfig"), self._grace_period)
+        yield _Check("list branches", _ALL, _of_server("fs:ListBranches"), self._list_branches)
+        yield _Check("read commits", _ALL, _of_server("fs:ReadCommit"), self._read_commit)
+        yield _Check("list what is staged", _ALL, _of_server("fs:ListObjects"), self._list_objects)
+        yield _Check("look at a path", _ALL, _of_server("fs:ReadObject"), self._stat)
+        unknown = () if self.settings.allow_unknown_repositories else _SWEEPS
+        yield _Check("list repositories", unknown, _of_server("fs:ListRepositories"), self._list_repositories)
+        yield _Check("a storage namespace of its own", _SWEEPS, "", self._compare_namespaces)
+
+    def _of_store(self) -> Iterator[_Check]:
+        yield _Check("open the store", _ALL, "", self._open)
+        yield _Check("list objects", _ALL, self._given("list"), self._list_stored)
+        yield _Check("tell a missing object from a refused one", _ALL, self._given("list"), self._look_for_nothing)
+        yield _Check("write its own files", _ALL, self._given("write"), self._write)
+        yield _Check("read objects", _ALL, self._given("read"), self._read)
+        yield _Check("lock: put if absent, compare-and-swap", _ALL, self._given("write"), self._prove_conditions)
+        yield _Check("clocks agree", _ALL, "", self._compare_clocks)
+        yield _Check("copy objects", (Purpose.QUARANTINE,), self._given("write"), self._copy)
+
+    def _of_both(self) -> Iterator[_Check]:
+        prepare = _of_server("retention:PrepareGarbageCollectionUncommitted")
+        yield _Check("prepare uncommitted data", _ALL, prepare, self._prepare)
+        yield _Check("addresses are spelt as the namespace", _SWEEPS, "", self._compare_addresses)
+        dump = _of_server("fs:ListBranches, fs:ListTags and fs:ListCommits")
+        yield _Check("dump refs", (Purpose.RETENTION,), dump, self._dump)
+
+    def _of_retention(self) -> Iterator[_Check]:
+        rules = _of_server("retention:GetGarbageCollectionRules", "lakefs-retention")
+        yield _Check("read retention rules", (Purpose.RETENTION,), rules, self._rules)
+        prepare = _of_server("retention:PrepareGarbageCollectionCommits", "lakefs-retention")
+        yield _Check("list the commits that rules keep", (Purpose.RETENTION,), prepare, self._prepare_commits)
+
+    def _of_deletes(self) -> Iterator[_Check]:
+        yield _Check("delete", _SWEEPS, self._given("delete"), self._delete)
+        yield _Check("undo deletes by versions", (Purpose.RESTORE,), self._given("versions"), self._undo)
+
+    def _given(self, right: str) -> str:
+        """The right that a store of this kind asks for; empty where it has none, as a folder."""
+        if self.repository is None:
+            return ""
+        try:
+            kind = self._namespace.location.kind
+        except CollectionError:
+            return ""
+        return _OF_STORE.get(kind, {}).get(right, "")
+
+    @property
+    def _server(self) -> LakeFSApi:
+        if self.unreachable:
+            raise LakeFSError("not tried, since the server could not be reached")
+        return self.api
+
+    @property
+    def _known(self) -> Repository:
+        if self.repository is None:
+            raise LakeFSError("not tried, since the repository could not be read")
+        return self.repository
+
+    @property
+    def _namespace(self) -> Namespace:
+        return Namespace.parse(self._known.storage_namespace)
+
+    @property
+    def _store(self) -> ObjectStore:
+        if self.opened is None:
+            raise StorageError("not tried, since the store could not be opened")
+        return self.opened
+
+    def _read_repository(self) -> str:
+        try:
+            self.repository = self.api.repository()
+        except ServerUnavailable:
+            # Each further question would be repeated for as long before it fails.
+            self.unreachable = True
+            raise
+        require_writable(self.repository)
+        return f"{self.repository.id} at {self.repository.storage_namespace}"
+
+    def _grace_period(self) -> str:
+        return f"addresses may be linked for {self._server.grace_period()} after their issue"
+
+    def _list_branches(self) -> str:
+        found = self._server.branches()
+        self.heads = {branch.id: branch.commit_id for branch in found}
+        return f"{len(found):,} branches"
+
+    def _a_branch(self) -> str:
+        """A branch that is there: the default one, which may have been removed, or any."""
+        default = self._known.default_branch
+        return default if default in self.heads or not self.heads else min(self.heads)
+
+    def _read_commit(self) -> str:
+        branch = self._a_branch()
+        if branch not in self.heads:
+            raise LakeFSError("not tried, since branches could not be listed")
+        return f"{branch} is at {self._server.commit(self.heads[branch]).id}"
+
+    def _list_objects(self) -> str:
+        branch = self._a_branch()
+        self._server.list_objects(branch, "")
+        change = self._server.first_change(branch)
+        return f"{branch} has {'no uncommitted changes' if change is None else 'uncommitted changes'}"
+
+    def _stat(self) -> str:
+        self._server.stat(self._a_branch(), FOLDER)
+        return "whether there is an object at a path"
+
+    def _list_repositories(self) -> str:
+        also_live = self.settings.also_live
+        self.neighbours = other_repositories.neighbours(self._server, self._known.id, self._namespace, also_live)
+        if self.neighbours.refusal is not None:
+            raise LakeFSError(self.neighbours.refusal)
+        unchecked = ", ".join(self.neighbours.unchecked) or "none"
+        return f"on the same bucket and not looked at, as collection.also_live does not name them: {unchecked}"
+
+    def _compare_namespaces(self) -> str:
+        if self.neighbours is None or self.neighbours.refusal is not None:
+            raise _DoesNotApply("not tried, since repositories could not be listed")
+        if self.neighbours.nested:
+            nested = ", ".join(self.neighbours.nested)
+            raise LakeFSError(f"{self._namespace.uri} lies inside or around the storage namespace of {nested}")
+        return "no other repository is known to lie inside or around it"
+
+    def _open(self) -> str:
+        self.opened = self.open_store(self._namespace)
+        return self._namespace.uri
+
+    def _list_stored(self) -> str:
+        batches = self._store.list(DATA_PREFIX)
+        self.stored = next((key for batch in batches for key in batch["key"].to_pylist()), None)
+        return f"{'something' if self.stored else 'nothing'} is stored below {DATA_PREFIX}"
+
+    def _look_for_nothing(self) -> str:
+        if _is_there(self._store, _ABSENT):
+            raise StorageError(f"{_ABSENT} is there, and nobody should have written it: delete it")
+        return "an object that is not there is told to be missing"
+
+    def _write(self) -> str:
+        store = self._store
+        self.written.append(KEY)
+        # Where an earlier examination was not allowed to delete it, it is there.
+        with suppress(AlreadyExists):
+            store.put_if_absent(KEY, b"1")
+        store.put(KEY, _CONTENT)
+        self.writes = True
+        return KEY
+
+    def _require_writes(self) -> None:
+        if not self.writes:
+            raise StorageError("not tried, since nothing could be written")
+
+    def _read(self) -> str:
+        if self.stored is not None:
+            # Nobody knows how large it is: its facts take the same right.
+            self._store.head(self.stored)
+        self._require_writes()
+        if self._store.get(KEY) != _CONTENT:
+            raise StorageError(f"{KEY} does not hold what was written last: is somebody else at work? Try again")
+        return "what was written last is what is read"
+
+    def _prove_conditions(self) -> str:
+        self._require_writes()
+        wrong = "a lock would not hold: collect with a version of the store that honours If-None-Match and If-Match"
+        store, etag = self._store, self._store.head(KEY).etag
+        if etag is None:
+            raise StorageError(f"the store gives {KEY} no ETag; {wrong}")
+        try:
+            store.put_if_absent(KEY, _CONTENT)
+        except AlreadyExists:
+            store.put_if_match(KEY, _CONTENT, etag)
+        else:
+            raise StorageError(f"the store puts an object `if absent` where there is one; {wrong}")
+        try:
+            store.put_if_match(KEY, _CONTENT, _NO_ETAG)
+        except PreconditionFailed:
+            return "a write goes through where its condition holds, and is refused where it does not"
+        raise StorageError(f"the store replaces an object by an ETag that it does not have; {wrong}")
+
+    def _compare_clocks(self) -> str:
+        self._require_writes()
+        self._store.put(KEY, _CONTENT)
+        store, own = self._store.head(KEY).last_modified, self.clock.now()
+        clocks = Clocks.read(own, self.api.server_clocks, store)
+        skew = self.settings.clock_skew_minutes
+        cutoff.require_agreement(clocks, timedelta(minutes=skew))
+        apart = (clocks.latest - clocks.earliest).total_seconds()
+        return f"ours, the server's and the store's are {apart:.0f} s apart, of {skew * 30:.0f} s that are allowed"
+
+    def _copy(self) -> str:
+        self._require_writes()
+        store = self._store
+        if not isinstance(store, CopiesObjects):
+            raise StorageError("this kind of store makes no copies: collection.sweep_mode cannot be quarantine")
+        self.written.append(COPY)
+        store.copy(KEY, COPY)
+        return "by the store itself"
+
+    def _prepare(self) -> str:
+        store = self._store  # First: without it nobody could take away again what the server writes.
+        page = self._server.prepare_uncommitted(None)
+        self.prepared.append(page.run_id)
+        if not page.location:
+            return "nothing is staged or tracked as copied"
+        folder = self._namespace.relative(page.location)
+        if folder is None:
+            raise LakeFSError(f"the server writes to {page.location}, which is outside of {self._namespace.uri}")
+        if not any(batch.num_rows for batch in store.list(folder.rstrip("/") + "/")):
+            raise StorageError(
+                f"the server wrote to {folder}, where the store has nothing: do the two belong together?"
+            )
+        return "and what the server wrote is found in the store"
+
+    def _compare_addresses(self) -> str:
+        branch = self._a_branch()
+        if branch not in self.heads:
+            raise LakeFSError("not tried, since branches could not be listed")
+        metarange_id = self._server.commit(self.heads[branch]).metarange_id
+        heads = {branch: metarange_id} if metarange_id else {}
+        ownership.require_own_addresses(self._server, self._store, self._namespace, heads)
+        return "so that what is staged can be told from garbage"
+
+    def _dump(self) -> str:
+        now, settings = self.clock.now(), self.settings.model_copy(update={"wait_before_dump_seconds": 0})
+        try:
+            found = commits.complete_dump(self._server, self._store, settings, self.clock, now)
+        except LakeFSError as error:
+            raise LakeFSError(
+                f"{error}; without a dump every range file is read, and flows by retention cannot run"
+            ) from None
+        return f"{len(found.commits.ids):,} commits; the server keeps its files, as after each run"
+
+    def _rules(self) -> str:
+        rules = self._server.retention_rules()
+        if rules is None:
+            return "the repository has none"
+        return f"{rules.default_days} days, and {len(rules.branches):,} branches with a rule of their own"
+
+    def _prepare_commits(self) -> str:
+        try:
+            without_rules = self._server.retention_rules() is None
+        except LakeFSError:
+            raise LakeFSError("not tried, since retention rules could not be read") from None
+        if without_rules:
+            raise _DoesNotApply("the repository has no retention rules to list commits by")
+        store = self._store
+        prepared = server_commits.prepare(self._server, self.settings, self.clock)
+        file = self._namespace.relative(prepared.location)
+        if file is None or not file.startswith(_LISTS_OF_COMMITS):
+            raise LakeFSError(f"the server writes its list to {prepared.location}, which is not below its namespace")
+        self.written.append(file)
+        return f"{len(server_commits.read(commits.fetch(store, file), file).ids):,} commits stay"
+
+    def _delete(self) -> str:
+        self._require_writes()
+        [self.deleted] = self._store.delete([KEY])
+        if self.deleted.result is not DeleteResult.ACCEPTED:
+            raise StorageError(f"{KEY} was not deleted: {self.deleted.error}")
+        if _is_there(self._store, KEY):
+            raise StorageError(f"the store said that {KEY} was deleted, and it is still there")
+        self.written.remove(KEY)
+        kept = "; the service keeps what is deleted for some time" if self.deleted.soft_deleted else ""
+        return f"a file of its own, in {FOLDER}; below {DATA_PREFIX} nothing was tried{kept}"
+
+    def _undo(self) -> str:
+        if self.deleted is None or self.deleted.result is not DeleteResult.ACCEPTED:
+            raise StorageError("not tried, since nothing could be deleted")
+        version_id, store = self.deleted.version_id, self._store
+        if version_id is None or version_id == NULL_VERSION or not isinstance(store, KeepsVersions):
+            if self.settings.sweep_mode == "quarantine":
+                raise _DoesNotApply("the store keeps no versions, and quarantine lets deletions be undone")
+            raise StorageError("the store keeps no versions: deletions can be undone by sweep_mode: quarantine alone")
+        if not store.remove_delete_marker(KEY, version_id):
+            raise StorageError(f"the delete marker of {KEY} is not its newest version: is somebody else at work?")
+        self.written.append(KEY)
+        return "the bucket keeps versions; those of the file that was tried stay until its lifecycle removes them"
+
+    def tidy_up(self) -> tuple[str, ...]:
+        """Takes away what was written for this, and returns the keys of what could not be."""
+        if self.opened is None:
+            return ()
+        left = [key for key in dict.fromkeys(self.written) if not _is_gone(self.opened, key)]
+        for server_run_id in self.prepared:
+            try:
+                preparations.remove(self.opened, server_run_id)
+            except StorageError:
+                left.append(run_folder.folder(server_run_id))
+        return tuple(left)
+
+
+def _is_gone(store: ObjectStore, key: str) -> bool:
+    """Deletes a file unless there is none; returns whether it is gone."""
+    try:
+        # Where versions are kept, to delete what is not there leaves a delete marker.
+        with suppress(StorageError):
+            if not _is_there(store, key):
+                return True
+        [outcome] = store.delete([key])
+    except StorageError:
+        return False
+    return outcome.result is DeleteResult.ACCEPTED
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True

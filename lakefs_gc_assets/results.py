@@ -1,0 +1,231 @@
+"""What runs left, for Python and notebooks: tables of addresses as pyarrow, pandas, Spark or files.
+
+`lakefs_gc_assets.open` is the way in. Nothing here changes anything: it reads reports and frames. Frames are parquet
+files in the repository's own bucket; rows are read through the project's own stores, so no connector is needed, and
+every file is compared with the digest that its manifest has. Times are UTC, sizes bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector import past_frames, report
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    DELETED_REPORT,
+    FRAMES,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    UNRECOGNISED_DF,
+)
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.deferred import deferred
+from lakefs_gc_assets.defs.repositories import load_all
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.settings import (
+    CONFIGURATION_VARIABLE,
+    DEFAULT_FILE,
+    Configuration,
+    Loaded,
+    default_file,
+)
+from lakefs_gc_assets.storage import opening
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakefs_gc_assets.spark import engine as spark_engine
+    from lakefs_gc_assets.spark import session as spark_session
+    from lakefs_gc_assets.spark import tasks as spark_tasks
+else:
+    # Who reads into pyarrow or pandas does not wait for Spark.
+    spark_engine = deferred("lakefs_gc_assets.spark.engine")
+    spark_session = deferred("lakefs_gc_assets.spark.session")
+    spark_tasks = deferred("lakefs_gc_assets.spark.tasks")
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A frame of a run: a table of addresses. Its rows are read when they are asked for, anew each time.
+
+    Anything that takes a stream of Arrow takes it as it is, such as `pyarrow.table` and `polars.DataFrame`.
+
+    Attributes:
+        name: of the frame, such as `candidates`.
+        run_id: the run that made it.
+        paths: where its parquet files lie, as other programs open them: `s3://…` or a file's path. What reads them
+            there needs credentials of its own, and compares no digests.
+        rows: how many rows it has.
+        object_bytes: size in bytes of all objects that its rows are about.
+    """
+
+    name: str
+    run_id: str
+    paths: tuple[str, ...]
+    rows: int
+    object_bytes: int
+    _stored: StoredFrame[Any] = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns, as pyarrow names their types."""
+        return files.nullable(self._stored.frame.schema)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, one file after another: for tables that do not fit into memory.
+
+        Raises CollectionError where a file is missing or was changed.
+        """
+        manifest = self._stored.manifest
+        for file in manifest.files:
+            yield from replace(self._stored, manifest=replace(manifest, files=(file,))).table().to_batches()
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory. Raises CollectionError."""
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """All rows in memory. Raises CollectionError."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_spark(self, session: "SparkSession") -> "DataFrame":
+        """The rows as a DataFrame of this session; its workers read the files, and need this package.
+
+        Keys of the store, where the configuration has any, travel with Spark's tasks.
+        """
+        tasks = spark_session.TASKS_PER_CORE * spark_session.parallelism(session)
+        return spark_tasks.dataframe_of(self._stored.rows(spark_engine.SparkEngine(session, tasks)))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows as a stream of Arrow's C interface."""
+        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run and what it left. Each table raises CollectionError where the run did not come that far, or is too old.
+
+    Attributes:
+        id: the run's id.
+    """
+
+    id: str
+    _opener: StoreOpener = field(repr=False)
+
+    @cached_property
+    def report(self) -> Report | None:
+        """What the run did: counts, bytes, how it ended; None where it did not end yet."""
+        return report.read(self._opener.open(), self.id)
+
+    @property
+    def candidates(self) -> Table:
+        """What was found to be garbage: what a sweep deletes."""
+        return self.table(CANDIDATES_DF.name)
+
+    @property
+    def deleted(self) -> Table:
+        """What became of each candidate."""
+        return self.table(DELETED_REPORT.name)
+
+    @property
+    def stored(self) -> Table:
+        """Every object that was looked at."""
+        return self.table(STORE_DF.name)
+
+    @property
+    def uncommitted(self) -> Table:
+        """Every address that is staged or tracked as copied."""
+        return self.table(UNCOMMITTED_DF.name)
+
+    @property
+    def committed(self) -> Table:
+        """Every address that a live commit holds, among those that were looked at."""
+        return self.table(COMMITTED_DF.name)
+
+    @property
+    def unrecognised(self) -> Table:
+        """Unreferenced objects whose names lakeFS never makes: they stay."""
+        return self.table(UNRECOGNISED_DF.name)
+
+    def table(self, name: str) -> Table:
+        """Any frame of the run by its name. Raises CollectionError where there is none."""
+        if name not in FRAMES:
+            raise CollectionError(f"there is no frame {name!r}: there are {', '.join(FRAMES)}")
+        store = self._opener.open()
+        manifest = past_frames.read_manifest(store, name, self.id)
+        paths = tuple(opening.readable_path(self._opener, file.key) for file in manifest.files)
+        stored = StoredFrame(FRAMES[name], manifest, self._opener)
+        return Table(name, self.id, paths, manifest.rows, manifest.object_bytes, stored)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository whose runs can be looked at.
+
+    Attributes:
+        name: of the repository.
+        storage_namespace: where its objects and the frames of runs lie.
+    """
+
+    name: str
+    storage_namespace: str
+    _opener: StoreOpener = field(repr=False)
+
+    def runs(self) -> Iterator[Run]:
+        """The runs, newest first, those under way and failed ones too; each is looked for when it is asked for."""
+        return (Run(run_id, self._opener) for run_id in run_folder.newest_runs(self._opener.open()))
+
+    def run(self, run_id: str = LATEST) -> Run:
+        """A run by its id, or the newest one that came to its end. Raises CollectionError where there is none."""
+        if run_id == LATEST:
+            return Run(past_frames.newest_run(self._opener.open()), self._opener)
+        if all(run.id != run_id for run in self.runs()):
+            raise CollectionError(f"there is no run {run_id} in {self.storage_namespace}")
+        return Run(run_id, self._opener)
+
+
+def open_repository(configuration: str | Path | Configuration | None, repository: str | None) -> Repository:
+    """See `lakefs_gc_assets.open`."""
+    if not isinstance(configuration, Configuration):
+        configuration = _chosen(configuration, repository).with_secrets()
+    elif repository is not None:
+        configuration = configuration.model_copy(update={"repository": repository})
+    if not configuration.repository:
+        raise ConfigurationError("no repository is named: say which, or set `repository` in the configuration")
+    facts = LakeFSClient(configuration.lakefs, configuration.repository, SystemClock()).repository()
+    namespace = Namespace.parse(facts.storage_namespace)
+    return Repository(facts.id, namespace.uri, StoreOpener(configuration.store, namespace.uri))
+
+
+def _chosen(file: str | Path | None, repository: str | None) -> Loaded:
+    """The configuration of one repository out of a file."""
+    named = default_file() if file is None else Path(file)
+    if named is None:
+        raise ConfigurationError(
+            f"no configuration: name a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+        )
+    found = load_all(named)
+    labels = [loaded.configuration.label for loaded in found]
+    if repository in labels or (repository is None and len(found) == 1):
+        return found[labels.index(repository) if repository is not None else 0]
+    raise ConfigurationError(f"say which repository is meant: {named} has {', '.join(labels)}")

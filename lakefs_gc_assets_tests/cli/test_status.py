@@ -1,0 +1,61 @@
+"""`lakefs-gc status` on an embedded server with reports in its store."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.collector import report
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+
+__all__ = ["automated", "server"]
+
+Status = Callable[..., Result]
+
+
+@pytest.fixture
+def status(automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Status:
+    content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
+    content["lakefs"]["secret_access_key"] = {"env": "TEST_STATUS_SECRET"}
+    file = tmp_path / "lakefs-gc.yaml"
+    file.write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("TEST_STATUS_SECRET", automated.server.secret_access_key)
+    return lambda *arguments: CliRunner().invoke(main, ["status", "--config", str(file), *arguments])
+
+
+def test_in_lines(automated: Automated, status: Status) -> None:
+    assert status().stdout.splitlines()[1:] == ["lock: free", "no runs yet"]
+    swept = ended(automated.repository, began(automated.repository, DAY))
+    running = began(automated.repository, HOUR)
+
+    lines = status().stdout.splitlines()
+
+    assert lines[0].startswith("sample at local://sample")
+    assert lines[2] == f"{running.run_id}  not ended"
+    assert lines[3].startswith(f"{swept.run_id}  {swept.started_at:%F %T}Z  clean, sweep: ")
+    assert status("--runs", "1").stdout.splitlines() == lines[:3]
+
+
+def test_in_json(automated: Automated, status: Status) -> None:
+    store = automated.repository.store
+    swept = ended(automated.repository, began(automated.repository, DAY))
+    running = began(automated.repository, HOUR)
+    Lock.acquire(store, run_id=running.run_id, owner="somebody", now=NOW, expiry=HOUR)
+
+    found = json.loads(status("--json").stdout)
+
+    assert found.keys() == {"repository", "storage_namespace", "read_only", "lock", "quarantine", "runs"}
+    assert (found["repository"], found["read_only"], found["quarantine"]) == ("sample", False, [])
+    assert found["lock"].startswith(f"held by somebody for run {running.run_id} since ")
+    first, second = found["runs"]
+    assert first == {"run_id": running.run_id, "report": None}
+    assert second["run_id"] == swept.run_id
+    stored = report.read(store, swept.run_id)
+    assert stored is not None and second["report"] == json.loads(stored.to_json())
