@@ -43,7 +43,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "dump right after uncommitted data": 9,
         "brought back since: not asked": 68,
         "own addresses: not asked": 99,
-        "recheck: source of commits not compared": 201,
+        "recheck: source of commits not compared": 122,
         "recheck: commits under way not looked at": 28,
         "recheck: branches not counted": 227,
         "recheck: uncommitted data not compared": 5,
