@@ -43,7 +43,7 @@ from lakefs_gc_assets.errors import AccessDenied, GuardTripped
 from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
-from lakefs_gc_assets_tests.arrow_engine import ArrowRows
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying, truth_classes
@@ -358,6 +358,30 @@ class TestWhatRunsTell:
             "4 candidates are left after 15 minutes",
             "1 candidates are left after 15 minutes",
         ]
+
+    def test_candidates_are_compared_by_what_was_listed(self) -> None:
+        clear, cached = run.clear_hidden, ArrowEngine.cached
+        told, kept = list[tuple[Any, ...]](), list[int]()
+
+        def noted(step: Step[ArrowRows], *more: Any) -> Any:
+            told.append((step.engine.collect(more[3]()), *more[1:3]))
+            return clear(step, *more)
+
+        def keeping(engine: ArrowEngine, rows: ArrowRows, at_most: int) -> Any:
+            kept.append(at_most)
+            return cached(engine, rows, at_most)
+
+        with (
+            world_of("clean") as scene,
+            mock.patch.object(run, "clear_hidden", noted),
+            mock.patch.object(ArrowEngine, "cached", keeping),
+        ):
+            assert scene.start(DRY, Faults()) is Ended.WELL
+            listed, heads = step_of(scene).stored(STORE_DF), step_of(scene).stored(COMMITTED_DF).figures.heads
+        ((etags, told_heads, columns),) = told
+        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, listed.count)
+        assert etags.column_names == ["address", "size", "etag"]
+        assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
 
     def test_what_a_launch_loosened_at_the_mark_and_at_the_sweep(self) -> None:
         def loosened(*arguments: Any) -> OpenRepository:
