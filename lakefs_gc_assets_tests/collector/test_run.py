@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     DELETED_REPORT,
+    SIGHTINGS_DF,
     STORE_DF,
     UNCOMMITTED_DF,
     UNRECOGNISED_DF,
@@ -30,6 +31,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
+from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
@@ -274,6 +276,7 @@ class TestWhatRunsTell:
             listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
             committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
             outcomes, strange = step.stored(DELETED_REPORT), step.stored(UNRECOGNISED_DF)
+            sighted = step.stored(SIGHTINGS_DF).table().to_pylist()
         slices = {name for name in listed.table().column("slice").to_pylist() if name}
         assert listed.figures == StoredFigures(
             flow="clean",
@@ -313,6 +316,9 @@ class TestWhatRunsTell:
             missing_examples=(),
         )
         assert [row["address"] for row in strange.table().to_pylist()] == ["data/foreign/2"]
+        # The run before has listed it for the first time.
+        (uploaded_in_parts,) = sighted
+        assert uploaded_in_parts["first_listed_at"] < listed.manifest.span.started_at - HOUR
         assert outcomes.figures == DeletedFigures(swept=False)
         assert [each.count for each in (listed, uncommitted, committed, candidates, outcomes)] == [23, 8, 8, 7, 7]
         digests = {each.name: each.manifest.digest for each in (listed, uncommitted, committed, candidates)}
@@ -360,7 +366,7 @@ class TestWhatRunsTell:
         ]
 
     def test_candidates_are_compared_by_what_was_listed(self) -> None:
-        clear, cached = run.clear_hidden, ArrowEngine.cached
+        clear, cached = clear_hidden, ArrowEngine.cached
         told, kept = list[tuple[Any, ...]](), list[int]()
 
         def noted(step: Step[ArrowRows], *more: Any) -> Any:

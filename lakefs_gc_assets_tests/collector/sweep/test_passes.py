@@ -328,7 +328,12 @@ class Sweeping:
     def sweep(self, *live: str, left: Sequence[str] = KEYS) -> dict[str, str]:
         """One pass in which a recheck finds these addresses live; what became of each candidate."""
         found = self.engine.select(self.rows(*live), "address", "slice", "slice_window")
-        with mock.patch.object(passes, "find_live_again", lambda step: found):
+
+        def again(step: Step[ArrowRows]) -> ArrowRows:
+            assert step is self.step
+            return found
+
+        with mock.patch.object(passes, "find_live_again", again):
             stored = passes.sweep_once(self.step, self.rows(*left), len(left))
         assert stored.figures == DeletedFigures(swept=True)
         told = stored.table().to_pylist()
