@@ -10,9 +10,10 @@ from unittest import mock
 
 import pytest
 
+from lakefs_gc_assets.collector import gap_check, run
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -28,10 +29,11 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
-from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
+from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
@@ -388,6 +390,35 @@ class TestWhatRunsTell:
         assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, listed.count)
         assert etags.column_names == ["address", "size", "etag"]
         assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
+
+    def test_what_is_lost_and_what_could_not_be_asked_for(self) -> None:
+        gap = Gap(missing=2, expected=20, examples=("data/missing",), lost=3, lost_examples=("data/lost",))
+
+        @contextmanager
+        def cleared(step: Step[ArrowRows], candidates: ArrowRows, *more: Any) -> Iterator[Cleared[ArrowRows]]:
+            with clear_hidden(step, candidates, *more) as found:
+                yield replace(found, kept={Kept.UNCERTAIN.value: 4}, asked=5, unasked=6)
+
+        with (
+            told_by("clean") as (scene, told),
+            mock.patch.object(gap_check, "find_gap", lambda *arguments: gap),
+            mock.patch.object(run, "clear_hidden", cleared),
+        ):
+            assert scene.start(allowing(DRY, hidden_suspect_limit=7), Faults()) is Ended.WELL
+            found = step_of(scene).stored(CANDIDATES_DF)
+        assert found.figures == CandidateFigures(
+            kept={"a name that lakeFS never makes": 1, Kept.UNCERTAIN.value: 4},
+            paths_asked=5,
+            paths_unasked=6,
+            missing=2,
+            expected=20,
+            missing_examples=("data/missing",),
+            lost=3,
+            lost_examples=("data/lost",),
+        )
+        lost, unasked = told.warned
+        assert lost.startswith("3 objects that earlier runs deleted are held by a branch head or by staging, such as ")
+        assert unasked.startswith("4 objects stay although they may be garbage") and "limit (7). 6 more" in unasked
 
     def test_what_a_launch_loosened_at_the_mark_and_at_the_sweep(self) -> None:
         def loosened(*arguments: Any) -> OpenRepository:

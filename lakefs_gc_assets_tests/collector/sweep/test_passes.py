@@ -572,17 +572,18 @@ class TestJudgeFailures:
             assert self.judge(run, run.receipts(Outcome.ACCEPTED, *KEYS)) == Verdict((), (), 0, True)
 
     def test_so_many_failures_are_read_that_too_many_are_noticed(self, opener: StoreOpener) -> None:
-        run, limit = Sweeping(opener), 2
+        run, limit = Sweeping(opener), 1
         failed = run.receipts(Outcome.FAILED, *KEYS[:3], error=self.DENIED)
         with (
             mock.patch.object(undeletable, "LIMIT", limit),
             mock.patch.object(undeletable, "judge") as judge,
             mock.patch.object(undeletable, "write"),
         ):
-            self.judge(run, failed, run.receipts(Outcome.ACCEPTED, KEYS[3]))
+            moved = run.receipts(Outcome.QUARANTINED, "data/moved")
+            self.judge(run, failed, run.receipts(Outcome.ACCEPTED, KEYS[3]), moved)
         (known, failures, settled, now), _ = judge.call_args
         assert (known, settled, now) == ((), set(), NOW)
-        assert (len(failures.rows), failures.count, failures.gone) == (3, 3, 1)
+        assert (len(failures.rows), failures.count, failures.gone) == (2, 3, 2)
 
 
 class TestLeaveOut:
