@@ -11,13 +11,15 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector import gap_check, run
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     DELETED_REPORT,
+    SIGHTINGS_DF,
     STORE_DF,
     UNCOMMITTED_DF,
     UNRECOGNISED_DF,
@@ -28,9 +30,11 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
+from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.recheck import find_live_again
@@ -285,6 +289,7 @@ class TestWhatRunsTell:
             listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
             committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
             outcomes, strange = step.stored(DELETED_REPORT), step.stored(UNRECOGNISED_DF)
+            sighted = step.stored(SIGHTINGS_DF).table().to_pylist()
         slices = {name for name in listed.table().column("slice").to_pylist() if name}
         assert listed.figures == StoredFigures(
             flow="clean",
@@ -324,6 +329,9 @@ class TestWhatRunsTell:
             missing_examples=(),
         )
         assert [row["address"] for row in strange.table().to_pylist()] == ["data/foreign/2"]
+        # The run before has listed it for the first time.
+        (uploaded_in_parts,) = sighted
+        assert uploaded_in_parts["first_listed_at"] < listed.manifest.span.started_at - HOUR
         assert outcomes.figures == DeletedFigures(swept=False)
         assert [each.count for each in (listed, uncommitted, committed, candidates, outcomes)] == [23, 8, 8, 7, 7]
         digests = {each.name: each.manifest.digest for each in (listed, uncommitted, committed, candidates)}
@@ -369,6 +377,59 @@ class TestWhatRunsTell:
             "4 candidates are left after 15 minutes",
             "1 candidates are left after 15 minutes",
         ]
+
+    def test_candidates_are_compared_by_what_was_listed(self) -> None:
+        clear, cached = clear_hidden, ArrowEngine.cached
+        told, kept = list[tuple[Any, ...]](), list[int]()
+
+        def noted(step: Step[ArrowRows], *more: Any) -> Any:
+            told.append((step.engine.collect(more[3]()), *more[1:3]))
+            return clear(step, *more)
+
+        def keeping(engine: ArrowEngine, rows: ArrowRows, at_most: int) -> Any:
+            kept.append(at_most)
+            return cached(engine, rows, at_most)
+
+        with (
+            world_of("clean") as scene,
+            mock.patch.object(run, "clear_hidden", noted),
+            mock.patch.object(ArrowEngine, "cached", keeping),
+        ):
+            assert scene.start(DRY, Faults()) is Ended.WELL
+            listed, heads = step_of(scene).stored(STORE_DF), step_of(scene).stored(COMMITTED_DF).figures.heads
+        ((etags, told_heads, columns),) = told
+        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, listed.count)
+        assert etags.column_names == ["address", "size", "etag"]
+        assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
+
+    def test_what_is_lost_and_what_could_not_be_asked_for(self) -> None:
+        gap = Gap(missing=2, expected=20, examples=("data/missing",), lost=3, lost_examples=("data/lost",))
+
+        @contextmanager
+        def cleared(step: Step[ArrowRows], candidates: ArrowRows, *more: Any) -> Iterator[Cleared[ArrowRows]]:
+            with clear_hidden(step, candidates, *more) as found:
+                yield replace(found, kept={Kept.UNCERTAIN.value: 4}, asked=5, unasked=6)
+
+        with (
+            told_by("clean") as (scene, told),
+            mock.patch.object(gap_check, "find_gap", lambda *arguments: gap),
+            mock.patch.object(run, "clear_hidden", cleared),
+        ):
+            assert scene.start(allowing(DRY, hidden_suspect_limit=7), Faults()) is Ended.WELL
+            found = step_of(scene).stored(CANDIDATES_DF)
+        assert found.figures == CandidateFigures(
+            kept={"a name that lakeFS never makes": 1, Kept.UNCERTAIN.value: 4},
+            paths_asked=5,
+            paths_unasked=6,
+            missing=2,
+            expected=20,
+            missing_examples=("data/missing",),
+            lost=3,
+            lost_examples=("data/lost",),
+        )
+        lost, unasked = told.warned
+        assert lost.startswith("3 objects that earlier runs deleted are held by a branch head or by staging, such as ")
+        assert unasked.startswith("4 objects stay although they may be garbage") and "limit (7). 6 more" in unasked
 
     def test_what_a_launch_loosened_at_the_mark_and_at_the_sweep(self) -> None:
         def loosened(*arguments: Any) -> OpenRepository:

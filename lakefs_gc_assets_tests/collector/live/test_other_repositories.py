@@ -47,6 +47,12 @@ def test_a_namespace_that_is_no_address_is_on_no_bucket_of_ours() -> None:
     assert seen("mem") == Neighbours()
 
 
+def test_those_behind_one_that_is_elsewhere_are_looked_at_too() -> None:
+    for elsewhere in ("mem", "s3://other/x"):
+        found = seen(elsewhere, "s3://bucket/repo/inner", elsewhere, "s3://bucket/x")
+        assert (found.nested, found.unchecked) == (("b",), ("d",))
+
+
 @pytest.mark.parametrize("refusal", [AccessDenied, NotFound, NotSupported])
 def test_a_server_that_does_not_say_is_quoted(refusal: type[LakeFSError]) -> None:
     api = ScriptedApi(repository_lists=Script(refusal("GET /repositories: no")))

@@ -322,7 +322,12 @@ class Sweeping:
     def sweep(self, *live: str, left: Sequence[str] = KEYS) -> dict[str, str]:
         """One pass in which a recheck finds these addresses live; what became of each candidate."""
         found = self.engine.select(self.rows(*live), "address", "slice", "slice_window")
-        with mock.patch.object(passes, "find_live_again", lambda step: found):
+
+        def again(step: Step[ArrowRows]) -> ArrowRows:
+            assert step is self.step
+            return found
+
+        with mock.patch.object(passes, "find_live_again", again):
             stored = passes.sweep_once(self.step, self.rows(*left), len(left))
         assert stored.figures == DeletedFigures(swept=True)
         told = stored.table().to_pylist()
@@ -561,17 +566,18 @@ class TestJudgeFailures:
             assert self.judge(run, run.receipts(Outcome.ACCEPTED, *KEYS)) == Verdict((), (), 0, True)
 
     def test_so_many_failures_are_read_that_too_many_are_noticed(self, opener: StoreOpener) -> None:
-        run, limit = Sweeping(opener), 2
+        run, limit = Sweeping(opener), 1
         failed = run.receipts(Outcome.FAILED, *KEYS[:3], error=self.DENIED)
         with (
             mock.patch.object(undeletable, "LIMIT", limit),
             mock.patch.object(undeletable, "judge") as judge,
             mock.patch.object(undeletable, "write"),
         ):
-            self.judge(run, failed, run.receipts(Outcome.ACCEPTED, KEYS[3]))
+            moved = run.receipts(Outcome.QUARANTINED, "data/moved")
+            self.judge(run, failed, run.receipts(Outcome.ACCEPTED, KEYS[3]), moved)
         (known, failures, settled, now), _ = judge.call_args
         assert (known, settled, now) == ((), set(), NOW)
-        assert (len(failures.rows), failures.count, failures.gone) == (3, 3, 1)
+        assert (len(failures.rows), failures.count, failures.gone) == (2, 3, 2)
 
 
 class TestLeaveOut:
