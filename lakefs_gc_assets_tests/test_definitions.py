@@ -44,6 +44,7 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "committed_df": ["uncommitted_df"],
         "candidates": ["committed_df", "store_df", "uncommitted_df"],
         "deleted_report": ["candidates"],
+        "retention_forecast": [],
         **{name: ["deleted_report"] for name in WHOLE_RUNS},
     }
     assert [key.path[-1] for key in graph.toposorted_asset_keys if key.path[-1] in STEPS] == list(STEPS)
@@ -61,6 +62,8 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
     for key in map(dg.AssetKey, WHOLE_RUNS):
         node = graph.get(key)
         assert (node.partitions_def, node.is_executable, node.group_name) == (None, False, "garbage_collection")
+    forecast = graph.get(dg.AssetKey("retention_forecast"))
+    assert (forecast.partitions_def, forecast.is_executable, forecast.pools) == (None, True, set())
     for key in map(dg.AssetKey, STEPS):
         node = graph.get(key)
         partitions = node.partitions_def
@@ -98,7 +101,7 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
 def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
-    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge"} <= {
+    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge", "forecast"} <= {
         job.name for job in repository.get_all_jobs()
     }
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {

@@ -32,6 +32,11 @@ COMMANDS = {
         "Serves an embedded lakeFS with a sample repository until interrupted.",
     ),
     "explain": LazyCommand("lakefs_gc_assets.cli.explain:explain", "Says why the object at ADDRESS stays or goes."),
+    "forecast": LazyCommand(
+        "lakefs_gc_assets.cli.forecast:forecast",
+        "Says what other rules of retention would free, and what each branch and tag holds.",
+        "lakefs_gc_assets.cli.early_spark:start_as_configured",
+    ),
     "metrics": LazyCommand(
         "lakefs_gc_assets.cli.metrics:metrics",
         "Prints the newest figures of each repository in Prometheus' text format.",

@@ -105,9 +105,14 @@ def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema
     return in_order.mapInArrow(run, from_arrow_schema(schema))
 
 
-def changed(change: ChangePart, part: pa.Table) -> pa.Table:
+def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
     """What a function makes of the rows of a part."""
-    return change(_rows(part))
+
+    # Spark reads what this is from its annotations, which it does not find through a partial function.
+    def change_rows(part: pa.Table) -> pa.Table:
+        return change(_rows(part))
+
+    return change_rows
 
 
 def unmatched(part: pa.Table) -> pa.Table:

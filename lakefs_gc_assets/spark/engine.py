@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import partial
 
 import pyarrow as pa
 import pyspark.sql.functions as F
@@ -69,9 +68,7 @@ class SparkEngine:
 
     def map_by_address(self, rows: Rows, change: ChangePart, schema: pa.Schema, count: int) -> Rows:
         """What a function makes of the rows, which it gets in parts: all of one address are in one part."""
-        return blocks.compared(
-            [blocks.cut(rows, blocks.parts_of(rows, count))], partial(blocks.changed, change), schema
-        )
+        return blocks.compared([blocks.cut(rows, blocks.parts_of(rows, count))], blocks.changed(change), schema)
 
     def distinct(self, rows: Rows) -> Rows:
         """Each row once."""

@@ -136,13 +136,13 @@ def _compare_run(
     compared.kept.update(figures.kept)
     compared.unasked += figures.paths_unasked > 0
     missing, more = found.items() - said.items(), said.items() - found.items()
-    if not scenario.kind.by_rules:
-        # Of what only a deletion lets go, nobody asks whether it is staged with the content of a committed object.
+    if scenario.kind is Kind.BRANCH:
+        # Of what only such a deletion lets go, nobody asks whether it is staged with the content of a committed object.
         asked = (Kept.HIDDEN_STAGED, Kept.UNCERTAIN, Kept.UNASKABLE)
         if len(more) <= sum(figures.kept.get(why.value, 0) for why in asked):
             more = set()
-        if figures.paths_unasked or undecided:
-            missing = set()
+    if undecided and not scenario.kind.by_rules:
+        missing = set()
     if missing or more:
         raise Violation(f"{scenario}: the run marks {sorted(missing)} besides, and not {sorted(more)}")
 

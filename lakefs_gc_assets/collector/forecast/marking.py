@@ -134,29 +134,29 @@ def _find_elsewhere(
 
 
 def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R, listed: R) -> tuple[R, bool]:
-    """Leaves out what is staged with the content of a committed object, asked for once for all rules.
+    """Leaves out what is staged with the content of a committed object, asked for once for all scenarios.
 
-    What only the deletion of a branch or tag lets go is held by commits that stay: heads would have it at every path
-    that was asked for, so nothing is asked of it. Where there is more to ask for than may be, the rules are asked for
-    one after the other, as their runs would.
+    What only the deletion of a branch lets go may be in that branch's head, which has it at every path that would be
+    asked for: nothing is asked of it. Where there is more to ask for than may be, rules are asked for one after the
+    other, as their runs would.
 
     Returns:
         The candidates (MARKED), and whether some of them could not be decided about for deletions.
     """
     engine, width = step.engine, questions.width
-    rules = as_bytes(questions.by_rules, width)
 
     def clear(rows: R) -> Cleared[R]:
         heads = questions.definition.live.heads
         return stack.enter_context(clear_hidden(step, rows, heads, MARKED, lambda: listed))
 
-    by_rules = engine.where(eligible, partial(lacks_some, rules))
-    by_deletion = engine.where(eligible, partial(has_all, rules))
-    if not engine.count(by_rules):
-        return by_deletion, False
-    together = clear(by_rules)
+    all_heads = as_bytes(questions.with_all_heads, width)
+    asked = engine.where(eligible, partial(lacks_some, all_heads))
+    unasked = engine.where(eligible, partial(has_all, all_heads))
+    if not engine.count(asked):
+        return unasked, False
+    together = clear(asked)
     if not together.unasked:
-        return engine.union(together.candidates, by_deletion), False
+        return engine.union(together.candidates, unasked), False
     step.log(f"{together.unasked:,} paths too many to ask for: each of the rules is asked for by itself")
     apart = []
     for number, scenario in enumerate(questions.scenarios):
@@ -166,5 +166,6 @@ def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R, l
             if engine.count(rows):
                 others = as_bytes(questions.every_scenario & ~own, width)
                 apart.append(engine.map_batches(clear(rows).candidates, partial(add_bits, others), MARKED))
+    rules = as_bytes(questions.by_rules, width)
     deletions = engine.map_batches(together.candidates, partial(add_bits, rules), MARKED)
-    return engine.union(by_deletion, deletions, *apart), True
+    return engine.union(unasked, deletions, *apart), True

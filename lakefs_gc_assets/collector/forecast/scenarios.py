@@ -101,6 +101,11 @@ class Questions:
         return (1 << sum(scenario.kind.by_rules for scenario in self.scenarios)) - 1
 
     @property
+    def with_all_heads(self) -> int:
+        """The bits of scenarios in which every branch head stays."""
+        return sum(1 << at for at, scenario in enumerate(self.scenarios) if scenario.kind is not Kind.BRANCH)
+
+    @property
     def every_scenario(self) -> int:
         """The bits of all scenarios."""
         return (1 << len(self.scenarios)) - 1
