@@ -76,11 +76,11 @@ def describe(found: Forecast) -> Iterator[str]:
         f"{found.repository}: {found.commits:,} commits hold {found.stored.objects:,} objects, "
         f"{size(found.stored.bytes)}, in {found.ranges:,} ranges"
     )
+    yield f"ages count back from {found.now:%F %T}Z"
     yield (
-        f"ages count back from {found.now:%F %T}Z; what was written after {found.cutoff:%F %T}Z stays by any rules, "
-        "and so does what is staged"
+        f"what was written after {found.cutoff:%F %T}Z stays by any rules, and so does what is staged; nothing was "
+        "deleted"
     )
-    yield "nothing was deleted"
     yield ""
     names = [each.scenario.name for each in found.rules]
     width = _width("retention", names)
@@ -109,8 +109,7 @@ def _describe_holdings(found: Forecast) -> Iterator[str]:
             f"{size(each.shared.bytes):>12}  {freed:>12}  {head}"
         ).rstrip()
     yield (
-        "if deleted: what a run would free beside what it frees by the rules in force, were this branch or tag deleted "
-        "now and its commits left to the default rule"
+        "if deleted: what a run would free beside what it frees by the rules in force, were the branch or tag deleted now"
     )
     if found.undecided:
         yield "there is more to ask for than collection.hidden_suspect_limit: deletions may free more than that"

@@ -30,6 +30,7 @@ JOB = "forecast"
 _UNLIMITED = -1
 _BARS = 6
 _ROWS = 200
+_NAME = 30
 _SHOWN_AGES = (0, 7, 30, 90, 365)
 
 
@@ -139,8 +140,13 @@ def _holders(holdings: Sequence[Holding]) -> dg.MarkdownMetadataValue:
     """Who holds most alone."""
     most = sorted(holdings, key=lambda each: -each.alone.bytes)[:_BARS]
     return bars(
-        "bytes held alone", [(f"{each.holder.name[:40]}: {size(each.alone.bytes)}", each.alone.bytes) for each in most]
+        "bytes held alone",
+        [(f"{_shortened(each.holder.name)}: {size(each.alone.bytes)}", each.alone.bytes) for each in most],
     )
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _rules(found: Forecast) -> dg.TableMetadataValue:
