@@ -108,9 +108,7 @@ def _describe_holdings(found: Forecast) -> Iterator[str]:
             f"{_name(each):<{width}}  {each.holder.commits:>9,}  {_amount(each.in_all)}  {size(each.alone.bytes):>12}  "
             f"{size(each.shared.bytes):>12}  {freed:>12}  {head}"
         ).rstrip()
-    yield (
-        "if deleted: what a run would free beside what it frees by the rules in force, were the branch or tag deleted now"
-    )
+    yield "if deleted: what a run would free beside what it frees anyway, were the branch or tag deleted now"
     if found.undecided:
         yield "there is more to ask for than collection.hidden_suspect_limit: deletions may free more than that"
 
