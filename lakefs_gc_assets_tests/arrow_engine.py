@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
-from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
+from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart, Holds, Item, ReadItem, Result
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.lakefs.layout import Layout
@@ -119,6 +119,22 @@ class ArrowEngine:
                 yield _left(batch, [_is_new(address, known) for address in _named(batch)])
 
         return self.map_batches(ArrowRows(frames[0].schema, lambda: iter([first_of_each()])), change, schema)
+
+    def map_by_address(self, rows: ArrowRows, change: ChangePart, schema: pa.Schema, count: int) -> ArrowRows:
+        """What a function makes of the rows, in two parts. Raises ValueError where one has no address."""
+        declared = _nullable(schema)
+
+        def changed(part: int, whole: pa.RecordBatch, parts: Sequence[int]) -> Batches:
+            mine = whole.take(pa.array([place for place, other in enumerate(parts) if other == part], pa.int64()))
+            if mine.num_rows:
+                yield from _declared(change(pa.Table.from_batches([mine])).to_batches(), declared)
+
+        def tasks() -> Iterator[Batches]:
+            whole = _whole(rows)
+            parts = [len(address) % 2 for address in _named(whole)]
+            return iter([changed(part, whole, parts) for part in range(2)])
+
+        return ArrowRows(declared, tasks)
 
     def distinct(self, rows: ArrowRows) -> ArrowRows:
         """Each row once."""

@@ -127,6 +127,7 @@ KNOWN_COUNTS = st.none() | st.sampled_from([0, 1, 300_000, 300_001])
 CHANCES = st.integers(0, 2**32).map(random.Random)
 
 _NAMELESS = pa.schema([column.with_nullable(True) for column in LIVE])
+_TIMES = pa.schema([pa.field("address", pa.string()), pa.field("times", pa.int64())])
 _OUT_OF = pa.schema([pa.field("rows", pa.int64()), pa.field("characters", pa.int64())])
 
 
@@ -144,6 +145,12 @@ def _sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     tables = [batch.column("address").to_pylist() for batch in batches]
     addresses = [address for table in tables for address in table]
     yield pa.RecordBatch.from_pydict({"rows": [len(addresses)], "characters": [sum(map(len, addresses))]}, _OUT_OF)
+
+
+def _counted(part: pa.Table) -> pa.Table:
+    """How often each address comes in a part."""
+    times = Counter(part.column("address").to_pylist())
+    return pa.table([list(times), list(times.values())], schema=_TIMES)
 
 
 def _unchanged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -314,6 +321,20 @@ class EngineContract(Generic[R]):
 
         rows = self.frames(LISTED_ROWS)
         self.check(test, rows, rows, COUNTS, CHANCES)
+
+    def test_all_rows_of_an_address_are_in_one_part(self, engine: Engine[R]) -> None:
+        def test(rows: list[Row], count: int, chance: random.Random) -> None:
+            made = engine.map_by_address(self.rows(engine, _table(rows, LISTED), chance), _counted, _TIMES, count)
+            found = {row["address"]: row["times"] for row in engine.collect(made).to_pylist()}
+            assert found == Counter(row["address"] for row in rows)
+            assert engine.count(made) == len(found)
+
+        self.check(test, self.frames(LISTED_ROWS), COUNTS, CHANCES)
+
+    def test_no_row_without_an_address_is_in_a_part(self, engine: Engine[R]) -> None:
+        nameless = engine.table(_table([{"address": None, "slice_window": ""}], _NAMELESS))
+        with pytest.raises(Exception, match="address is null"):
+            engine.collect(engine.map_by_address(nameless, _counted, _TIMES, 1))
 
     def test_one_row_of_each_address_of_frames_that_promise_different_things(self, engine: Engine[R]) -> None:
         """Of what is just read, columns may not be null; of a stored frame they may."""

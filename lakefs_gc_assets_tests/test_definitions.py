@@ -16,6 +16,7 @@ from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Configuration, Loa
 SECRET = "do-not-show-me"
 
 WHOLE_RUNS = (HISTORY, SWEEPS)
+FORECAST = "retention_forecast"
 """The assets that have no partitions: one event is about a whole run."""
 
 
@@ -44,6 +45,7 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "committed_df": ["uncommitted_df"],
         "candidates": ["committed_df", "store_df", "uncommitted_df"],
         "deleted_report": ["candidates"],
+        FORECAST: [],
         **{name: ["deleted_report"] for name in WHOLE_RUNS},
     }
     assert [key.path[-1] for key in graph.toposorted_asset_keys if key.path[-1] in STEPS] == list(STEPS)
@@ -61,6 +63,8 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
     for key in map(dg.AssetKey, WHOLE_RUNS):
         node = graph.get(key)
         assert (node.partitions_def, node.is_executable, node.group_name) == (None, False, "garbage_collection")
+    forecast = graph.get(dg.AssetKey(FORECAST))
+    assert (forecast.partitions_def, forecast.is_executable, forecast.pools) == (None, True, set())
     for key in map(dg.AssetKey, STEPS):
         node = graph.get(key)
         partitions = node.partitions_def
@@ -98,7 +102,7 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
 def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
-    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge"} <= {
+    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge", "forecast"} <= {
         job.name for job in repository.get_all_jobs()
     }
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
@@ -142,7 +146,7 @@ def test_several_repositories_share_nothing() -> None:
     graph = both.resolve_asset_graph()
 
     assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "my_data"}
-    assert len(graph.get_all_asset_keys()) == 2 * len((*STEPS, *WHOLE_RUNS))
+    assert len(graph.get_all_asset_keys()) == 2 * len((*STEPS, *WHOLE_RUNS, FORECAST))
     assert len(graph.asset_check_keys) == 2 * 9
     for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
         own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
@@ -236,7 +240,7 @@ def test_sweeps_are_overdue_only_where_the_configuration_says_when() -> None:
         content = {"repository": "my-data", "automation": {"sweep_within_days": days}}
         graph = build(loaded_from(content, "gc.yaml"), SystemClock()).resolve_asset_graph()
         policies = {key.path[-1]: graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
-        assert policies == {**dict.fromkeys((*STEPS, HISTORY)), SWEEPS: expected}
+        assert policies == {**dict.fromkeys((*STEPS, HISTORY, FORECAST)), SWEEPS: expected}
 
 
 def test_every_asset_says_whose_it_is() -> None:
@@ -245,7 +249,7 @@ def test_every_asset_says_whose_it_is() -> None:
     built = build(Loaded(configuration, {}), SystemClock())
 
     specs = built.resolve_all_asset_specs()
-    assert len(specs) == 7
+    assert len(specs) == len((*STEPS, *WHOLE_RUNS, FORECAST))
     for spec in specs:
         assert spec.owners == ["team:data", "ops@example.com"]
         assert (spec.tags["tier"], spec.tags["lakefs/repository"]) == ("cold", "my_data")

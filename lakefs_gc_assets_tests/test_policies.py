@@ -4,7 +4,7 @@ import fnmatch
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
+from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo, users
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.s3_server import Request, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -87,12 +89,19 @@ class Watched:
 
     def run(self, flow: Flow = Flow.CLEAN, **collection: Any) -> tuple[set[Call], set[str]]:
         """Makes a run; returns the calls of the store and the rights that lakeFS asked for."""
+        return self._rights(lambda runs: runs.collect(flow), **collection)
+
+    def forecast(self) -> tuple[set[Call], set[str]]:
+        """The same of a forecast."""
+        return self._rights(lambda runs: forecast.make(runs.open(), ArrowEngine(), print), wait_before_dump_seconds=0)
+
+    def _rights(self, work: Callable[[ArrowRuns], object], **collection: Any) -> tuple[set[Call], set[str]]:
         store = self.s3.settings().model_copy(update={"access_key_id": COLLECTOR})
         content = demo.configuration(self.server, self.sample.repository, store).model_dump()
         content["collection"] |= collection
         self.s3.requests.clear()
         self.required.clear()
-        ArrowRuns(Loaded(Configuration.model_validate(content), {})).collect(flow)
+        work(ArrowRuns(Loaded(Configuration.model_validate(content), {})))
         asked = [each for each in self.s3.requests if COLLECTOR in each.headers.get("authorization", "")]
         return {call for each in asked for call in calls_of(each)}, {action for _, action in self.required}
 
@@ -153,7 +162,19 @@ def test_a_sweep_needs_no_more_than_a_dry_run_and_deletes() -> None:
 def test_runs_ask_lakefs_for_what_its_document_allows(watched: Watched, document: str, flow: Flow) -> None:
     _, required = watched.run(flow)
 
-    statements = json.loads((POLICIES / f"{document}.json").read_text())["statement"]
-    allowed = {action for statement in statements for action in statement["action"]}
     assert required
-    assert required - allowed == set()
+    assert required - rights_of_lakefs(document) == set()
+
+
+def test_a_forecast_needs_no_more_than_a_dry_run_by_retention_rules(watched: Watched) -> None:
+    calls, required = watched.forecast()
+
+    allowed = rights("s3-dry-run", watched.bucket, watched.prefix)
+    assert calls and required
+    assert not [call for call in calls if not any(allows(right, call) for right in allowed)]
+    assert required - rights_of_lakefs("lakefs-retention") == set()
+
+
+def rights_of_lakefs(document: str) -> set[str]:
+    statements = json.loads((POLICIES / f"{document}.json").read_text())["statement"]
+    return {action for statement in statements for action in statement["action"]}

@@ -37,6 +37,11 @@ COMMANDS = {
     ),
     "explain": LazyCommand("lakefs_gc_assets.cli.explain:explain", "Says why the object at ADDRESS stays or goes."),
     "init": LazyCommand("lakefs_gc_assets.cli.init:init", "Writes a configuration file to begin with."),
+    "forecast": LazyCommand(
+        "lakefs_gc_assets.cli.forecast:forecast",
+        "Says what other rules of retention would free, and what each branch and tag holds.",
+        "lakefs_gc_assets.cli.early_spark:start_as_configured",
+    ),
     "metrics": LazyCommand(
         "lakefs_gc_assets.cli.metrics:metrics",
         "Prints the newest figures of each repository in Prometheus' text format.",

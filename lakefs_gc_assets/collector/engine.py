@@ -19,6 +19,9 @@ Result = TypeVar("Result")
 ChangeBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What becomes of all batches that one task has. It runs in a worker: it must capture nothing that cannot travel."""
 
+ChangePart = Callable[[pa.Table], pa.Table]
+"""What becomes of a part of the rows. It runs in a worker: it must capture nothing that cannot travel."""
+
 ReadItem = Callable[[Item], Iterable[pa.RecordBatch]]
 """Reads one piece of work in a worker, as batches of rows."""
 
@@ -72,6 +75,14 @@ class Engine(Protocol[R]):
 
     def map_distinct(self, frames: Sequence[R], change: ChangeBatches, schema: pa.Schema, count: int) -> R:
         """What a function makes of the rows of all frames, one row for each address; addresses compare as strings.
+
+        A row without an address is an error.
+        """
+        ...
+
+    def map_by_address(self, rows: R, change: ChangePart, schema: pa.Schema, count: int) -> R:
+        """What a function makes of the rows, which it gets in parts: all of one address are in one part, and no part
+        is empty.
 
         A row without an address is an error.
         """

@@ -1,6 +1,7 @@
 """Making the plan: from what the server, the store and three clocks say at the start of an attempt."""
 
 from dataclasses import replace
+from datetime import datetime
 
 from lakefs_gc_assets.collector import cutoff, plan, report
 from lakefs_gc_assets.collector.cutoff import Clocks
@@ -38,9 +39,26 @@ def begin(
     earlier = report.read(repository.store, run_id)
     if earlier is not None and earlier.success:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
+    made = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
+    made = inventoried.planned(repository, made)
+    plan.write_first(repository.store, made)
+    return made
+
+
+def make_plan(
+    repository: OpenRepository, run_id: str, windows: tuple[str, ...], owner: str, store_clock: datetime, flow: Flow
+) -> Plan:
+    """A plan that is stored nowhere.
+
+    Args:
+        owner, flow: as for `begin`.
+        store_clock: the store's time of something that was just written, UTC.
+    Raises:
+        GuardTripped: the clocks disagree.
+    """
     settings, clock = repository.settings, repository.clock
     grace_period = repository.api.grace_period()
-    clocks = Clocks.read(clock.now(), repository.api.server_clocks, lock.store_clock)
+    clocks = Clocks.read(clock.now(), repository.api.server_clocks, store_clock)
     cutoff.require_agreement(clocks, repository.skew)
     made = Plan(
         flow=Flow.CLEAN,
@@ -66,8 +84,6 @@ def begin(
         made = _optimized(repository, made)
     elif flow.by_retention:
         made = replace(made, flow=flow, live_definition=ACTIVE_COMMITS)
-    made = inventoried.planned(repository, made)
-    plan.write_first(repository.store, made)
     return made
 
 

@@ -64,14 +64,14 @@ class References(Generic[R]):
             sizes_into: where the sizes of what is read are noted; None for nowhere.
         """
         ordered = sorted(ranges, key=lambda record: (record.min_key, record.id))
-        groups = runs_by_weight(ordered, self.tasks, _weight)
+        groups = runs_by_weight(ordered, self.tasks, weight_of)
         if sizes_into is None:
             return self.engine.read(groups, self._each(LiveFiles.range), LIVE)
         return self.engine.read([[group] for group in groups], self._noting_sizes(sizes_into), LIVE)
 
     def entries(self, ranges: Sequence[RangeRecord]) -> R:
         """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry."""
-        groups = spread_by_weight(ranges, self.tasks, _weight)
+        groups = spread_by_weight(ranges, self.tasks, weight_of)
         return self.engine.youngest_of_each(self.engine.read(groups, self._each(LiveFiles.entries), LISTED))
 
     def of_metadata_files(self, names: Sequence[str]) -> R:
@@ -109,7 +109,8 @@ class References(Generic[R]):
         return read
 
 
-def _weight(record: RangeRecord) -> int:
+def weight_of(record: RangeRecord) -> int:
+    """How long a range takes to be read, in entries."""
     return _REQUEST + record.count
 
 

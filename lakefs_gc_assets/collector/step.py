@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import STEPS, F, Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.lock import Lock, LockToken
 from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.references import References
@@ -93,6 +93,7 @@ class Step(Generic[R]):
     """One step of a run while its lock is held.
 
     Attributes:
+        lock: None for work that only reads, like a step.
         started_at: when the step began, UTC.
     """
 
@@ -101,11 +102,18 @@ class Step(Generic[R]):
     repository: OpenRepository
     engine: Engine[R]
     plan: Plan
-    lock: Lock
+    lock: Lock | None
     started_at: datetime = field(init=False)
 
     def __post_init__(self) -> None:
         self.started_at = self.repository.clock.now()
+
+    @property
+    def lock_token(self) -> LockToken:
+        """What batches prove by that the lock is held. Raises LockLost where this step has none: it deletes nothing."""
+        if self.lock is None:
+            raise LockLost(f"{self.plan.run_id} has no lock, and may delete nothing")
+        return self.lock.token
 
     def tasks(self, setting: int) -> int:
         """How many tasks a setting asks for; 0 stands for the engine's own number."""

@@ -10,7 +10,18 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import assets, checks, expiring, history, jobs, notifying, quarantine, schedules, sensors
+from lakefs_gc_assets.defs import (
+    assets,
+    checks,
+    expiring,
+    forecasting,
+    history,
+    jobs,
+    notifying,
+    quarantine,
+    schedules,
+    sensors,
+)
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
@@ -66,12 +77,17 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         expire,
         quarantine.restore_job(names),
         purge,
+        forecasting.forecast_job(names),
         *elsewhere,
     ]
     return dg.Definitions(
         assets=dg.map_asset_specs(
             partial(_owned, loaded.configuration, names),
-            [*assets.define(names), *history.define(names, timedelta(days=settings.sweep_within_days))],
+            [
+                *assets.define(names),
+                *history.define(names, timedelta(days=settings.sweep_within_days)),
+                forecasting.define(names),
+            ],
         ),
         asset_checks=checks.define(names),
         jobs=every_job,

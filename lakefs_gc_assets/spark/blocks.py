@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakefs_gc_assets.collector import work
-from lakefs_gc_assets.collector.engine import ChangeBatches
+from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart
 from lakefs_gc_assets.spark import address_hashes, tasks
 from lakefs_gc_assets.spark.address_hashes import Hashes
 from lakefs_gc_assets.spark.tasks import Rows
@@ -103,6 +103,16 @@ def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema
 
     in_order = tasks.union(blocks).repartition("part").sortWithinPartitions("part")
     return in_order.mapInArrow(run, from_arrow_schema(schema))
+
+
+def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
+    """What a function makes of the rows of a part."""
+
+    # Spark reads what this is from its annotations, which it does not find through a partial function.
+    def change_rows(part: pa.Table) -> pa.Table:
+        return change(_rows(part))
+
+    return change_rows
 
 
 def unmatched(part: pa.Table) -> pa.Table:

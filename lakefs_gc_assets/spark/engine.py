@@ -10,7 +10,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG
-from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
+from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart, Holds, Item, ReadItem, Result
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.spark import blocks, comparing, tasks
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
@@ -65,6 +65,10 @@ class SparkEngine:
         """What a function makes of one row for each address; it runs once in each task, which has many parts."""
         parts = blocks.parts_of(frames[0], count)
         return blocks.merged([blocks.cut_once(rows, parts) for rows in frames], change, schema)
+
+    def map_by_address(self, rows: Rows, change: ChangePart, schema: pa.Schema, count: int) -> Rows:
+        """What a function makes of the rows, which it gets in parts: all of one address are in one part."""
+        return blocks.compared([blocks.cut(rows, blocks.parts_of(rows, count))], blocks.changed(change), schema)
 
     def distinct(self, rows: Rows) -> Rows:
         """Each row once."""

@@ -152,11 +152,11 @@ def _unchecked_once_resumed() -> Sequence[Replacement]:
     def resume(step: ArrowStep, candidates: Frame) -> Any:
         found = _resume(step, candidates)
         if found[2]:
-            resumed.add(step.lock.token)
+            resumed.add(step.lock_token)
         return found
 
     def find(step: ArrowStep) -> ArrowRows:
-        return step.engine.table(LIVE.empty_table()) if step.lock.token in resumed else find_live_again(step)
+        return step.engine.table(LIVE.empty_table()) if step.lock_token in resumed else find_live_again(step)
 
     return (passes, "resume", resume), (passes, "find_live_again", find)
 

@@ -231,7 +231,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _ORDER.test_a_run_that_ended_well_is_not_begun_again,
     ),
     "clocks may disagree": _guarding(
-        cutoff, "require_agreement", planning.begin, _ORDER.test_clocks_that_disagree_end_it
+        cutoff, "require_agreement", planning.make_plan, _ORDER.test_clocks_that_disagree_end_it
     ),
     "report may lack candidates": _guarding(
         passes, "require_all_decided", run.sweep, _ORDER.test_every_candidate_is_decided_about

@@ -394,7 +394,7 @@ class Process:
         stored = self.world.bucket.objects.get(lock.KEY)
         record = json.loads(stored.data) if stored else {}
         this = self.run.this if self.run is not None else None
-        held = this is not None and record.get("nonce") == this.lock.token.nonce
+        held = this is not None and record.get("nonce") == this.lock_token.nonce
         self.unfenced = 0 if held and not record.get("released") else self.unfenced + 1
         if self.unfenced > 1:
             raise Violation(f"{self.name} goes on with deletes although the lock belongs to {record.get('owner')}")
@@ -413,7 +413,14 @@ class Process:
     def keep_lock(self) -> None:
         """What the thread in the background does: renews the lock in time, as long as it is held."""
         run = self.run
-        if self.coroutine is None or self.dead or self.frozen or run is None or run.this is None:
+        if (
+            self.coroutine is None
+            or self.dead
+            or self.frozen
+            or run is None
+            or run.this is None
+            or run.this.lock is None
+        ):
             return
         if self.world.time.now - self.last_renewed < LOCK_EXPIRY / 4:
             return

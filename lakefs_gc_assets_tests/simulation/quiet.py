@@ -41,14 +41,7 @@ class Quiet:
         Of runs by retention rules one that lists nothing comes first, and leaves nothing of what it looked at.
         """
         world = self._world
-        for process in self._collectors.values():
-            process.go_on(None)
-        for running in list(world.jobs):
-            if running.due is None:
-                world.abandon(running)
-        world.behave()
-        world.dismiss_twin()
-        self._end_commits(kind)
+        self.calm(kind)
         if not all(self._run_alone(flow) for flow in _BEFORE_TIME_PASSES[kind]):
             return
         world.pass_time(_QUIET_SECONDS)
@@ -62,6 +55,18 @@ class Quiet:
                 break
             world.pass_time(2 * HOUR)
         raise Left(f"{len(garbage)} objects stay although nothing reaches them: {', '.join(garbage[:5])}")
+
+    def calm(self, kind: Kind) -> None:
+        """Collectors come to their end, writers stop, and servers do nothing wrong any more."""
+        world = self._world
+        for process in self._collectors.values():
+            process.go_on(None)
+        for running in list(world.jobs):
+            if running.due is None:
+                world.abandon(running)
+        world.behave()
+        world.dismiss_twin()
+        self._end_commits(kind)
 
     def _garbage(self, flow: Flow) -> list[str]:
         """Objects that the last run had to delete and did not."""

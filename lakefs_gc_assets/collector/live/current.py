@@ -236,6 +236,11 @@ def _find_unnamed(step: Step[R], found: Committed, known: frozenset[str]) -> Unr
     return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
 
 
+def read_every_commit(step: Step[R], repository: OpenRepository, prepared_until: datetime) -> Unread:
+    """What all commits of another repository that counts hold. Raises as `ask_committed`."""
+    return find_unread(step, repository, _every_commit(step, repository, prepared_until), frozenset())
+
+
 def _every_commit(step: Step[R], repository: OpenRepository, prepared_until: datetime) -> LiveCommits:
     return commits.live_commits(
         repository.api, repository.store, repository.settings, repository.clock, prepared_until, step.log

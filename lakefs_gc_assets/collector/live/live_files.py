@@ -25,6 +25,9 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
+_CERTAIN = pa.field("certain", pa.bool_())
+HELD_ENTRIES = pa.schema([*(column.with_nullable(True) for column in LISTED), _CERTAIN])
+"""Entries of ranges as objects; of one that is not certain only the address is told, and it may mean another object."""
 _NO_OBJECTS = frozenset(get_args(Entity))
 
 
@@ -65,8 +68,33 @@ class LiveFiles:
         `last_modified` is the time in the name, else the entry's. An ETag that is no MD5 is left out: that of an upload
         in parts, whose LastModified would be in doubt, says nothing here, where nothing was listed.
         """
+        return self._objects(self._with_etags(record))
+
+    def held(self, record: RangeRecord) -> pa.Table:
+        """What a range references inside the namespace (LISTED and `certain`).
+
+        What `entries` gives is certain. Of every other address that it may mean, each once, nothing but the address is
+        told: what has it stays.
+        """
+        found = self._with_etags(record)
+        if self.noted is not None:
+            self.noted.note(record.id, found.sizes)
+        listed = self._objects(found)
+        _, keys = self._keys(found.addresses, found.address_types)
+        certain = listed.append_column(_CERTAIN, pa.repeat(pa.scalar(True), listed.num_rows))
+        if len(keys) == listed.num_rows:
+            return certain.cast(HELD_ENTRIES)
+        others = keys.filter(pc.invert(pc.is_in(keys, value_set=listed.column("address").combine_chunks()))).unique()
+        columns = {name: pa.nulls(len(others), HELD_ENTRIES.field(name).type) for name in HELD_ENTRIES.names}
+        columns |= {"address": others, _CERTAIN.name: pa.repeat(pa.scalar(False), len(others))}
+        return pa.concat_tables([certain.cast(HELD_ENTRIES), pa.table(columns, schema=HELD_ENTRIES)])
+
+    def _with_etags(self, record: RangeRecord) -> ranges.RangeEntries:
         key = METADATA_PREFIX + record.id
-        found = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["etags"])
+        return ranges.read_range(fetch(self.store, key), key, expected=record, columns=["etags"])
+
+    def _objects(self, found: ranges.RangeEntries) -> pa.Table:
+        """Entries whose address is certain, as objects (LISTED)."""
         assert found.etags is not None
         places, keys = self._keys(found.addresses, found.address_types, only_certain=True)
         read = names.read(keys, self.window_size)

@@ -8,7 +8,7 @@ children before parents, computes what all the walks would.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.retention.main_ancestry import count_kept, spread
+from lakefs_gc_assets.collector.retention.main_ancestry import mark_kept, spread
 from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules, Rule
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
@@ -25,6 +25,8 @@ from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Intege
 Flags = npt.NDArray[np.bool_]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
+_BEFORE_ALL = -(2**62)
+"""A second before any commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,19 @@ class Graph:
             branches_at,
             _by_id(commits, np.flatnonzero(~inner)),
         )
+
+    def without(self, branch: str) -> "Graph":
+        """The graph as it were if this branch was deleted: its head may be dangling then."""
+        head = self.heads[branch]
+        heads = {name: at for name, at in self.heads.items() if name != branch}
+        branches_at = dict(self.branches_at)
+        remaining = tuple(name for name in branches_at.pop(head) if name != branch)
+        leaves = self.leaves
+        if remaining:
+            branches_at[head] = remaining
+        elif not (self.main_parents == head).any():
+            leaves = _by_id(self.commits, np.append(leaves, head))
+        return replace(self, heads=heads, branches_at=branches_at, leaves=leaves)
 
     def starting_points(self) -> list[tuple[int, bool]]:
         """Where walks begin, in order of commit ids: each once, and whether it is a branch head."""
@@ -179,14 +194,21 @@ def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
     """How many commits the walk of each branch keeps, were there no other."""
+    marked = np.zeros(len(graph.commits), np.bool_)
+    return {branch: mark_kept_by(graph, branch, rules.branches[branch], now, marked) for branch in graph.heads}
+
+
+def mark_kept_by(graph: Graph, branch: str, rule: Rule | None, now: datetime, marked: Flags) -> int:
+    """Marks the commits that the walk of a branch keeps, were there no other; returns how many they are.
+
+    Args:
+        rule: None where nothing expires: the whole main ancestry stays.
+        marked: for each commit a flag; those that are set stay so.
+    """
     second, nano = _moment(now)
     commits = graph.commits
-    return {
-        branch: count_kept(
-            graph.main_parents, commits.seconds, commits.nanos, head, second - _seconds(rules.branches[branch]), nano
-        )
-        for branch, head in graph.heads.items()
-    }
+    begin = _BEFORE_ALL if rule is None else second - _seconds(rule)
+    return int(mark_kept(graph.main_parents, commits.seconds, commits.nanos, graph.heads[branch], begin, nano, marked))
 
 
 def date(commits: CommitColumns, at: int) -> datetime:

@@ -50,12 +50,19 @@ def spread(main_parents: Array, longest: Array, start: Array) -> int:
 
 
 @compiled
-def count_kept(main_parents: Array, seconds: Array, nanos: Array, head: int, from_second: int, from_nano: int) -> int:
-    """How many commits the walk from one branch head keeps: the head, and main parents of commits after a moment."""
-    kept = 1
+def mark_kept(
+    main_parents: Array, seconds: Array, nanos: Array, head: int, from_second: int, from_nano: int, kept: Array
+) -> int:
+    """Marks in `kept` what the walk from one branch head keeps: the head, and main parents of commits after a moment.
+
+    Returns how many they are; what was marked before stays marked.
+    """
+    count = 1
     commit = head
+    kept[commit] = True
     while main_parents[commit] >= 0:
         if seconds[commit] > from_second or (seconds[commit] == from_second and nanos[commit] > from_nano):
-            kept += 1
+            count += 1
+            kept[main_parents[commit]] = True
         commit = main_parents[commit]
-    return kept
+    return count

@@ -161,7 +161,7 @@ def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]
     kind = Quarantine if quarantines(step) else Sweep
     repository, plan = step.repository, step.plan
     return partial(
-        _delete, kind, repository.opener, plan.run_id, step.lock.token, repository.clock, valid, plan.attempt
+        _delete, kind, repository.opener, plan.run_id, step.lock_token, repository.clock, valid, plan.attempt
     )
 
 

@@ -4,12 +4,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LIVE, RANGES
+from lakefs_gc_assets.collector.live import range_sizes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFile
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
@@ -151,6 +154,28 @@ class TestEntriesThatMayGo:
         record = put_range(store, entries)
         assert files(store).entries(record).column("address").to_pylist() == [KEY, KEY + "1"]
         assert read(files(store).range(record)) >= {KEY, KEY + "1", KEY + "2,x", KEY + "3"}
+
+
+class TestHeldEntries:
+    @settings(max_examples=60)
+    @given(entries=st.lists(st.tuples(ADDRESSES, TYPES), min_size=1, max_size=12))
+    def test_are_those_that_may_go_and_every_other_address_once(
+        self, shared_store: LocalStore, entries: list[tuple[str, int]]
+    ) -> None:
+        record = put_range(shared_store, {f"path{number:03}": Staged(*entry) for number, entry in enumerate(entries)})
+        found = files(shared_store).held(record)
+        certain = found.filter(found.column("certain")).drop_columns("certain")
+        assert certain.to_pylist() == files(shared_store).entries(record).to_pylist()
+        others = found.filter(pc.invert(found.column("certain"))).column("address").to_pylist()
+        live = read(files(shared_store).range(record))
+        assert sorted(others) == sorted(live - set(certain.column("address").to_pylist()))
+
+    def test_have_their_sizes_noted(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged(KEY, size=3), "b": Staged(KEY + "1", size=5)})
+        LiveFiles(store, NAMESPACE, "month", noted := RangeSizes(store, "notes/")).held(record)
+        noted.put()
+        (file,) = store.list_level("notes/").objects
+        assert range_sizes.read(store, SizesFile(file.key, 2)).to_pylist() == [{"range_id": record.id, "sizes": [3, 5]}]
 
 
 class TestPaths:

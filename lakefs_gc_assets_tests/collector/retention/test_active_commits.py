@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, kept_by_branch, kept_dangling
+from lakefs_gc_assets.collector.retention.active_commits import (
+    Graph,
+    active_commits,
+    kept_by_branch,
+    kept_dangling,
+    mark_kept_by,
+)
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules, Rule, effective
 from lakefs_gc_assets.errors import LakeFSError
@@ -265,6 +271,33 @@ def test_one_pass_gives_what_all_walks_give(
         days = rules.branches.get(branch, rules.default_days)
         line = line_of(commits, heads[branch])
         assert kept == len(by_definition(line, {branch: heads[branch]}, RetentionRules(days, {}), NOW))
+
+
+@given(graphs())
+def test_a_graph_without_a_branch_is_that_of_the_other_branches(
+    case: tuple[list[tuple[Commit, int]], dict[str, str], RetentionRules],
+) -> None:
+    commits, heads, _ = case
+    columns = exactly([commit for commit, _ in commits])
+    for branch in heads:
+        found = Graph.of(columns, heads).without(branch)
+        others = Graph.of(columns, {name: head for name, head in heads.items() if name != branch})
+        assert (found.heads, found.branches_at) == (others.heads, others.branches_at)
+        assert found.leaves.tolist() == others.leaves.tolist()
+        assert found.main_parents.tolist() == others.main_parents.tolist()
+
+
+@given(graphs())
+def test_without_rules_a_branch_keeps_its_main_ancestry(
+    case: tuple[list[tuple[Commit, int]], dict[str, str], RetentionRules],
+) -> None:
+    commits, heads, _ = case
+    graph = Graph.of(exactly([commit for commit, _ in commits]), heads)
+    for branch, head in heads.items():
+        marked = np.zeros(len(commits), np.bool_)
+        line = {commit.id for commit, _ in line_of(commits, head)}
+        assert mark_kept_by(graph, branch, None, NOW, marked) == len(line)
+        assert {graph.commits.ids[at].as_py() for at in np.flatnonzero(marked).tolist()} == line
 
 
 @given(graphs(), st.integers(0, 12))

@@ -1,0 +1,178 @@
+"""Which scenarios keep each object: bits that go from commits to metaranges, to their ranges, and to addresses.
+
+Bit k of a set of bits says that something stays in scenario k, or that holder k has it. A set is as long as it must
+be: whole words of 64 bits, the first bit the lowest one of the first byte. A range has the union of the metaranges that
+name it, an address the union of the ranges that hold it; so each range is read once, however many scenarios there are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.schemas import RANGES
+from lakefs_gc_assets.collector.live.live_files import HELD_ENTRIES, LiveFiles
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
+from lakefs_gc_assets.collector.references import weight_of
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.work import runs_by_weight, spread
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+
+Words = npt.NDArray[np.uint64]
+
+WORD = 8
+"""Bytes of a word."""
+_AT_ONCE = 262_144
+"""Rows that a task unites together."""
+_HELD = pa.field("held", pa.binary())
+HELD = pa.schema([*HELD_ENTRIES, _HELD])
+"""Addresses that commits hold, as objects, and by which bits; of one that is not `certain` only that is told."""
+SUMS = pa.schema([_HELD, pa.field("objects", pa.int64()), pa.field("bytes", pa.int64())])
+"""Objects with the same bits, counted."""
+_HELD_RANGES = pa.schema([*RANGES, _HELD])
+
+
+def as_bytes(bits: int, width: int) -> bytes:
+    """A set of bits in so many bytes."""
+    return bits.to_bytes(width, "little")
+
+
+def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> dict[RangeRecord, int]:
+    """The distinct ranges of metaranges, each with the bits of all that name it.
+
+    Two counts for one id give two records, and the reading fails.
+
+    Args:
+        metaranges: the bits of each.
+        width: bytes of a set of bits.
+    """
+    references, engine = step.references(), step.engine
+    opener, namespace, window_size = references.opener, references.namespace, references.window_size
+
+    def read(item: tuple[str, bytes]) -> Iterator[pa.RecordBatch]:
+        metarange_id, held = item
+        table = LiveFiles(opener.open(), namespace, window_size).metarange(metarange_id)
+        yield from _with_bits(table, held).cast(_HELD_RANGES).to_batches()
+
+    items = [(metarange_id, as_bytes(bits, width)) for metarange_id, bits in metaranges.items()]
+    named = engine.collect(engine.distinct(engine.read(spread(items, references.tasks), read, _HELD_RANGES)))
+    found: dict[RangeRecord, int] = {}
+    for row in named.to_pylist():
+        bits = int.from_bytes(row.pop("held"), "little")
+        record = RangeRecord(**row)
+        found[record] = found.get(record, 0) | bits
+    return found
+
+
+def read_addresses(step: Step[R], ranges: Mapping[RangeRecord, int], width: int, sizes_into: SizesFolder) -> R:
+    """What ranges hold (HELD), each address once.
+
+    Args:
+        ranges: the bits of each.
+        width: bytes of a set of bits.
+        sizes_into: where the sizes of what is read are noted.
+    """
+    references, engine = step.references(), step.engine
+    opener, namespace, window_size = references.opener, references.namespace, references.window_size
+    ordered = sorted(ranges, key=lambda record: (record.min_key, record.id))
+    groups = [
+        [[(record, as_bytes(ranges[record], width)) for record in group]]
+        for group in runs_by_weight(ordered, references.tasks, weight_of)
+    ]
+
+    def read(group: Sequence[tuple[RangeRecord, bytes]]) -> Iterator[pa.RecordBatch]:
+        noted = RangeSizes(sizes_into.opener.open(), sizes_into.key)
+        files = LiveFiles(opener.open(), namespace, window_size, noted)
+        yield from _united(_with_bits(files.held(record), held) for record, held in group)
+        noted.put()
+
+    rows = engine.read(groups, read, HELD)
+    return engine.map_by_address(rows, unite, HELD, sum(record.count for record in ranges))
+
+
+def _with_bits(table: pa.Table, held: bytes) -> pa.Table:
+    return table.append_column(_HELD, pa.repeat(pa.scalar(held, pa.binary()), table.num_rows))
+
+
+def _united(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """The rows of tables, those of one address mostly once: neighbouring ranges hold many of the same."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.num_rows for each in waiting) >= _AT_ONCE:
+            yield from unite(pa.concat_tables(waiting)).to_batches()
+            waiting = []
+    if waiting:
+        yield from unite(pa.concat_tables(waiting)).to_batches()
+
+
+def unite(rows: pa.Table) -> pa.Table:
+    """One row (HELD) for each address, with all bits of its rows: of those that are certain the youngest."""
+    if not rows.num_rows:
+        return HELD.empty_table()
+    addresses = rows.column("address").combine_chunks().dictionary_encode().indices.to_numpy()
+    certain = rows.column("certain").to_numpy()
+    order = np.lexsort((_numbers(rows, "size"), _numbers(rows, "last_modified"), certain, addresses))
+    starts = np.flatnonzero(np.diff(addresses[order], prepend=-1))
+    bits = np.bitwise_or.reduceat(words_of(rows.column("held"))[order], starts, axis=0)
+    chosen = rows.take(pa.array(order[np.append(starts[1:], len(order)) - 1]))
+    return chosen.set_column(HELD.get_field_index("held"), _HELD, _binary(bits)).cast(HELD)
+
+
+def _numbers(rows: pa.Table, column: str) -> npt.NDArray[np.int64]:
+    """A column of whole numbers or times; null comes before all of them."""
+    numbers: npt.NDArray[np.int64] = rows.column(column).cast(pa.int64()).fill_null(np.iinfo(np.int64).min).to_numpy()
+    return numbers
+
+
+def words_of(column: pa.ChunkedArray | pa.BinaryArray) -> Words:
+    """The words of each row's bits, a row of an array for each; all rows have as many. Raises ArrowInvalid else."""
+    bits = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not len(bits):
+        return np.empty((0, 1), np.uint64)
+    width = len(bits[0].as_py())
+    fixed = bits.cast(pa.binary(width))
+    data = np.frombuffer(fixed.buffers()[1], np.uint8)[fixed.offset * width : (fixed.offset + len(fixed)) * width]
+    return data.view(np.uint64).reshape(len(fixed), width // WORD)
+
+
+def _binary(words: Words) -> pa.BinaryArray:
+    """The reverse: each row's words as bytes."""
+    data = pa.py_buffer(np.ascontiguousarray(words))
+    kind = pa.binary(words.shape[1] * WORD)
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(words), [None, data]).cast(pa.binary())
+
+
+def lacks_some(bits: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Which rows lack one of these bits."""
+    wanted = np.frombuffer(bits, np.uint64)
+    return pa.array(((words_of(rows.column("held")) & wanted) != wanted).any(axis=1))
+
+
+def has_all(bits: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Which rows have all of these bits."""
+    wanted = np.frombuffer(bits, np.uint64)
+    return pa.array(((words_of(rows.column("held")) & wanted) == wanted).all(axis=1))
+
+
+def add_bits(bits: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows with these bits besides."""
+    added = np.frombuffer(bits, np.uint64)
+    for batch in batches:
+        if batch.num_rows:
+            place = batch.schema.get_field_index("held")
+            yield batch.set_column(place, batch.schema.field(place), _binary(words_of(batch.column(place)) | added))
+
+
+def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The objects of a task by their bits (SUMS); rows have `size` and `held`."""
+    tables = [pa.Table.from_batches([batch]).select(["held", "size"]) for batch in batches if batch.num_rows]
+    sums = [each.group_by("held").aggregate([("size", "count"), ("size", "sum")]) for each in tables]
+    if sums:
+        together = pa.concat_tables(sums).group_by("held").aggregate([("size_count", "sum"), ("size_sum", "sum")])
+        columns = [together.column(name) for name in ("held", "size_count_sum", "size_sum_sum")]
+        yield from pa.table(
+            [column.cast(field.type) for column, field in zip(columns, SUMS, strict=True)], schema=SUMS
+        ).to_batches()

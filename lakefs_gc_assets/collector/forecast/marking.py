@@ -1,0 +1,171 @@
+"""The subtraction of a run by retention rules that lists nothing, for many scenarios at once.
+
+What a scenario would mark is what only expired commits hold then, without what is staged, young, deleted already, held
+by another repository or by a range that no commit names: exactly what `run.mark` leaves of the universe of flow
+`committed`.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.forecast.holding import (
+    HELD,
+    add_bits,
+    as_bytes,
+    has_all,
+    lacks_some,
+    read_addresses,
+    read_ranges,
+)
+from lakefs_gc_assets.collector.forecast.scenarios import Questions
+from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
+from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.live import noted_sizes
+from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, read_every_commit
+from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.unnamed import find_unnamed
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+
+MARKED = pa.schema([*(column.with_nullable(True) for column in LISTED), HELD.field("held")])
+"""Objects that some scenario would mark: each scenario whose bit is not set would, by this row."""
+
+
+@dataclass(frozen=True)
+class Marked(Generic[R]):
+    """What scenarios would mark.
+
+    Attributes:
+        addresses: every address that commits hold (HELD), with the bits of scenarios and holders.
+        candidates: MARKED. Where not everything could be asked, an object may be there once for each scenario.
+        ranges: how many ranges were read.
+        undecided: for deletions of branches and tags, whether objects count as staying because there is more to ask
+            than `hidden_suspect_limit`.
+    """
+
+    addresses: R
+    candidates: R
+    ranges: int
+    undecided: bool
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """What keeps objects whatever the rules of this repository say.
+
+    Attributes:
+        unread: of each other repository that counts, what all its commits hold.
+        unnamed: ranges that no commit names, or that what no commit names names as well.
+    """
+
+    unread: tuple[Unread, ...]
+    unnamed: tuple[RangeRecord, ...]
+
+
+@contextmanager
+def mark(
+    step: Step[R], questions: Questions, uncommitted: Uncommitted[R], tables: tuple[str, ...]
+) -> Iterator[Marked[R]]:
+    """Reads each range once, and subtracts; what it yields is of use until the exit.
+
+    Args:
+        uncommitted: prepared before the commits were read.
+        tables: ids of the files of the refs dump.
+    Raises:
+        CollectionError: a file cannot be read, or the server fails.
+    """
+    engine, width = step.engine, questions.width
+    ranges = read_ranges(step, questions.metaranges, width)
+    elsewhere = _find_elsewhere(step, questions, ranges, uncommitted, tables)
+    every = questions.every_scenario
+    unnamed = {record.id for record in elsewhere.unnamed}
+    own = {record.id for record in ranges}
+    ranges = {record: bits | every if record.id in unnamed else bits for record, bits in ranges.items()}
+    beside = [record for record in elsewhere.unnamed if record.id not in own]
+    others = [each.addresses(step) for each in elsewhere.unread]
+    step.log(f"{len(questions.metaranges):,} metaranges have {len(ranges):,} ranges, each is read once")
+    promised = sum(record.count for record in ranges)
+    live = [*uncommitted.addresses, *others, step.references().committed(beside)]
+    live_count = uncommitted.count + sum(each.count for each in elsewhere.unread) + sum(each.count for each in beside)
+    with ExitStack() as stack:
+        read = read_addresses(step, ranges, width, noted_sizes.folder_of(step))
+        addresses = stack.enter_context(engine.cached(read, promised))
+        expiring = engine.where(addresses, partial(_may_go, as_bytes(every, width)))
+        universe = engine.without_exactly(engine.select(expiring, *MARKED.names), deleted_before(step))
+        unreferenced = engine.without(
+            universe, *(engine.select(rows, "address") for rows in live), count=promised + live_count
+        )
+        # Nothing was listed, so no object is known to be uploaded in parts: sightings do not matter.
+        sighted = engine.table(SIGHTINGS.empty_table())
+        told = engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
+        unkept = engine.select(engine.where_among(told, "kept", (None,)), *MARKED.names)
+        eligible = stack.enter_context(engine.cached(unkept, promised))
+        listed = engine.select(universe, "address", "size", "etag")
+        candidates, undecided = _clear(step, stack, questions, eligible, listed)
+        yield Marked(addresses, candidates, len(ranges), undecided)
+
+
+def _may_go(every: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Which objects some scenario lets go, as far as commits say."""
+    certain = rows.column("certain")
+    return pc.and_(certain, lacks_some(every, rows))
+
+
+def _find_elsewhere(
+    step: Step[R],
+    questions: Questions,
+    ranges: Mapping[RangeRecord, int],
+    uncommitted: Uncommitted[R],
+    tables: tuple[str, ...],
+) -> _Elsewhere:
+    unread = tuple(read_every_commit(step, each, uncommitted.ended_at) for each in step.repository.others)
+    if not step.repository.settings.keep_unnamed_ranges:
+        return _Elsewhere(unread, ())
+    read = frozenset(tables).union(*(each.ids for each in unread))
+    unnamed = find_unnamed(step.repository.store, step.references(), read, tuple(questions.metaranges))
+    return _Elsewhere(unread, unnamed.records)
+
+
+def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R, listed: R) -> tuple[R, bool]:
+    """Leaves out what is staged with the content of a committed object, asked for once for all scenarios.
+
+    What only the deletion of a branch lets go may be in that branch's head, which has it at every path that would be
+    asked for: nothing is asked of it. Where there is more to ask for than may be, rules are asked for one after the
+    other, as their runs would.
+
+    Returns:
+        The candidates (MARKED), and whether some of them could not be decided about for deletions.
+    """
+    engine, width = step.engine, questions.width
+
+    def clear(rows: R) -> Cleared[R]:
+        heads = questions.definition.live.heads
+        return stack.enter_context(clear_hidden(step, rows, heads, MARKED, lambda: listed))
+
+    all_heads = as_bytes(questions.with_all_heads, width)
+    asked = engine.where(eligible, partial(lacks_some, all_heads))
+    unasked = engine.where(eligible, partial(has_all, all_heads))
+    if not engine.count(asked):
+        return unasked, False
+    together = clear(asked)
+    if not together.unasked:
+        return engine.union(together.candidates, unasked), False
+    step.log(f"{together.unasked:,} paths too many to ask for: each of the rules is asked for by itself")
+    apart = []
+    for number, scenario in enumerate(questions.scenarios):
+        if scenario.kind.by_rules:
+            own = 1 << number
+            rows = engine.where(eligible, partial(lacks_some, as_bytes(own, width)))
+            if engine.count(rows):
+                others = as_bytes(questions.every_scenario & ~own, width)
+                apart.append(engine.map_batches(clear(rows).candidates, partial(add_bits, others), MARKED))
+    rules = as_bytes(questions.by_rules, width)
+    deletions = engine.map_batches(together.candidates, partial(add_bits, rules), MARKED)
+    return engine.union(unasked, deletions, *apart), True

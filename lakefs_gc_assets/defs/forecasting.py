@@ -1,0 +1,193 @@
+"""The asset `retention_forecast`: what other rules of retention would free, and what each branch and tag holds.
+
+It has no partitions, so that its numbers are plotted over time. It is no part of a run: it takes no lock, deletes
+nothing, and need not wait for one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from pydantic import Field
+
+from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.forecast.forecast import NAME, Forecast, Holding
+from lakefs_gc_assets.collector.forecast.scenarios import AGES
+from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
+from lakefs_gc_assets.defs.pictures import bars
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.spark.errors import from_worker
+
+JOB = "forecast"
+_UNLIMITED = -1
+_BARS = 6
+_ROWS = 200
+_NAME = 30
+_SHOWN_AGES = (0, 7, 30, 90, 365)
+
+
+class Forecasting(dg.Config):
+    """What is asked beside the rules in force."""
+
+    days: list[int] = Field(
+        default=[_UNLIMITED if days is None else days for days in AGES],
+        description="Retention of all branches and dangling commits, in days; -1 for unlimited.",
+    )
+    policies: dict[str, str] = Field(
+        default={},
+        description="Further policies: the text of each, as a policy file has it, by a name.",
+    )
+
+
+def forecast_now(
+    collector: Collector,
+    note: Callable[[str], None],
+    ages: Sequence[int | None] = AGES,
+    policies: Mapping[str, Policy] | None = None,
+) -> Forecast:
+    """Makes a forecast on Spark; nothing is waited for, as nothing is going to be deleted.
+
+    Args:
+        note: is told what happens.
+    Raises:
+        CollectionError: as `forecast.make`, also where a worker of Spark raised it.
+    """
+    opened = collector.open()
+    opened = replace(opened, settings=opened.settings.model_copy(update={"wait_before_dump_seconds": 0}))
+    try:
+        return forecast.make(opened, collector.engine(opened.settings), note, ages, policies)
+    except Exception as error:
+        ours = None if isinstance(error, CollectionError) else from_worker(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def define(names: Names) -> dg.AssetsDefinition:
+    """The asset of one repository."""
+
+    @dg.asset(
+        key=names.asset(NAME),
+        description=f"What other rules of retention would free in {names.repository}, exactly: what a run of flow "
+        "committed with them would mark at that moment. And what each branch and tag holds, and what would go without "
+        "it. It deletes nothing, takes no lock, and may be made beside a run.",
+        group_name=names.of("garbage_collection"),
+        kinds={"pyspark", "parquet"},
+        required_resource_keys={names.of("collector")},
+    )
+    def retention_forecast(context: dg.AssetExecutionContext, config: Forecasting) -> dg.MaterializeResult[None]:
+        collector: Collector = names.resource(context.resources, "collector")
+        ages = [None if days == _UNLIMITED else days for days in config.days]
+        with readable():
+            policies = {name: policy_file.parse(text, name) for name, text in config.policies.items()}
+            found = forecast_now(collector, context.log.info, ages, policies)
+        return dg.MaterializeResult(metadata=described(found))
+
+    return retention_forecast
+
+
+def forecast_job(names: Names) -> UnresolvedAssetJobDefinition:
+    """The job that makes the asset."""
+    return dg.define_asset_job(
+        name=names.of(JOB),
+        selection=[names.asset(NAME)],
+        description=f"Says what other rules of retention would free in {names.repository}, and what each branch and "
+        "tag holds. Deletes nothing.",
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository},
+    )
+
+
+def described(found: Forecast) -> dict[str, Any]:
+    """What the UI shows of a forecast: numbers, which are plotted, both tables, and their pictures."""
+    in_force = found.in_force
+    notes = [f"{each.scenario.name}: {note}" for each in found.rules for note in each.scenario.notes]
+    return {
+        "forecast_id": found.forecast_id,
+        "commits": found.commits,
+        "ranges": found.ranges,
+        "stored_objects": found.stored.objects,
+        "stored_bytes": found.stored.bytes,
+        "freed_objects_by_rules_in_force": in_force.amount.objects,
+        "freed_bytes_by_rules_in_force": in_force.amount.bytes,
+        "freed_by_days": _curve(found),
+        "rules": _rules(found),
+        "held_alone": _holders(found.holdings),
+        "branches_and_tags": _holdings(found),
+        **({"notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in notes))} if notes else {}),
+    }
+
+
+def _curve(found: Forecast) -> dg.MarkdownMetadataValue:
+    """The bytes that go by some ages, and by the rules in force."""
+    by_days = {each.scenario.days: each for each in found.rules if each.scenario.days is not None}
+    chosen = [days for days in _SHOWN_AGES if days in by_days] or sorted(by_days)[: _BARS - 1]
+    shown = [found.in_force, *(by_days[days] for days in chosen)]
+    return bars(
+        "bytes freed", [(f"{each.scenario.name}: {size(each.amount.bytes)}", each.amount.bytes) for each in shown]
+    )
+
+
+def _holders(holdings: Sequence[Holding]) -> dg.MarkdownMetadataValue:
+    """Who holds most alone."""
+    most = sorted(holdings, key=lambda each: -each.alone.bytes)[:_BARS]
+    return bars(
+        "bytes held alone",
+        [(f"{_shortened(each.holder.name)}: {size(each.alone.bytes)}", each.alone.bytes) for each in most],
+    )
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _rules(found: Forecast) -> dg.TableMetadataValue:
+    records = [
+        {
+            "retention": each.scenario.name,
+            "expired_commits": each.scenario.commits_expired,
+            "objects_freed": each.amount.objects,
+            "bytes_freed": each.amount.bytes,
+            "in_words": size(each.amount.bytes),
+        }
+        for each in found.rules
+    ]
+    return _table(records)
+
+
+def _holdings(found: Forecast) -> dg.TableMetadataValue:
+    """Branches and tags, those that hold most alone first: a page shows only so many."""
+    records = []
+    for each in sorted(found.holdings, key=lambda each: -each.alone.bytes)[:_ROWS]:
+        holder, more = each.holder, found.more_if_deleted(each)
+        records.append(
+            {
+                "kind": "rest" if holder.kind is None else holder.kind.value,
+                "name": holder.name,
+                "objects_held": each.in_all.objects,
+                "bytes_held": each.in_all.bytes,
+                "bytes_held_alone": each.alone.bytes,
+                "bytes_shared": each.shared.bytes,
+                "bytes_more_if_deleted": "" if more is None else str(more.bytes),
+                "head": f"{holder.head_made_at:%F}" if holder.head_made_at else "",
+                "stale": holder.stale,
+            }
+        )
+    return _table(records)
+
+
+def _table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    schema = dg.TableSchema([dg.TableColumn(name, _kind(value)) for name, value in records[0].items()])
+    return dg.MetadataValue.table([dg.TableRecord(dict(record)) for record in records], schema=schema)
+
+
+def _kind(value: object) -> str:
+    return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"

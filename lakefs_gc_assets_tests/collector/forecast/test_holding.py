@@ -1,0 +1,80 @@
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.forecast import holding
+from lakefs_gc_assets.collector.forecast.holding import HELD, SUMS
+
+WIDTH = 16
+BITS = st.integers(0, 2 ** (8 * WIDTH) - 1)
+FIRST = datetime(2026, 11, 1, tzinfo=UTC)
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from("abcdef"), st.booleans(), st.integers(0, 3), st.integers(0, 3), BITS), max_size=30
+)
+
+
+def row(address: str, certain: bool, days: int, size: int, bits: int) -> dict[str, Any]:
+    told = {"last_modified": FIRST + timedelta(days=days), "size": size} if certain else {}
+    return {"address": address, "certain": certain, "held": bits.to_bytes(WIDTH, "little"), **told}
+
+
+def table(rows: list[Any]) -> pa.Table:
+    return pa.Table.from_pylist([row(*each) for each in rows], schema=HELD)
+
+
+@given(ROWS, st.integers(0, 2**32))
+def test_an_address_has_the_bits_of_all_its_rows_and_the_facts_of_the_youngest(rows: list[Any], seed: int) -> None:
+    found = {each["address"]: each for each in holding.unite(table(rows)).to_pylist()}
+    assert found.keys() == {address for address, *_ in rows}
+    for address, each in found.items():
+        mine = [other for other in rows if other[0] == address]
+        bits = 0
+        for *_, more in mine:
+            bits |= more
+        assert int.from_bytes(each["held"], "little") == bits
+        youngest = max(((days, size) for _, certain, days, size, _ in mine if certain), default=None)
+        assert each["certain"] == (youngest is not None)
+        if youngest is not None:
+            assert (each["last_modified"], each["size"]) == (FIRST + timedelta(days=youngest[0]), youngest[1])
+    # Whether tasks united some of them before does not matter.
+    random.Random(seed).shuffle(rows)
+    halves = [holding.unite(table(half)) for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :])]
+    again = holding.unite(pa.concat_tables(halves))
+    assert sorted(again.to_pylist(), key=lambda each: str(each["address"])) == sorted(
+        found.values(), key=lambda each: str(each["address"])
+    )
+
+
+@given(st.lists(BITS, max_size=10), BITS, st.integers(0, 3))
+def test_rows_by_their_bits(rows: list[int], wanted: int, skipped: int) -> None:
+    whole = table([("a", True, 0, 0, bits) for bits in rows])
+    batch = pa.concat_batches(whole.to_batches()) if rows else pa.RecordBatch.from_pylist([], schema=HELD)
+    batch, rows = batch.slice(skipped), rows[skipped:]
+    asked = holding.as_bytes(wanted, WIDTH)
+    assert holding.lacks_some(asked, batch).to_pylist() == [bits & wanted != wanted for bits in rows]
+    assert holding.has_all(asked, batch).to_pylist() == [bits & wanted == wanted for bits in rows]
+    added = [held for each in holding.add_bits(asked, [batch]) for held in each.column("held").to_pylist()]
+    assert [int.from_bytes(held, "little") for held in added] == [bits | wanted for bits in rows]
+
+
+@given(ROWS)
+def test_objects_are_counted_by_their_bits(rows: list[Any]) -> None:
+    certain = [each for each in rows if each[1]]
+    batches = [batch for each in (certain[:5], certain[5:]) for batch in table(each).to_batches()]
+    found = pa.Table.from_batches(holding.count(batches), SUMS).to_pylist()
+    assert len({each["held"] for each in found}) == len(found)
+    for each in found:
+        sizes = [size for *_, size, bits in certain if bits.to_bytes(WIDTH, "little") == each["held"]]
+        assert (each["objects"], each["bytes"]) == (len(sizes), sum(sizes))
+    assert sum(each["objects"] for each in found) == len(certain)
+
+
+def test_rows_with_bits_of_different_lengths_are_an_error() -> None:
+    with pytest.raises(pa.ArrowInvalid):
+        holding.words_of(pa.array([b"12345678", b"1"], pa.binary()))

@@ -1,0 +1,76 @@
+"""Forecasts over recordings of servers: for each policy what a dry run with it marks, by every set of rules."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.forecast.scenarios import Kind
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.collector.retention.test_recorded_retention import REAL_ONLY, TAGGED, Variant
+from lakefs_gc_assets_tests.graph_runs import AGED
+from lakefs_gc_assets_tests.moving_clock import MovingClock
+from lakefs_gc_assets_tests.recordings import folder_of, needs_recordings
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+Sizes = dict[str, int]
+
+
+def runs_of(server: ReplayServer, clock: MovingClock, policy: Path) -> ArrowRuns:
+    content = server.configuration().model_dump()
+    content["collection"] |= {"wait_before_dump_seconds": 0, "retention_policy": str(policy)}
+    return ArrowRuns(Loaded(Configuration.model_validate(content), {}), clock)
+
+
+def marked(runs: ArrowRuns) -> Sizes:
+    """What a dry run marks."""
+    report = runs.collect(Flow.COMMITTED)
+    repository = runs.open()
+    rows = StoredFrame.of(repository.store, repository.opener, report.run_id, CANDIDATES_DF).table().to_pylist()
+    return {row["address"]: row["size"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        *TAGGED,
+        ("empty", None),
+        ("chain/1", None),
+        *(pytest.param(*recording, marks=needs_recordings) for recording in REAL_ONLY),
+    ],
+)
+def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: Path) -> None:
+    texts = {
+        "in force": "keep_tags: true",
+        "heads": "{default: 0d, replace: true, keep_tags: false}",
+        "half a day": "{default: 12h, replace: true}",
+        "main": "{default: 1h, replace: true, branches: {main: 48h}}",
+    }
+    files = {named: tmp_path / f"{place}.yaml" for place, named in enumerate(texts)}
+    for named, text in texts.items():
+        files[named].write_text(text)
+    policies = {named: policy_file.load(file) for named, file in files.items()}
+    clock = MovingClock(datetime.now(UTC))
+    with ReplayServer(folder_of(name), variant=variant, now=clock.now, deletes="refuse") as server:
+        clock.moment = server.recorded_at + AGED
+        repository = runs_of(server, clock, files["in force"]).open()
+        with forecast.ask(repository, ArrowEngine(), print, (0, 1, None), policies) as asked:
+            rows = ArrowEngine().collect(asked.marked.candidates).to_pylist()
+            said = {
+                scenario.name: {
+                    row["address"]: row["size"] for row in rows if not int.from_bytes(row["held"], "little") >> at & 1
+                }
+                for at, scenario in enumerate(asked.questions.scenarios)
+                if scenario.kind in (Kind.IN_FORCE, Kind.POLICY)
+            }
+        assert said.pop("rules in force") == said["in force"]
+        assert said == {named: marked(runs_of(server, clock, file)) for named, file in files.items()}
+    if name == "merge-dangling":
+        assert said["heads"]

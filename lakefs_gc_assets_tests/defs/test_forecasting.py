@@ -1,0 +1,90 @@
+"""The asset `retention_forecast`: made by its job, while somebody holds the lock; its tables and pictures."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast, Freed, Holding
+from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
+from lakefs_gc_assets.collector.step import locked
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.forecasting import described
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets_tests.defs.test_pictures import SHOWN_AT_ONCE, drawn
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.graph_runs import failures
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+@pytest.mark.slow
+def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    with EmbeddedServer(tmp_path) as server, running.instance() as home:
+        now = datetime.now(UTC)
+        for days, content in ((40, b"old"), (30, b"older"), (3, b"newest")):
+            with server.clock.at(now - days * DAY):
+                if days == 40:
+                    clients.repository(server)
+                clients.upload(server, "file", content)
+                clients.commit(server, content.decode())
+        loaded = Loaded(demo.configuration(server, "repo"), {})
+        job = build(loaded, SystemClock()).resolve_job_def("forecast")
+        asked = {"days": [0, 10, -1], "policies": {"short": "{default: 1d, replace: true}"}}
+
+        def made(**config: object) -> dg.ExecuteInProcessResult:
+            run_config = {"ops": {"retention_forecast": {"config": config}}}
+            return job.execute_in_process(instance=home, run_config=run_config, raise_on_error=False)
+
+        with locked(running.opened(loaded, SystemClock()).open(), "run", "somebody", print):
+            result = made(**asked)
+        assert result.success
+        (event,) = result.asset_materializations_for_node("retention_forecast")
+        shown = event.metadata
+        rules = {record.data["retention"]: record.data["bytes_freed"] for record in _records(shown["rules"])}
+        assert rules == {"rules in force": 0, "0 days": 8, "10 days": 3, "unlimited": 0, "short": 8}
+        assert (shown["stored_objects"].value, shown["freed_bytes_by_rules_in_force"].value) == (3, 0)
+        (holder, _) = _records(shown["branches_and_tags"])
+        assert (holder.data["name"], holder.data["bytes_held_alone"]) == ("main", 14)
+
+        refused = made(policies={"wrong": "default: 7"})
+        assert "ConfigurationError: wrong, line 1: 7 has no unit" in failures(refused)["retention_forecast"]
+
+
+def test_pictures_are_shown_where_they_stand() -> None:
+    rules = [Freed(Scenario(Kind.IN_FORCE, "rules in force", 2), Amount(10**6, 10**12))]
+    for number, days in enumerate(AGES):
+        name = "unlimited" if days is None else in_days(days)
+        amount = Amount(10**7 - number, (20 - number) * 10**12)
+        rules.append(Freed(Scenario(Kind.AGE, name, 5, days), amount))
+    holdings = tuple(
+        Holding(
+            Holder(Kind.BRANCH, f"{'a-rather-long-name-of-a-branch-' * 2}{number}", 3, NOW),
+            Amount(number, number * 10**12),
+            Amount(number, number * 10**11),
+            rules[0],
+        )
+        for number in range(300)
+    )
+    found = Forecast("repo", "id", NOW, NOW, 9, 9, Amount(10**8, 10**14), tuple(rules), holdings)
+    shown = described(found)
+    for name, first in (("freed_by_days", "rules in force: 931.3 GiB"), ("held_alone", "a-rather-long-name")):
+        picture = shown[name]
+        assert isinstance(picture, dg.MarkdownMetadataValue)
+        lengths, words = drawn(picture)
+        assert len(lengths) == 6 and words[0].startswith(first)
+        assert len(picture.md_str or "") < SHOWN_AT_ONCE
+    assert len(_records(shown["branches_and_tags"])) < len(holdings)
+
+
+def _records(table: object) -> list[dg.TableRecord]:
+    assert isinstance(table, dg.TableMetadataValue)
+    return list(table.records)

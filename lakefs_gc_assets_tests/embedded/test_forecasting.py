@@ -1,0 +1,241 @@
+"""Forecasts on the embedded server: object for object what runs with those rules mark, also once a branch is gone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import md5
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast
+from lakefs_gc_assets.collector.forecast.scenarios import Kind
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.core import Settings
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, LakeFSError
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.collector.written import Staged, put_range
+from lakefs_gc_assets_tests.embedded import clients
+
+DAYS = timedelta(days=1)
+Names = set[str]
+
+
+@dataclass
+class History:
+    """A repository on a server; `names` has the version that each address stands for."""
+
+    server: EmbeddedServer
+    folder: Path
+    names: dict[str, str]
+    tagged: str = ""
+
+    def put(self, version: str, path: str, branch: str = "main", content: str = "") -> None:
+        self.names[clients.upload(self.server, path, (content or version).encode(), branch=branch)] = version
+
+    def commit(self, branch: str = "main") -> str:
+        return str(clients.commit(self.server, "commit", branch=branch)["id"])
+
+    def call(self, method: str, place: str, body: object = None, /, **query: str) -> None:
+        status, answer = clients.call(self.server, method, f"/repositories/repo{place}", body, **query)
+        assert status < 300, answer
+
+    def runs(self, policy: str = "") -> ArrowRuns:
+        """Runs with a policy; the default one where none is given."""
+        given = demo.configuration(self.server, "repo")
+        changes: dict[str, object] = {"wait_before_dump_seconds": 0.0}
+        if policy:
+            file = self.folder / "policy.yaml"
+            file.write_text(policy)
+            changes["retention_policy"] = str(file)
+        collection = given.collection.model_copy(update=changes)
+        return ArrowRuns(Loaded(given.model_copy(update={"collection": collection}), {}))
+
+    def marked(self, policy: str = "") -> tuple[Names, Report]:
+        """What a dry run by retention rules marks."""
+        runs = self.runs(policy)
+        report = runs.collect(Flow.COMMITTED)
+        repository = runs.open()
+        rows = StoredFrame.of(repository.store, repository.opener, report.run_id, CANDIDATES_DF).table()
+        return {self.names[address] for address in rows.column("address").to_pylist()}, report
+
+    def said(self, engine: Engine[R], policies: dict[str, str] | None = None) -> dict[tuple[Kind, str], Names]:
+        """What a forecast says, by scenario."""
+        parsed = {name: policy_file.parse(text, name) for name, text in (policies or {}).items()}
+        with forecast.ask(self.runs().open(), engine, print, policies=parsed) as asked:
+            rows = engine.collect(asked.marked.candidates).to_pylist()
+            return {
+                (scenario.kind, scenario.name): {
+                    self.names[row["address"]]
+                    for row in rows
+                    if not int.from_bytes(row["held"], "little") >> number & 1
+                }
+                for number, scenario in enumerate(asked.questions.scenarios)
+            }
+
+    def made(self, engine: Engine[R]) -> Forecast:
+        return forecast.make(self.runs().open(), engine, print)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    """One that tests only look at."""
+    with _history(tmp_path_factory.mktemp("history")) as made:
+        yield made
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Iterator[History]:
+    """One that a test changes."""
+    with _history(tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def _history(folder: Path) -> Iterator[History]:
+    """`path` was replaced 40, 20 and 9 days ago; `dev` has objects of its own, an old tag holds the first commit."""
+    with EmbeddedServer(folder / "server", settings=Settings()) as server:
+        made, now = History(server, folder, {}), datetime.now(UTC)
+        with server.clock.at(now - 60 * DAYS):
+            clients.repository(server)
+            for path in ("path", "hidden", "lasting"):
+                made.put(f"{path} 1", path)
+            made.commit()
+        with server.clock.at(now - 50 * DAYS):
+            made.put("tagged", "tagged")
+            made.tagged = made.commit()
+            made.call("POST", "/tags", {"id": "v1", "ref": made.tagged})
+        with server.clock.at(now - 40 * DAYS):
+            made.put("path 2", "path")
+            made.put("hidden 2", "hidden")
+            made.call("DELETE", "/branches/main/objects", path="tagged")
+            made.commit()
+            made.call("POST", "/branches", {"name": "dev", "source": "main"})
+        with server.clock.at(now - 20 * DAYS):
+            made.put("path 3", "path")
+            made.put("hidden 3", "hidden", content="hidden 1")
+            made.commit()
+            made.put("of dev 1", "of dev", "dev")
+            made.commit("dev")
+        with server.clock.at(now - 15 * DAYS):
+            made.put("of dev 2", "of dev", "dev")
+            made.commit("dev")
+        with server.clock.at(now - 9 * DAYS):
+            made.put("path 4", "path")
+            made.commit()
+        made.put("young", "path")
+        made.commit()
+        made.put("younger", "path")
+        made.commit()
+        made.put("staged", "staged")
+        # The first version of `hidden`, which has the content of its third one, is staged: nothing lists it.
+        (first,) = (address for address, version in made.names.items() if version == "hidden 1")
+        physical = f"{server.core.blockstore.scheme}repo/{first}"
+        body = {"physical_address": physical, "checksum": md5(b"hidden 1").hexdigest(), "size_bytes": 8}
+        made.call("PUT", "/branches/main/objects", body, path="hidden")
+        rules = {"default_retention_days": 10, "branches": [{"branch_id": "main", "retention_days": 14}]}
+        made.call("PUT", "/settings/gc_rules", rules)
+        yield made
+
+
+def test_every_column_is_what_a_run_with_that_policy_marks(history: History) -> None:
+    policies = {
+        "one": "{default: 10d, replace: true, branches: {dev: 0d}}",
+        "two": "{branches: {main: 25d}}",
+        "three": "{default: 0d, replace: true, keep_tags: false}",
+    }
+    said = history.said(ArrowEngine(), policies)
+    for name, policy in policies.items():
+        assert said[Kind.POLICY, name] == history.marked(policy)[0], name
+    for days in (0, 1, 7, 14, 30, 60):
+        named = "1 day" if days == 1 else f"{days} days"
+        assert said[Kind.AGE, named] == history.marked(f"{{default: {days}d, replace: true}}")[0], days
+    assert said[Kind.IN_FORCE, "rules in force"] == history.marked()[0] == {"of dev 1"}
+    assert said[Kind.AGE, "unlimited"] == set()
+    marked, report = history.marked(policies["three"])
+    # `dev` has the second versions of main's files, and the first of `hidden` is staged where nothing lists it.
+    assert marked == {"path 1", "path 3", "path 4", "tagged", "of dev 1"}
+    assert report.kept == {Kept.YOUNG.value: 1, Kept.HIDDEN_STAGED.value: 1}
+
+
+def test_it_is_the_same_on_spark(history: History, spark: SparkSession) -> None:
+    policies = {"none": "{default: 0d, replace: true, keep_tags: false}"}
+    assert history.said(SparkEngine(spark, 2), policies) == history.said(ArrowEngine(), policies)
+
+
+def test_without_a_branch_or_a_tag(changed: History) -> None:
+    """What only the deletion of a branch lets go is not asked for; here is none of it staged."""
+    said = changed.said(ArrowEngine())
+    assert {kind for kind, _ in said} == set(Kind) - {Kind.POLICY}
+    assert (Kind.BRANCH, "main") not in said
+    assert said[Kind.TAG, "v1"] == {"of dev 1", "path 1", "tagged"}
+    assert said[Kind.BRANCH, "dev"] == {"of dev 1", "of dev 2", "path 2", "hidden 2"}
+
+    found = changed.made(ArrowEngine())
+    holdings = {holding.holder.name: holding for holding in found.holdings}
+    dev, tag = holdings["dev"], holdings["v1"]
+    assert (dev.in_all.objects, dev.alone.objects, dev.shared.objects) == (4, 3, 1)
+    assert found.more_if_deleted(dev) == Amount(3, sum(map(len, ("of dev 2", "path 2", "hidden 2"))))
+    assert (tag.in_all, tag.alone) == (Amount(4, 6 + 8 + 9 + 6), Amount(3, 6 + 8 + 6))
+    assert holdings["main"].if_deleted is None and found.more_if_deleted(holdings["main"]) is None
+    assert found.in_force.amount == Amount(1, 8) and not found.undecided
+    store = changed.runs().open().store
+    stored = tables.decode(forecast.FORECAST, store.get(forecast.key(found.forecast_id)), "forecast", "forecast")
+    assert stored.equals(forecast.table(found))
+    assert found.forecast_id not in set(run_folder.newest_runs(store))
+
+    changed.call("DELETE", "/tags/v1")
+    assert changed.marked()[0] == said[Kind.TAG, "v1"]
+    changed.call("POST", "/tags", {"id": "v1", "ref": changed.tagged})
+    changed.call("DELETE", "/branches/dev")
+    assert changed.marked()[0] == said[Kind.BRANCH, "dev"]
+
+
+def test_what_a_range_has_that_no_commit_names_stays(changed: History) -> None:
+    expiring, everything = (Kind.AGE, "0 days"), {"of dev 1", "path 3", "path 4"}
+    assert changed.said(ArrowEngine())[expiring] == everything
+    (address,) = (address for address, version in changed.names.items() if version == "path 3")
+    put_range(changed.runs().open().store, {"elsewhere": Staged(address)})
+    policy = "{default: 0d, replace: true}"
+    assert changed.said(ArrowEngine())[expiring] == changed.marked(policy)[0] == everything - {"path 3"}
+
+
+def test_what_a_run_deleted_is_not_freed_again(changed: History) -> None:
+    runs = changed.runs("{default: 0d, replace: true}")
+    collection = runs.loaded.configuration.collection.model_copy(update={"sweep": True, "max_candidate_share": 1.0})
+    sweeping = replace(
+        runs.loaded, configuration=runs.loaded.configuration.model_copy(update={"collection": collection})
+    )
+    assert ArrowRuns(sweeping).collect(Flow.COMMITTED).counts["deleted"] == 3
+    assert changed.said(ArrowEngine())[Kind.AGE, "0 days"] == set()
+
+
+def test_without_a_refs_dump_nothing_is_said(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(client: LakeFSClient) -> str:
+        raise AccessDenied("403 not allowed")
+
+    monkeypatch.setattr(LakeFSClient, "start_refs_dump", refuse)
+    with pytest.raises(LakeFSError, match=r"needs the graph of all commits.*403 not allowed"):
+        history.made(ArrowEngine())
+
+
+@pytest.mark.parametrize("days", [-1, 36_501])
+def test_ages_that_cannot_be_meant(history: History, days: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"a retention of {days} days"):
+        forecast.make(history.runs().open(), ArrowEngine(), print, ages=(days,))

@@ -1,0 +1,198 @@
+"""That a forecast says of every policy what a dry run with that policy marks at that moment, in simulated worlds.
+
+A history is played, collectors and writers come to their end, and time passes. From then on each forecast and each run
+has a copy of the world, so that none of them sees what another one left.
+"""
+
+import pickle
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.forecast.scenarios import Kind, Scenario, of_age
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets_tests.simulation import collecting
+from lakefs_gc_assets_tests.simulation.asked import Asked, settings
+from lakefs_gc_assets_tests.simulation.clocks import HOUR
+from lakefs_gc_assets_tests.simulation.collecting import Run
+from lakefs_gc_assets_tests.simulation.exactness import Exactness
+from lakefs_gc_assets_tests.simulation.kinds import KINDS
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.patching import replace
+from lakefs_gc_assets_tests.simulation.playing import Player, deterministic, uncollected
+from lakefs_gc_assets_tests.simulation.processes import Figures, Process
+from lakefs_gc_assets_tests.simulation.quiet import Quiet
+from lakefs_gc_assets_tests.simulation.remembering import remembering
+from lakefs_gc_assets_tests.simulation.stored import stored_rows
+from lakefs_gc_assets_tests.simulation.world import BRANCHES, World
+
+AGES = (0, 1, 2, 3, 5, None)
+Objects = dict[str, int]
+"""Sizes by address."""
+
+
+@dataclass
+class Compared:
+    """What came of the comparisons of a history.
+
+    Attributes:
+        scenarios: how many were compared with a dry run.
+        marked: how many objects these runs marked.
+        unasked: how many of them had more to ask for than they may.
+        kept: why unreferenced objects stayed, by reason.
+        refused: what ended runs that a forecast does not know of.
+    """
+
+    scenarios: Counter[Kind] = field(default_factory=Counter)
+    marked: int = 0
+    unasked: int = 0
+    kept: Counter[str] = field(default_factory=Counter)
+    refused: list[str] = field(default_factory=list)
+
+
+def compare(seed: int, folder: Path) -> Compared:
+    """Plays the history of a seed and compares the forecast with runs.
+
+    Args:
+        folder: where policies are written.
+    Raises:
+        Violation: a run marks something else than the forecast says.
+    """
+    chance = random.Random(f"forecast {seed}")
+    history = KINDS["retention"].generate(seed)
+    compared = Compared()
+    with uncollected(), deterministic(history.setup.seed), remembering():
+        player = Player(history.setup)
+        try:
+            for step in history.steps:
+                player.do(step)
+            Quiet(player.world, player.collectors, player.figures).calm(history.kind)
+        finally:
+            player.stop()
+        world = player.world
+        world.pass_time(chance.choice((1, 20, 30, 60)) * HOUR)
+        if world.jobs:
+            return compared
+        world.background.clear()
+        limit = chance.choice((0, 1, 2, 10_000, 10_000))
+        options = settings(False, 24.0, "month", around=world.setup.around.lenient).model_copy(
+            update={"hidden_suspect_limit": limit}
+        )
+        policies = {f"{name}.yaml": _draw_policy(world, chance, folder / f"{name}.yaml") for name in ("one", "two")}
+        before = pickle.dumps(world)
+        # Some have more scenarios than bits of a word.
+        further = range(6, chance.choice((6, 6, 6, 80)))
+        said, undecided, failure = _forecast(pickle.loads(before), options, policies, (*AGES, *further))
+        for scenario, marks in said:
+            policy, changed = folder / f"{scenario.kind}-{scenario.days}", pickle.loads(before)
+            match scenario.kind:
+                case Kind.AGE if scenario.days in further[:-1]:
+                    continue
+                case Kind.AGE if scenario.days is not None:
+                    policy.write_text(f"{{default: {scenario.days}d, replace: true}}")
+                    assert policy_file.load(policy) == of_age(Policy(), scenario.days)
+                case Kind.POLICY:
+                    policy = folder / scenario.name
+                case Kind.BRANCH if not _staged(world, scenario.name):
+                    policy.write_text("")
+                    del changed.repository.branches[scenario.name]
+                case Kind.TAG:
+                    policy.write_text("")
+                    del changed.repository.tags[scenario.name]
+                case Kind.IN_FORCE:
+                    policy.write_text("")
+                case _:
+                    continue
+            chosen = options.model_copy(update={"retention_policy": str(policy)})
+            _compare_run(changed, chosen, scenario, marks, compared, undecided)
+        if failure and not compared.refused:
+            raise Violation(f"the forecast ended: {failure}")
+    return compared
+
+
+def _compare_run(
+    world: World, options: CollectionSettings, scenario: Scenario, said: Objects, compared: Compared, undecided: bool
+) -> None:
+    process = _process(world)
+    with ExitStack() as patches:
+        # The oracle knows the rules of the server only.
+        replace(patches, type(world.oracle), "marked", lambda oracle, run_id, candidates: None)
+        process.start(options, None, Asked(Flow.COMMITTED))
+    assert process.run is not None
+    if process.figures.failed:
+        compared.refused.append(world.log[-1])
+        return
+    store, run_id = process.exactness.store, process.run.run_id
+    found = {row["address"]: row["size"] for row in stored_rows(store, run_id, CANDIDATES_DF.name)}
+    figures = manifests.read(store, run_id, CANDIDATES_DF).figures
+    compared.scenarios[scenario.kind] += 1
+    compared.marked += len(found)
+    compared.kept.update(figures.kept)
+    compared.unasked += figures.paths_unasked > 0
+    missing, more = found.items() - said.items(), said.items() - found.items()
+    if scenario.kind is Kind.BRANCH:
+        # Of what only such a deletion lets go, nobody asks whether it is staged with the content of a committed object.
+        asked = (Kept.HIDDEN_STAGED, Kept.UNCERTAIN, Kept.UNASKABLE)
+        if len(more) <= sum(figures.kept.get(why.value, 0) for why in asked):
+            more = set()
+    if undecided and not scenario.kind.by_rules:
+        missing = set()
+    if missing or more:
+        raise Violation(f"{scenario}: the run marks {sorted(missing)} besides, and not {sorted(more)}")
+
+
+def _staged(world: World, branch: str) -> bool:
+    return any(world.repository.branches[branch].tokens)
+
+
+def _forecast(
+    world: World, options: CollectionSettings, policies: Mapping[str, Policy], ages: Sequence[int | None]
+) -> tuple[list[tuple[Scenario, Objects]], bool, str]:
+    """What each scenario would mark, whether deletions are undecided, and what ended the forecast."""
+    said: list[tuple[Scenario, Objects]] = []
+    undecided: list[bool] = []
+
+    def collect(run: Run, done: Sequence[str] = ()) -> None:
+        repository = run.open()
+        engine = run.engine(repository)
+        with forecast.ask(repository, engine, run.note, ages, policies) as asked:
+            undecided.append(asked.marked.undecided)
+            rows = engine.collect(asked.marked.candidates).to_pylist()
+            for number, scenario in enumerate(asked.questions.scenarios):
+                gone = [row for row in rows if not int.from_bytes(row["held"], "little") >> number & 1]
+                marks = {row["address"]: row["size"] for row in gone}
+                if len(marks) != len(gone):
+                    raise Violation(f"{scenario.name}: an object is counted twice")
+                said.append((scenario, marks))
+
+    process = _process(world)
+    with ExitStack() as patches:
+        replace(patches, collecting.Run, "collect", collect)
+        process.start(options, None, Asked(Flow.COMMITTED))
+    return said, any(undecided), world.log[-1] if process.figures.failed else ""
+
+
+def _process(world: World) -> Process:
+    return Process(world, "c0", Figures(), Exactness(world.bucket, world.oracle))
+
+
+def _draw_policy(world: World, chance: random.Random, file: Path) -> Policy:
+    """A policy that means something in a world; it is written to a file as well."""
+    lines = [f"replace: {str(chance.random() < 0.7).lower()}", f"default: {chance.choice((0, 1, 2, 4))}d"]
+    lines += ["branches:", *(f"  {name}: {chance.choice((0, 12, 36, 60))}h" for name in chance.sample(BRANCHES, 2))]
+    lines += [f"keep_tags: {str(chance.random() < 0.5).lower()}"]
+    if chance.random() < 0.5:
+        commits = sorted(world.repository.commits)
+        lines += ["pinned:", *(f"- {commit_id}" for commit_id in chance.sample(commits, min(2, len(commits))))]
+    file.write_text("\n".join(lines))
+    return policy_file.load(file)

@@ -1,0 +1,46 @@
+"""Forecasts in simulated histories: each column is what a dry run with that policy marks."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lakefs_gc_assets.collector.forecast.scenarios import Kind
+from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
+from lakefs_gc_assets_tests.simulation.forecasting import Compared, compare
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+
+QUICK = 6
+HISTORIES = 400
+
+
+def _compare_all(seeds: range, folder: Path) -> list[Compared]:
+    found = []
+    for seed in seeds:
+        try:
+            found.append(compare(seed, folder))
+        except Violation as violation:
+            pytest.fail(f"{violation}\nhistory {seed}; play it again with {SEED_VARIABLE}={draw_seed()}")
+    return found
+
+
+def test_a_forecast_says_what_each_run_would_mark(tmp_path: Path) -> None:
+    found = _compare_all(fresh(0, QUICK), tmp_path)
+    assert sum((each.scenarios for each in found), Counter[Kind]())[Kind.POLICY] >= QUICK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_nor_do_more_histories_tell_them_apart(part: int, tmp_path: Path) -> None:
+    _compare_all(fresh(QUICK, HISTORIES)[part::8], tmp_path)
+
+
+@pytest.mark.slow
+def test_much_is_compared(tmp_path: Path) -> None:
+    """Histories in which nothing may go by any rules would show nothing."""
+    found = _compare_all(range(60), tmp_path)
+    scenarios = sum((each.scenarios for each in found), Counter[Kind]())
+    assert all(scenarios[kind] > 25 for kind in Kind)
+    assert sum(each.marked for each in found) > 500
+    assert sum(each.unasked for each in found) > 20
+    assert sum(len(each.refused) for each in found) < 20
