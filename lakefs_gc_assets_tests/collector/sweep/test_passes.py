@@ -469,6 +469,7 @@ class TestSweepOnce:
 
     def test_a_lock_that_somebody_else_took_is_noticed(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
+        assert run.step.lock is not None
         run.step.lock.release()
         with pytest.raises(LockLost):
             run.sweep()
@@ -506,7 +507,7 @@ class TestSweepOnce:
     def test_each_task_counts_from_when_it_begins(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
         batches = run.engine.collect(run.rows(*KEYS)).select(["address", "size", "slice", "slice_window"]).to_batches(1)
-        token, valid = run.step.lock.token, Validity.begin(run.store, PLAN.run_id, HOUR)
+        token, valid = run.step.lock_token, Validity.begin(run.store, PLAN.run_id, HOUR)
         counted, clock = Validity.countdown, run.step.repository.clock
         began: list[tuple[Any, ...]] = []
 
