@@ -15,10 +15,10 @@ from lakefs_gc_assets.settings import Configuration, Loaded
 from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.retention.test_recorded_retention import REAL_ONLY, TAGGED, Variant
-from lakefs_gc_assets_tests.replayed_runs import AGED
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import folder_of, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.replayed_runs import AGED
 
 Sizes = dict[str, int]
 
