@@ -1,5 +1,6 @@
 """Failures as Dagster shows them: one line that says what happened."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -8,9 +9,12 @@ from dagster._core.execution.plan.objects import UserFailureData
 
 from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector import failing
+from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.spark.errors import from_worker
+
+_log = logging.getLogger(__name__)
 
 KIND = "error"
 """In a failure's metadata, the class of our own error."""
@@ -62,19 +66,25 @@ def between_steps(collector: Collector, run_id: str, holds_lock: bool = True) ->
         yield
     except BaseException as error:
         if holds_lock:
-            end_run(collector, run_id, summary(error))
+            end_run(collector, run_id, summary(error), leaves_page=not was_interrupted(error))
         failure = explained(error)
         if failure is None:
             raise
         raise failure from error
 
 
-def end_run(collector: Collector, run_id: str, why: str) -> None:
-    """Ends a run between its steps: its report says why, and its lock is given back. Asks no server."""
+def end_run(collector: Collector, run_id: str, why: str, leaves_page: bool = True) -> None:
+    """Ends a run between its steps: its report says why, and its lock is given back. Asks no server.
+
+    Args:
+        leaves_page: whether there is time to make its page.
+    """
     store = collector.last_opened()
     if store is not None:
         with suppress(CollectionError):
             failing.end_between_steps(store, run_id, collector.clock.now(), why)
+        if leaves_page:
+            pages.keep_failed(collector, run_id, _log.warning)
 
 
 @contextmanager

@@ -10,14 +10,15 @@ from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import pages
+from lakefs_gc_assets.defs.failures import end_run
 from lakefs_gc_assets.defs.pages import browser_link, keep, keep_failed
 from lakefs_gc_assets.defs.resources import Collector, collector
-from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
 from lakefs_gc_assets_tests.collector.page.test_page import repository
-from lakefs_gc_assets_tests.collector.past_runs import opened
+from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, opened
 
 __all__ = ["opened", "repository"]
 
@@ -68,6 +69,18 @@ def test_a_page_that_cannot_be_kept_is_told_and_nothing_more(
     keep_failed(collecting, found.run_id, warnings.append)
     assert len(warnings) == 2
     assert all(f"the page of run {found.run_id} was not made" in line for line in warnings)
+
+
+def test_a_run_that_a_check_ended_has_a_page_and_one_that_was_interrupted_has_none(
+    collecting: Collector, repository: OpenRepository
+) -> None:
+    ended, interrupted = began(repository, HOUR), began(repository, 2 * HOUR)
+    end_run(collecting, ended.run_id, "the check <said> so")
+    end_run(collecting, interrupted.run_id, "interrupted", leaves_page=False)
+
+    assert b"the check &lt;said&gt; so" in repository.store.get(run_folder.page(ended.run_id))
+    with pytest.raises(ObjectNotFound):
+        repository.store.get(run_folder.page(interrupted.run_id))
 
 
 def test_a_run_without_a_report_has_no_page(collecting: Collector, repository: OpenRepository) -> None:
