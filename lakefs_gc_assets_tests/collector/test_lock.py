@@ -311,6 +311,24 @@ def test_what_such_a_store_is_left_with_is_a_lock_that_nobody_holds(
     assert holder(local_store) is None
 
 
+class NotesVersions(Wrapped):
+    """Notes which versions conditional puts name."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self.etags: list[str] = []
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        self.etags.append(etag)
+        return super().put_if_match(key, data, etag)
+
+
+def test_conditions_are_tried_with_a_version_that_never_was(local_store: ObjectStore) -> None:
+    noted = NotesVersions(local_store)
+    acquire(noted).check()
+    assert noted.etags == ["0" * 32]
+
+
 def test_a_lock_expires_at_the_very_end_of_its_time(local_store: ObjectStore) -> None:
     at = now() + HOUR
     acquire(local_store, at=at)
