@@ -1,5 +1,6 @@
 import json
 import pickle
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -98,11 +99,12 @@ def test_the_object_says_who_holds_it(store: ObjectStore) -> None:
 
 
 def test_a_lock_not_renewed_expires_by_the_latest_clock(store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
-    lock = acquire(store)
+    at = now()
+    lock = acquire(store, at=at)
     with pytest.raises(LockHeld):
         acquire(store, "dagster-2", now() + timedelta(minutes=59))
     other = acquire(store, "dagster-2", now() + timedelta(minutes=61))
-    assert "took the lock over from dagster-1" in caplog.text
+    assert f"took the lock over from dagster-1, last renewed {at:%F %T} UTC" in caplog.text
     other.check()
     for use in (lock.check, lambda: lock.renew(now()), lock.release):
         with pytest.raises(LockLost, match="belongs to dagster-2 for run run-of-dagster-2"):
@@ -309,6 +311,38 @@ def test_what_such_a_store_is_left_with_is_a_lock_that_nobody_holds(
         lock._prove_conditions(kind(local_store), record)
     assert json.loads(local_store.get(KEY)) == released
     assert holder(local_store) is None
+
+
+def test_times_are_written_in_utc_wherever_the_machine_is(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        at = now()
+        acquire(local_store, at=at.astimezone())
+        assert json.loads(local_store.get(KEY))["acquired_at"] == at.isoformat()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+class NotesVersions(Wrapped):
+    """Notes which versions conditional puts name."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store)
+        self.etags: list[str] = []
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        self.etags.append(etag)
+        return super().put_if_match(key, data, etag)
+
+
+def test_conditions_are_tried_with_a_version_that_never_was(local_store: ObjectStore) -> None:
+    noted = NotesVersions(local_store)
+    acquire(noted).check()
+    assert noted.etags == ["0" * 32]
 
 
 def test_a_lock_expires_at_the_very_end_of_its_time(local_store: ObjectStore) -> None:
