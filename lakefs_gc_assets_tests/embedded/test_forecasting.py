@@ -174,6 +174,7 @@ def test_every_column_is_what_a_run_with_that_policy_marks(history: History) -> 
     assert report.kept == {Kept.YOUNG.value: 1, Kept.HIDDEN_STAGED.value: 1}
 
 
+@pytest.mark.slow
 def test_it_is_the_same_on_spark(history: History, spark: SparkSession) -> None:
     policies = {"none": "{default: 0d, replace: true, keep_tags: false}"}
     assert history.said(SparkEngine(spark, 2), policies) == history.said(ArrowEngine(), policies)

@@ -301,7 +301,7 @@ class TestLateArrivals:
         left = replace(report.checkpoint, pending=1, pending_digest=waiting.manifest.digest)
         reports.write(repository.store, replace(report, checkpoint=left))
         step = made_step(Noting(), repository, replace(began(repository, DAY), flow=flow))
-        found = pa.Table.from_pylist([listed(address) for address in names], LISTED)
+        found = pa.Table.from_pylist([listed(address) for address in names], CANDIDATES_DF.schema)
         return step, put(step, CANDIDATES_DF, found, CANDIDATE_FIGURES)
 
     def test_are_in_sealed_slices_and_did_not_wait(self, repository: OpenRepository) -> None:

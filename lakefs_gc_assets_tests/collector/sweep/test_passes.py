@@ -293,7 +293,8 @@ class Sweeping:
         self.store = self.step.repository.store
         now = self.step.repository.clock.now()
         self.step.lock = Lock.acquire(self.store, run_id=plan.run_id, owner="owner", now=now, expiry=HOUR)
-        rows = self.table([listed(address) for address in marked])
+        found = [listed(address) for address in marked]
+        rows = self.engine.table(pa.Table.from_pylist(found, nullable(CANDIDATES_DF.schema)))
         self.candidates = self.step.complete(CANDIDATES_DF, CANDIDATE_FIGURES, self.step.write(CANDIDATES_DF, rows))
 
     @property

@@ -52,7 +52,7 @@ def _copy(tmp_path: Path) -> tuple[Path, Path]:
     package = tmp_path / "copy"
     target = package / "lakefs_gc_assets"
     target.mkdir(parents=True)
-    for name in ("__init__.py", "errors.py"):
+    for name in ("__init__.py", "deferred.py", "errors.py"):
         shutil.copy(source / name, target / name)
     shutil.copytree(source / "lakefs", target / "lakefs", ignore=shutil.ignore_patterns("__pycache__"))
     # A file in place of the cache directory stops even a superuser.
