@@ -14,8 +14,9 @@ LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
 MODULES ?=
-# Processes of `make test`; each takes files, dearest first.
-WORKERS ?= 2
+# Processes of the tests; each takes files, dearest first. One more than cores: a third of their time tests wait, for
+# servers and JVMs. Each needs up to 4 GB.
+WORKERS ?= 3
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed

@@ -180,6 +180,7 @@ def never(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     ended.set()
 
 
+@pytest.mark.slow
 def test_a_silent_service_has_deleted_nothing(cloud: Cloud, never: Event) -> None:
     store = cloud.store()
     store.put("data/1", b"")

@@ -43,7 +43,12 @@ def marked(runs: ArrowRuns) -> Sizes:
         *TAGGED,
         ("empty", None),
         ("chain/1", None),
-        *(pytest.param(*recording, marks=needs_recordings) for recording in REAL_ONLY),
+        pytest.param("random-dag/14", 3, marks=needs_recordings),
+        *(
+            pytest.param(*recording, marks=[needs_recordings, pytest.mark.slow])
+            for recording in REAL_ONLY
+            if recording != ("random-dag/14", 3)
+        ),
     ],
 )
 def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: Path) -> None:
