@@ -56,7 +56,7 @@ class Made:
     owner: str
     asked: tuple[str, ...]
     done: list[str] = field(default_factory=list)
-    error: BaseException | None = None
+    error: Exception | None = None
 
     @property
     def success(self) -> bool:
@@ -131,14 +131,14 @@ class ArrowRuns:
         return found
 
     def make(self, opened: Opened, asked: Sequence[str], owner: str) -> Made:
-        """Makes some steps of a run, as one Dagster run does, up to the one that fails."""
+        """Makes some steps of a run, as one Dagster run does, up to the one that fails. Raises an interrupt."""
         made = Made(opened, owner, tuple(asked))
         try:
             for name in asked:
                 self._make(name, made)
                 made.done.append(name)
                 self.between(name)
-        except BaseException as error:
+        except Exception as error:
             made.error = error
         return made
 

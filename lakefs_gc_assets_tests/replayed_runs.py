@@ -133,6 +133,13 @@ class ReplayedRuns:
         """Who holds the repository's lock."""
         return lock.holder(self.repository.store)
 
+    def require_failed(self, run_id: str, why: str) -> None:
+        """A run has failed: its report says so and why, and others may take the lock."""
+        found = self.report(run_id)
+        assert (found.success, found.ending.value) == (False, "failed")
+        assert why in str(found.error)
+        assert self.lock_holder() is None
+
 
 def served(folder: str, deletes: Deletes, after: ReplayedRuns | None) -> tuple[ChangedServer, MovingClock]:
     """A recording, aged by two days, or as other runs left it; its server is not started yet."""

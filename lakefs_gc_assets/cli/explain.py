@@ -14,8 +14,7 @@ from lakefs_gc_assets.cli.options import (
     REPOSITORY,
     answer,
     loaded_configuration,
-    say_nothing,
-    show_progress,
+    progress_unless,
 )
 from lakefs_gc_assets.collector import explain as collector_explain
 from lakefs_gc_assets.collector.explain import Explanation, Holder
@@ -51,8 +50,7 @@ def explain(file: Path | None, repository: str | None, quiet: bool, as_json: boo
     is read.
     """
     opened = open_to_look(loaded_configuration(file, repository))
-    note = say_nothing if quiet else show_progress
-    found = collector_explain.explain(opened, address, opened.clock.now(), note)
+    found = collector_explain.explain(opened, address, opened.clock.now(), progress_unless(quiet))
     if as_json:
         answer({"verdict": verdict(found), **asdict(found)})
         return

@@ -107,10 +107,11 @@ def answer(content: object, indent: int | None = 1) -> None:
     click.echo(json.dumps(content, default=datetime.isoformat, indent=indent, ensure_ascii=False))
 
 
-def say_nothing(line: str) -> None:
-    """Takes a line of progress that nobody wants to see."""
-
-
 def show_progress(line: str) -> None:
     """Says a line on standard error, apart from what the command answers."""
     click.echo(line, err=True)
+
+
+def progress_unless(quiet: bool) -> Callable[[str], None]:
+    """Says lines of progress, or takes them where nobody wants to see any."""
+    return (lambda line: None) if quiet else show_progress

@@ -17,7 +17,7 @@ from lakefs_gc_assets.cli.options import (
     REPOSITORY,
     answer,
     loaded_configuration,
-    say_nothing,
+    progress_unless,
     show_progress,
 )
 from lakefs_gc_assets.collector.sizes import size
@@ -55,8 +55,7 @@ def purge(
         return
     totals = Totals()
     owner = f"purge-{uuid.uuid4().hex}"
-    note = say_nothing if quiet else show_progress
-    for each in totals.counted(purging.purge(collector, run_id, owner, note, show_progress)):
+    for each in totals.counted(purging.purge(collector, run_id, owner, progress_unless(quiet), show_progress)):
         if as_json:
             answer({"address": each.address, "fate": each.fate, "why": each.why}, indent=None)
         else:

@@ -109,10 +109,8 @@ def test_a_failed_run_goes_on_where_it_failed(runs: PlainRuns) -> None:
     failed = runs.make(opened)
     assert list(failed.failures) == ["uncommitted_df"], failed.failures
     attempt = plans.read(runs.repository.store, opened.run_id).attempt
-    report = runs.report(opened.run_id)
-    assert (report.success, report.ending.value, report.counts) == (False, "failed", {})
-    assert "no" in str(report.error)
-    assert runs.lock_holder() is None
+    runs.require_failed(opened.run_id, "no")
+    assert runs.report(opened.run_id).counts == {}
     runs.server.fault = lambda method, target: None
 
     again = runs.again(failed)
@@ -132,8 +130,8 @@ def test_an_interrupted_run_leaves_no_lock(runs: PlainRuns, monkeypatch: pytest.
     monkeypatch.setattr(commits, "live_commits", interrupted)
     opened = runs.open()
 
-    with pytest.raises(BaseException):  # noqa: B017
-        assert runs.make(opened).success
+    with pytest.raises(KeyboardInterrupt):
+        runs.make(opened)
 
     assert runs.lock_holder() is None
     assert runs.report(opened.run_id).error == "interrupted"
@@ -208,10 +206,7 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     assert list(result.failures) == [ended_in]
     assert "away for maintenance" in result.failures[ended_in]
     runs.server.fault = lambda method, target: None
-    report = runs.report(opened.run_id)
-    assert (report.success, report.ending.value) == (False, "failed")
-    assert "away for maintenance" in str(report.error)
-    assert runs.lock_holder() is None
+    runs.require_failed(opened.run_id, "away for maintenance")
     assert runs.server.deleted == set()
 
 

@@ -105,10 +105,8 @@ def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
     failed = runs.make(opened)
     assert list(failures(failed)) == ["uncommitted_df"], failures(failed)
     attempt = plans.read(runs.repository.store, opened.run_id).attempt
-    report = runs.report(opened.run_id)
-    assert (report.success, report.ending.value, report.counts) == (False, "failed", {})
-    assert "no" in str(report.error)
-    assert runs.lock_holder() is None
+    runs.require_failed(opened.run_id, "no")
+    assert runs.report(opened.run_id).counts == {}
     runs.server.fault = lambda method, target: None
 
     again = runs.again(failed)
@@ -161,8 +159,5 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     assert list(failures(result)) == [ended_in]
     assert "away for maintenance" in failures(result)[ended_in]
     runs.server.fault = lambda method, target: None
-    report = runs.report(opened.run_id)
-    assert (report.success, report.ending.value) == (False, "failed")
-    assert "away for maintenance" in str(report.error)
-    assert runs.lock_holder() is None
+    runs.require_failed(opened.run_id, "away for maintenance")
     assert runs.server.deleted == set()

@@ -169,11 +169,8 @@ def evaluations(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
 
 
 def assert_ended(runs: GraphRuns, run_id: str, error: str) -> None:
-    report = runs.report(run_id)
-    assert (report.success, report.ending.value) == (False, "failed")
-    assert error in str(report.error)
+    runs.require_failed(run_id, error)
     assert runs.server.deleted == set()
-    assert runs.lock_holder() is None
 
 
 @pytest.mark.parametrize(
