@@ -237,7 +237,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
     with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
         reasons = count_reasons(engine, unreferenced)
-        eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
+        unkept = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
+        eligible = engine.hold(unkept, reasons.eligible)
         etags = partial(listed.rows, engine, "address", "size", "etag")
         clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags)
         with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:

@@ -14,6 +14,7 @@ import pytest
 from lakefs_gc_assets.collector import gap_check, run
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -50,7 +51,6 @@ from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.errors import AccessDenied, GuardTripped
 from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_steps import made_step
 from lakefs_gc_assets_tests.collector.past_runs import opened
 from lakefs_gc_assets_tests.collector.scripted import NOW

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import recheck, run
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -39,7 +40,6 @@ from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
-from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, replaced
 from lakefs_gc_assets_tests.simulation.chain_bugs import reading_only
 from lakefs_gc_assets_tests.simulation.clean_bugs import only_uncommitted
