@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     SIGHTINGS_DF,
     STORE_DF,
     UNCOMMITTED_DF,
+    UNHELD_DF,
     UNRECOGNISED_DF,
     CandidateFigures,
     CommittedFigures,
@@ -396,9 +397,10 @@ class TestWhatRunsTell:
             mock.patch.object(ArrowEngine, "cached", keeping),
         ):
             assert scene.start(DRY, Faults()) is Ended.WELL
-            listed, heads = step_of(scene).stored(STORE_DF), step_of(scene).stored(COMMITTED_DF).figures.heads
+            listed, unheld = step_of(scene).stored(STORE_DF), step_of(scene).stored(UNHELD_DF)
+            heads = step_of(scene).stored(COMMITTED_DF).figures.heads
         ((etags, told_heads, columns),) = told
-        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, listed.count)
+        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, unheld.count)
         assert etags.column_names == ["address", "size", "etag"]
         assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
 
