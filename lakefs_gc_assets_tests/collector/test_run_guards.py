@@ -235,7 +235,7 @@ class TestAttempts:
     def test_nothing_is_marked(self) -> None:
         with world_of("clean") as scene:
             died(scene, SWEEP, "put .*/candidates/manifest.json")
-            self.go_on(scene, 3, "put .*/(sightings|unrecognised|candidates)/")
+            self.go_on(scene, 3, "put .*/(unheld|sightings|unrecognised|candidates)/")
 
     def test_nothing_is_swept(self) -> None:
         with world_of("clean") as scene:
