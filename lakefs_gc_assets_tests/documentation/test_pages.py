@@ -203,7 +203,7 @@ def texts() -> tuple[str, ...]:
 
 def messages() -> list[str]:
     text = (DOCS / "how-to" / "troubleshooting.md").read_text()
-    return re.findall(r"^`(.+)`$", text, re.MULTILINE)
+    return re.findall(r"^-   `(.+)`$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("message", messages())
