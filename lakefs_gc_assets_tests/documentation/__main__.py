@@ -27,7 +27,7 @@ def main() -> None:
     found = list(problems())
     for problem in found:
         print(f"docs: {problem}", file=sys.stderr)
-    sys.exit(bool(found))
+    sys.exit(1 if found else 0)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets_tests.documentation import __main__ as checks
 from lakefs_gc_assets_tests.documentation import screens
 from lakefs_gc_assets_tests.documentation.pages import (
     DOCS,
@@ -174,16 +175,28 @@ def test_tests_that_a_page_names_are_there(page: Path) -> None:
 
 
 def test_every_rule_of_safety_says_why_and_names_a_test() -> None:
-    rules = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in (DOCS / "safety.md").read_text().splitlines()
-        if line.startswith("| ") and not line.startswith("| rule |")
-    ]
+    rules = re.split(r"^### ", (DOCS / "safety.md").read_text(), flags=re.MULTILINE)[1:]
 
     assert len(rules) >= 26
-    for name, says, why, _, named in rules:
-        assert says and why, name
-        assert re.search(r"`test_\w+`", named), name
+    for rule in rules:
+        assert re.search(r"\*Why:\* \w", rule), rule
+        assert re.search(r"\*Tests?:\* `test_\w+`", rule), rule
+
+
+def test_what_is_wrong_with_pages_ends_make_docs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(checks.problems()) == []
+    monkeypatch.setattr(screens, "outdated", lambda: "the pictures are old")
+    for wrong, status in (((), 0), (("a.md: there is no setting b.c",), 1)):
+        monkeypatch.setattr(checks, "problems", lambda wrong=wrong: iter(wrong))
+        with pytest.raises(SystemExit) as ended:
+            checks.main()
+        assert ended.value.code == status
+        assert capsys.readouterr().err.splitlines() == [
+            "docs: warning: the pictures are old",
+            *(f"docs: {each}" for each in wrong),
+        ]
 
 
 @cache
