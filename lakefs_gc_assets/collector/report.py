@@ -42,6 +42,7 @@ class Report:
     """What one run did.
 
     Attributes:
+        format_version: version of this format.
         run_id: id of the run, a text of twenty characters; of two ids the newer one sorts first.
         attempt: id of the attempt whose frames these are; a step that is made again after a failure begins a new one.
         repository: name of the lakeFS repository.
@@ -71,7 +72,6 @@ class Report:
         no_checkpoint: why it cannot, for a run that came to its end.
         loosened: settings that launches changed for this run, at its mark or at its approval, `sweep` among them where
             one asked for that.
-        format_version: version of this format.
     """
 
     run_id: str
