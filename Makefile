@@ -14,9 +14,9 @@ LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
 MODULES ?=
-# Processes of the tests; each takes files, dearest first. One more than cores: a third of their time tests wait, for
-# servers and JVMs. Each needs up to 4 GB.
-WORKERS ?= 3
+# Processes of the tests; each takes files, dearest first. Of all tests one more than cores: a third of their time they
+# wait, for servers and JVMs. Of a few, a process takes longer to begin than it saves. Each needs up to 4 GB.
+WORKERS ?= $(if $(TESTS),2,3)
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
