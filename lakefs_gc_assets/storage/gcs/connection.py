@@ -4,6 +4,7 @@ Everything else Google's own client asks, which knows generations, and tries aga
 the same access tokens; those come from google-auth, by its application default credentials or a service account's key.
 """
 
+import os
 import threading
 from dataclasses import dataclass
 from datetime import UTC
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from obstore.store import GCSCredential
 
 ENDPOINT = "https://storage.googleapis.com"
+# Otherwise the library looks at the bucket, in a thread of its own, for traces that nobody makes: that takes a right.
+os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 

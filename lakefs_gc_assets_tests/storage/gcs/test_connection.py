@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from lakefs_gc_assets.errors import ConfigurationError, PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import AlreadyExists, ConfigurationError, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -165,3 +165,24 @@ def test_nobody_else_is_asked(gcs_server: GcsServer, gcs_bucket: str, s3_server:
             with pytest.raises(StorageError):
                 call()
     assert len(s3_server.requests) == before
+
+
+def test_a_put_is_one_request(gcs_server: GcsServer, gcs_bucket: str) -> None:
+    """By itself the library looks at the bucket as well, which takes a right that a collector need not have."""
+    store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
+    gcs_server.requests.clear()
+    store.put("key", b"1")
+    assert [request.method for request in gcs_server.requests] == ["POST"]
+
+
+def test_a_large_object_is_put_in_parts_and_by_its_condition(gcs_server: GcsServer, gcs_bucket: str) -> None:
+    store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
+    large = bytes(9 * 1024 * 1024)
+    etag = store.put_if_absent("large", large)
+    assert (store.get("large"), store.head("large").etag) == (large, etag)
+    with pytest.raises(AlreadyExists):
+        store.put_if_absent("large", b"")
+    newer = store.put_if_match("large", large, etag)
+    with pytest.raises(PreconditionFailed):
+        store.put_if_match("large", large, etag)
+    assert store.head("large").etag == newer
