@@ -24,8 +24,13 @@ from lakefs_gc_assets.collector.step import Step
 def subtract_committed(
     step: Step[R], listed: StoredFrame[StoredFigures], committed: StoredFrame[CommittedFigures]
 ) -> StoredFrame[NoFigures]:
-    """Stores the listed objects that no live commit holds as the frame `unheld`."""
+    """Stores the listed objects that no live commit holds as the frame `unheld`.
+
+    Where nothing is committed, its files are those of the listing.
+    """
     engine = step.engine
+    if not committed.count:
+        return step.complete(UNHELD_DF, NoFigures(), listed.manifest.files, (listed, committed))
     rows = engine.without(listed.rows(engine), committed.rows(engine, "address"), count=listed.count + committed.count)
     return step.complete(UNHELD_DF, NoFigures(), step.write(UNHELD_DF, rows), (listed, committed))
 
