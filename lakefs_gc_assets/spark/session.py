@@ -226,3 +226,18 @@ def parallelism(spark: "SparkSession") -> int:
     if found is None and hasattr(spark, "_jsc"):
         found = str(spark.sparkContext.defaultParallelism)
     return int(found or _REMOTE_CORES)
+
+
+def tasks_of_stages() -> dict[int, tuple[int, int]]:
+    """Of each stage that this process's session is at: how many tasks are done, and how many there are.
+
+    Empty where no session was started here, or it is a remote one.
+    """
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        return {}
+    tracker = context.statusTracker()
+    found = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
+    return {stage: (info.numCompletedTasks, info.numTasks) for stage, info in found.items() if info is not None}
