@@ -162,7 +162,8 @@ def test_the_bar_says_how_long_tasks_take(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_spark_says_of_its_tasks_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = iter([{}, {3: (1, 4), 4: (0, 4)}, RuntimeError("the gateway is gone"), {3: (4, 4), 4: (2, 4)}])
+    answers: list[dict[int, tuple[int, int]] | Exception] = [{}, {3: (1, 4), 4: (0, 4)}, RuntimeError("gone")]
+    stages = iter([*answers, {3: (4, 4), 4: (2, 4)}])
 
     def tasks() -> dict[int, tuple[int, int]]:
         found = next(stages, {})
