@@ -9,6 +9,8 @@ import os
 import re
 import shlex
 import shutil
+import socketserver
+import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -163,7 +165,23 @@ def session(settings: SparkSettings) -> Any:
     with handed_over(settings) as remaining:
         for name, value in remaining.items():
             builder = builder.config(name, value)
+        _say_nothing_of_a_java_that_ended()
         return builder.getOrCreate()
+
+
+def _say_nothing_of_a_java_that_ended() -> None:
+    """Keeps a stack from standard error that Spark's server of accumulators shows when its Java is ended.
+
+    Who ends a group of processes ends that Java with this process, which says itself how it ended.
+    """
+    from pyspark import accumulators
+
+    def handle_error(server: socketserver.BaseServer, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            socketserver.BaseServer.handle_error(server, request, client_address)
+
+    for kind in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        kind.handle_error = handle_error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -99,8 +100,10 @@ def test_ctrl_c_leaves_one_line_and_no_lock(repository: Repository) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--quiet",)])
-def test_a_run_that_is_terminated_leaves_one_line_and_no_lock(repository: Repository, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("options", "java_too"), [((), False), (("--quiet",), True)])
+def test_a_run_that_is_terminated_leaves_one_line_and_no_lock(
+    repository: Repository, options: tuple[str, ...], java_too: bool
+) -> None:
     process = subprocess.Popen(
         [*COMMAND, "run", *options],
         cwd=repository.folder,
@@ -108,11 +111,13 @@ def test_a_run_that_is_terminated_leaves_one_line_and_no_lock(repository: Reposi
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     until = time.monotonic() + 200
     while repository.holder() is None and time.monotonic() < until:
         time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
+    # A container's init sends it to one process, systemd to all of a service.
+    (os.killpg if java_too else os.kill)(process.pid, signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=200)
 
     assert (process.returncode, stdout) == (Status.INTERRUPTED, "")
