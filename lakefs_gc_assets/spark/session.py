@@ -5,6 +5,7 @@ it needs them; the two hardly disturb each other, since the session starts in a 
 """
 
 import atexit
+import logging
 import os
 import re
 import shlex
@@ -165,12 +166,17 @@ def session(settings: SparkSettings) -> Any:
     with handed_over(settings) as remaining:
         for name, value in remaining.items():
             builder = builder.config(name, value)
-        _say_nothing_of_a_java_that_ended()
+        say_nothing_of_a_java_that_ended()
         return builder.getOrCreate()
 
 
-def _say_nothing_of_a_java_that_ended() -> None:
-    """Keeps a stack from standard error that Spark's server of accumulators shows when its Java is ended.
+def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is not one that the gateway to Java wrote there."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def say_nothing_of_a_java_that_ended() -> None:
+    """Keeps stacks from standard error that Spark's accumulators and its gateway show when their Java is ended.
 
     Who ends a group of processes ends that Java with this process, which says itself how it ended.
     """
@@ -181,7 +187,8 @@ def _say_nothing_of_a_java_that_ended() -> None:
             socketserver.BaseServer.handle_error(server, request, client_address)
 
     for kind in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
-        kind.handle_error = handle_error
+        kind.handle_error = handle_error  # type: ignore[method-assign, assignment]
+    logging.getLogger().addFilter(_is_not_of_the_gateway)
 
 
 @contextmanager
