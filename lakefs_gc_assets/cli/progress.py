@@ -119,7 +119,8 @@ class RunBar:
             seconds: since when it has been doing that.
         """
         left = f"{_clock(seconds * (total - done) / done)} left" if 0 < done < total else ""
-        self._bar.update(self._task, completed=done, total=total or None, done=f"{done}/{total} tasks", left=left)
+        told = f"{done}/{total} tasks"
+        self._bar.update(self._task, completed=done, total=total or None, done=told, left=left, refresh=True)
 
     def _follow(self, ended: threading.Event) -> None:
         before: frozenset[int] = frozenset()
