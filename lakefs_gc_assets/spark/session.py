@@ -35,6 +35,10 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
+_SMALL_HEAP = ("-XX:+UseSerialGC", "-XX:MinHeapFreeRatio=20", "-XX:MaxHeapFreeRatio=40")
+"""The heap follows what is in it, which is little: rows travel in blocks that the JVM does not look into."""
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Spark compiles each query of its own to Java, which takes longer than the few rows that are left to it."""
 _LIGHT_SIDE = "12m"
 """Where one side of a join has no more than this in any task, Spark builds a hash table of it instead of sorting both.
 
@@ -89,7 +93,8 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     }
     if settings.master.startswith("local"):
         if not settings.many_objects:
-            options.append(_QUICK_COMPILER)
+            options += [_QUICK_COMPILER, *_SMALL_HEAP]
+            found |= _INTERPRETED
         found |= _ON_THIS_MACHINE
         found["spark.python.daemon.module"] = "lakefs_gc_assets.spark.start.worker_daemon"
         found |= _sockets(_socket_folder())

