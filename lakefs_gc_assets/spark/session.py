@@ -263,6 +263,8 @@ def tasks_of_stages() -> dict[int, tuple[int, int]]:
 
     Empty where no session was started here, or it is a remote one.
     """
+    if "pyspark" not in sys.modules:
+        return {}
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
