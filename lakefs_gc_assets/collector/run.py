@@ -59,6 +59,7 @@ from lakefs_gc_assets.collector.reporting import (
     stored_mark,
 )
 from lakefs_gc_assets.collector.restored import restored_before
+from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_committed, subtract_live
@@ -67,7 +68,7 @@ from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.why import add_why, by_flow
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, OrderViolation, StorageError
 
 Stored = StoredFrame[StoredFigures]
 UncommittedData = StoredFrame[UncommittedFigures]
@@ -179,8 +180,18 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     written = step.write_distinct(COMMITTED_DF, addresses, count)
     if before:
         noted_sizes.take_over(step, before.run_id)
+    if found.definition:
+        note_last_holders(step, found.definition.last_holders)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
     return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
+
+
+def note_last_holders(step: Step[R], holders: pa.Table) -> None:
+    """Stores which commit held what expired last, for the page of the run; without it the run is as good."""
+    try:
+        last_holders.write(step.repository.store, step.plan.run_id, step.plan.attempt, holders)
+    except StorageError as error:
+        step.warn(f"which commits held the garbage last is not noted: {error}")
 
 
 def require_source_of_base_run(found: Committed, before: BaseCheckpoint | None) -> None:

