@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
-from lakefs_gc_assets_tests import costs
+from lakefs_gc_assets_tests import costs, store_secret
 from lakefs_gc_assets_tests.costs import Costs
 from lakefs_gc_assets_tests.recordings import FOLDER_VARIABLE, made_folder
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
@@ -64,6 +64,8 @@ def spark() -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
         },
     )
-    session = spark_session.session(settings)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(store_secret.VARIABLE, store_secret.SECRET)
+        session = spark_session.session(settings)
     yield session
     session.stop()

@@ -11,12 +11,13 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main, opening, run
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
+from lakefs_gc_assets_tests import store_secret
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 Invoke = Callable[..., Result]
-SECRET = "s3cr3t-that-nobody-may-see"
-LAKEFS_SECRET, STORE_SECRET = "TEST_LAKEFS_SECRET", "TEST_STORE_SECRET"
+SECRET, STORE_SECRET = store_secret.SECRET, store_secret.VARIABLE
+LAKEFS_SECRET = "TEST_LAKEFS_SECRET"
 
 
 @pytest.fixture
