@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import gap_check, guards, order, report, sightings
+from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, order, report, sightings
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.described_report import describe_loosened
 from lakefs_gc_assets.collector.eligibility import Kept
@@ -289,6 +289,8 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     require_inputs(step, candidates)
     warn_of_loosening(step)
     swept = step.plan.sweep or passes.approve(step, candidates)
+    if swept:
+        earlier_runs.forget(step.repository.store, step.plan.run_id)
     written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
     passes.require_all_decided(outcomes, candidates)
@@ -298,6 +300,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
         step, outcomes, left, amounts, passes.judge_failures(step, outcomes, amounts) if swept else None
     )
     report.write(step.repository.store, ended)
+    earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
     return outcomes, ended
 
