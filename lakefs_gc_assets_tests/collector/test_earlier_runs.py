@@ -66,11 +66,12 @@ class History:
         self.store = opened.store
         self.ago = 400 * HOUR
         self.marked: list[Plan] = []
+        self.unfinished: list[Plan] = []
         self.swept: str | None = None
 
     def play(self) -> None:
         kinds: list[Callable[[], None]] = [self.sweep, self.mark, self.mark, self.fail, self.stay_open, self.be_foreign]
-        self.random.choice([*kinds, self.approve, self.approve])()
+        self.random.choice([*kinds, self.approve, self.approve, self.resume])()
 
     def _began(self, **changes: Any) -> Plan:
         self.ago -= HOUR
@@ -100,9 +101,22 @@ class History:
         plan = self._began(sweep=self.random.random() < 0.5)
         counts = self.random.choice([{}, {"branches": 200}])
         self._note(plan, self._ended(plan, success=False, ending=Ending.FAILED, checkpoint=None, counts=counts))
+        self.unfinished.append(plan)
 
     def stay_open(self) -> None:
-        self._began()
+        self.unfinished.append(self._began())
+
+    def resume(self) -> None:
+        """Ends a run that failed or was killed, and that no newer run has overtaken."""
+        found = self._not_overtaken(self.unfinished)
+        if found:
+            plan = self.random.choice(found)
+            self.unfinished.remove(plan)
+            self._note(plan, self._ended(plan, dry_run=not plan.sweep))
+            self.swept = plan.run_id if plan.sweep else self.swept
+
+    def _not_overtaken(self, plans: list[Plan]) -> list[Plan]:
+        return [plan for plan in plans if self.swept is None or plan.run_id < self.swept]
 
     def be_foreign(self) -> None:
         self.ago -= HOUR
@@ -110,7 +124,7 @@ class History:
 
     def approve(self) -> None:
         """Approves a dry run that no newer run has overtaken; it sweeps, or does not come to that yet."""
-        found = [plan for plan in self.marked if self.swept is None or plan.run_id < self.swept]
+        found = self._not_overtaken(self.marked)
         if not found:
             return
         plan = self.random.choice(found)
