@@ -165,7 +165,9 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
     known = before.read_ids if before else frozenset()
-    found = ask_committed(step, uncommitted.manifest.span.ended_at, known)
+    # A dry run deletes nothing: what it names by mistake is found out when it is approved.
+    found = ask_committed(step, uncommitted.manifest.span.ended_at, known, at_once=not step.plan.sweep)
+    step.waited += found.waited
     require_source_of_base_run(found, before)
     step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
     if found.unnamed and found.unnamed.ranges:
@@ -180,7 +182,9 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if before:
         noted_sizes.take_over(step, before.run_id)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
-    return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
+    # What was asked before this step began would be too early, and is to be found out by the order of the frames.
+    began = min(step.started_at, found.own.started_at)
+    return step.complete(COMMITTED_DF, figures, written, (uncommitted,), began)
 
 
 def require_source_of_base_run(found: Committed, before: BaseCheckpoint | None) -> None:
@@ -207,6 +211,7 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
         branches_before=branches_before,
         read_sha256=read_sha256,
         unnamed_ranges=found.unnamed.ranges if found.unnamed else 0,
+        dump_at_once=live.at_once,
     )
     if definition is None:
         return figures
