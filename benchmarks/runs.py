@@ -7,11 +7,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -41,6 +41,10 @@ class Phase:
     api_calls: int
     store_calls: int
     bytes_read: int
+    lists: int
+    gets: int
+    puts: int
+    deletes: int
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,12 @@ class Run:
         return asdict(self)
 
 
-Show = Callable[[str, Run], None]
-"""Takes a run and its title."""
+class Show(Protocol):
+    """Takes a run, its title, and the fewest requests that could have done the same."""
+
+    def __call__(self, title: str, made: Run, least: Counts | None = None) -> None:
+        """Shows it."""
+        ...
 
 
 class RunFailed(Exception):
@@ -179,7 +187,7 @@ def _phases(began: float, steps: Sequence[dict[str, Any]], memory: processes.Mem
     marks.append(("report", None, 0.0, steps[-1]))
     phases, since, before = [], began, Counts()
     for name, rows, waited, step in marks:
-        counts = Counts(step["api_calls"], step["store_calls"], step["bytes_read"])
+        counts = Counts(**{name: step[name] for name in vars(Counts())})
         seconds, peak = max(step["at"] - since - waited, 0.0), memory.peak(since, step["at"])
         phases.append(Phase(name, seconds, waited, rows, peak, **vars(counts - before)))
         since, before = step["at"], counts

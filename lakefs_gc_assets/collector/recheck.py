@@ -8,6 +8,7 @@ from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live import commits, other_repositories
+from lakefs_gc_assets.collector.live.commits import CommitSource
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Uncommitted,
@@ -16,6 +17,7 @@ from lakefs_gc_assets.collector.live.current import (
     prepare_uncommitted,
 )
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import AccessDenied, NotFound, NotSupported
 
 
 def find_live_again(step: Step[R]) -> R:
@@ -58,7 +60,12 @@ def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str]:
     repository = step.repository
     settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0})
     now = repository.clock.now()
-    return commits.complete_dump(repository.api, repository.store, settings, repository.clock, now, step.log).sealed
+    try:
+        return commits.complete_dump(repository.api, repository.store, settings, repository.clock, now, step.log).sealed
+    except (AccessDenied, NotFound, NotSupported) as refusal:
+        step.log(f"refs dump not available ({refusal})")
+        order.require_same_source(CommitSource.METADATA_FOLDER, marked.commit_source)
+        raise
 
 
 def require_own_namespace(step: Step[R]) -> None:
