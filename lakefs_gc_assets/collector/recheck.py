@@ -33,15 +33,15 @@ def find_live_again(step: Step[R]) -> R:
     """
     marked, repository = step.stored(COMMITTED_DF).figures, step.repository
     require_own_namespace(step)
-    sealed = {**marked.sealed, **sealed_now(step, marked)}
+    sealed = sealed_now(step, marked)
     shown = heads_shown(step)
     prepared = prepare_uncommitted(step)
     known = ranges_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
     found = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
     step.waited += found.waited
-    order.require_same_source(found.source, marked.commit_source)
+    order.require_same_source(CommitSource.METADATA_FOLDER if sealed is None else found.source, marked.commit_source)
     require_retention_holds(found)
-    guards.require_commits_ended(sealed, found.own.sealed)
+    guards.require_commits_ended({**marked.sealed, **(sealed or {})}, found.own.sealed)
     guards.require_branches(len(found.own.heads), len(marked.heads), repository.settings)
     live = step.engine.union(*prepared.addresses, *found.addresses(step))
     require_uncommitted_kept(step, live, prepared, found)
@@ -49,11 +49,12 @@ def find_live_again(step: Step[R]) -> R:
     return live
 
 
-def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str]:
+def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str] | None:
     """The branch of each staging token that is sealed before the recheck, where the mark may not have seen all of its.
 
     The mark of a dry run that dumped refs at once may lack a token that was sealed right before. Such a token that is
     still sealed is among these. A token of a younger commit is too, and is sealed no more when the recheck dumps refs.
+    None where the server refuses to dump by now.
     """
     if not marked.dump_at_once:
         return {}
@@ -64,8 +65,7 @@ def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str]:
         return commits.complete_dump(repository.api, repository.store, settings, repository.clock, now, step.log).sealed
     except (AccessDenied, NotFound, NotSupported) as refusal:
         step.log(f"refs dump not available ({refusal})")
-        order.require_same_source(CommitSource.METADATA_FOLDER, marked.commit_source)
-        raise
+        return None
 
 
 def require_own_namespace(step: Step[R]) -> None:
