@@ -11,6 +11,7 @@ from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns
+from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending, Report
@@ -28,6 +29,7 @@ from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_twins import configuration
+from lakefs_gc_assets_tests.moving_clock import MovingClock
 
 __all__ = ["opened"]
 NEXT = IDS.descending(NOW + HOUR)
@@ -252,16 +254,23 @@ def test_a_run_asks_as_much_after_one_run_as_after_nine(
                 clients.upload(server, name, name.encode())
                 clients.commit(server, name)
         store = LocalStore(server.objects_folder / "repo")
+        began = datetime.now(UTC)
 
-        def calls(flow: Flow, sweep: bool) -> int:
+        def calls(minute: int, flow: Flow, sweep: bool) -> int:
+            """The calls of a run that is opened at a minute; how long it really takes plays no part."""
             CountingStore.calls = 0
-            report = ArrowRuns(Loaded(configuration(server, sweep=sweep), {})).collect(flow)
+            moment = began + timedelta(minutes=minute)
+            runs = ArrowRuns(Loaded(configuration(server, sweep=sweep), {}), MovingClock(moment))
+            with server.clock.at(moment):
+                made = runs.make(runs.open_run(flow, IDS.descending(moment - timedelta(seconds=30))), STEPS, "owner")
+            report = reports.read(store, made.opened.run_id)
+            assert made.error is None and report is not None
             assert (report.success, report.flow, report.dry_run) == (True, flow.value, not sweep), report.why_clean
             # Other programs prepare uncommitted data as well.
             for _ in range(3):
-                store.put(f"{run_folder.folder(IDS.descending(datetime.now(UTC)))}uncommitted/file", b"")
+                store.put(f"{run_folder.folder(IDS.descending(moment + timedelta(seconds=20)))}uncommitted/file", b"")
             return CountingStore.calls
 
-        calls(Flow.CLEAN, True)
-        found = [calls(flow, sweep) for _ in range(10)]
+        calls(0, Flow.CLEAN, True)
+        found = [calls(minute, flow, sweep) for minute in range(1, 11)]
     assert found[1] == found[4] == found[9], found
