@@ -18,7 +18,7 @@ import yaml
 from benchmarks import counting, processes
 from benchmarks.counting import Counts
 
-_STORED = re.compile(r"^  (\w+): ([\d,]+) rows in [\d.]+ s(?:, and ([\d.]+) s of waiting)?")
+_STORED = re.compile(r"^  (\w+): ([\d,]+) rows in [\d.]+ s(?:, [\d,]+ a second)?(?:, and ([\d.]+) s of waiting)?")
 _SECRETS = {
     ("lakefs", "secret_access_key"): "BENCHMARK_LAKEFS_SECRET",
     ("store", "secret_access_key"): "BENCHMARK_STORE_SECRET",

@@ -197,8 +197,10 @@ class Step(Generic[R]):
         manifests.write(self.repository.store, made.manifest)
         if frame.name in STEPS:
             span = made.manifest.span
-            waited = f", and {span.waited_seconds:.1f} s of waiting" if span.waited_seconds else ""
-            self.log(f"{made.count:,} rows in {span.worked_seconds:.1f} s{waited}")
+            seconds, waits = span.worked_seconds, span.waited_seconds
+            rate = f", {made.count / seconds:,.0f} a second" if made.count and seconds >= 1 else ""
+            waited = f", and {waits:.1f} s of waiting" if waits else ""
+            self.log(f"{made.count:,} rows in {seconds:.1f} s{rate}{waited}")
         return made
 
     def _of_files(
