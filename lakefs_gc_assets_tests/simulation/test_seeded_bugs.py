@@ -91,7 +91,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "a walk's own rule instead of the longest": 14,
         "the server's list alone": 5,
         "tags forgotten by retention rules": 5,
-        "uncommitted data ignored": 14,
+        "uncommitted data ignored": 26,
         "what active commits hold not subtracted": 1,
         "age taken from the commit's date": 127,
         "failed deletions taken for done": 58,
