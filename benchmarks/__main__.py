@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import decoding, listing, subtracting, whole_runs
+from benchmarks.counting import Counts
 from benchmarks.marks import Measure, summary
+from benchmarks.prices import cost
 from benchmarks.runs import Run
 
 _PHASES: dict[str, Callable[[], list[Measure]]] = {
@@ -39,9 +41,9 @@ def main() -> None:
         for measure in found if not asked.json else []:
             print(measure, flush=True)
 
-    def show(title: str, made: Run) -> None:
+    def show(title: str, made: Run, least: Counts | None = None) -> None:
         runs[title] = made
-        whole_runs.show_table(title, made)
+        whole_runs.show_table(title, made, least)
 
     for name in chosen:
         if name in _PHASES:
@@ -54,7 +56,7 @@ def main() -> None:
     if asked.json:
         content = {
             "measures": [measure.as_json() for measure in measures],
-            "runs": {title: made.as_json() for title, made in runs.items()},
+            "runs": {title: {**made.as_json(), "us_dollars": cost(made.counts)} for title, made in runs.items()},
         }
         print(json.dumps(content, indent=1))
     print(summary(measures), file=sys.stderr if asked.json else sys.stdout)

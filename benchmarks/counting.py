@@ -6,37 +6,53 @@ Each process adds up in a file of its own, so none waits for another; a process 
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.storage.interface import Level
 
 FOLDER_VARIABLE = "LAKEFS_GC_BENCHMARK_COUNTS"
-_FIELDS = struct.Struct("<3q")
-_ONCE = ("get", "head", "put", "put_if_absent", "put_if_match", "delete", "list_level")
+_GETS = ("get", "head")
+_PUTS = ("put", "put_if_absent", "put_if_match", "copy", "copy_if_absent")
+LIST_PAGE = 1000
+"""So many keys a store lists in one request, at most."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Calls of the lakeFS API, calls of the store (a batch of a listing counts as one), bytes of objects read."""
+    """Calls of the lakeFS API, calls of the store (a batch of a listing counts as one), bytes of objects read.
+
+    Attributes:
+        lists, gets, puts, deletes: requests that a bucket would bill for these calls: a listing one for each page, a
+            HEAD as a GET, a copy as a PUT, and a bulk delete one. What the server asks of the bucket is not counted.
+    """
 
     api_calls: int = 0
     store_calls: int = 0
     bytes_read: int = 0
+    lists: int = 0
+    gets: int = 0
+    puts: int = 0
+    deletes: int = 0
 
     def __sub__(self, earlier: "Counts") -> "Counts":
-        return Counts(
-            self.api_calls - earlier.api_calls,
-            self.store_calls - earlier.store_calls,
-            self.bytes_read - earlier.bytes_read,
-        )
+        return Counts(*(mine - before for mine, before in zip(astuple(self), astuple(earlier), strict=True)))
+
+
+_FIELDS = struct.Struct(f"<{len(fields(Counts))}q")
 
 
 _own: dict[int, mmap.mmap] = {}
+_inside = threading.local()
+"""The name of the call that a thread is in."""
 
 
-def _add(api_calls: int = 0, store_calls: int = 0, bytes_read: int = 0) -> None:
+def _add(**counts: int) -> None:
     pid = os.getpid()
     if pid not in _own:
         file = Path(os.environ[FOLDER_VARIABLE], str(pid))
@@ -44,8 +60,13 @@ def _add(api_calls: int = 0, store_calls: int = 0, bytes_read: int = 0) -> None:
         with file.open("r+b") as opened:
             _own[pid] = mmap.mmap(opened.fileno(), _FIELDS.size)
     area = _own[pid]
-    before = _FIELDS.unpack_from(area)
-    _FIELDS.pack_into(area, 0, before[0] + api_calls, before[1] + store_calls, before[2] + bytes_read)
+    before, more = _FIELDS.unpack_from(area), astuple(Counts(**counts))
+    _FIELDS.pack_into(area, 0, *(known + added for known, added in zip(before, more, strict=True)))
+
+
+def pages(keys: int) -> int:
+    """How many requests it takes to list so many keys; an empty folder takes one."""
+    return max(-(-keys // LIST_PAGE), 1)
 
 
 def total(folder: Path) -> Counts:
@@ -56,6 +77,7 @@ def total(folder: Path) -> Counts:
 
 def install() -> None:
     """Makes stores and API client of this process and its forks count, where counting is asked for."""
+    from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed
     from lakefs_gc_assets.lakefs.api.transport import SdkClient
     from lakefs_gc_assets.storage.local.store import LocalStore
     from lakefs_gc_assets.storage.s3.store import S3Store
@@ -64,19 +86,45 @@ def install() -> None:
         return
     _wrap(SdkClient, "request", lambda result: _add(api_calls=1))
     for store in (LocalStore, S3Store):
-        for name in _ONCE:
-            _wrap(store, name, lambda result: _add(store_calls=1))
-        _wrap(store, "get", lambda result: _add(bytes_read=len(result)))
+        for name in _GETS:
+            _wrap(store, name, lambda result: _add(store_calls=1, gets=1), ObjectNotFound)
+        for name in _PUTS:
+            _wrap(store, name, lambda result: _add(store_calls=1, puts=1), AlreadyExists, PreconditionFailed)
+        _wrap(store, "delete", lambda result: _add(store_calls=1, deletes=1))
+        _wrap(store, "list_level", lambda result: _add(store_calls=1, lists=_pages_of(result)))
+        _wrap(store, "get", lambda result: _add(bytes_read=len(result or b"")))
         for name in ("list", "list_between"):
             _wrap_listing(store, name)
 
 
-def _wrap(kind: type, name: str, count: Callable[[Any], None]) -> None:
-    method = getattr(kind, name)
+def _pages_of(level: "Level") -> int:
+    return pages(len(level.prefixes) + len(level.objects))
+
+
+def _wrap(kind: type, name: str, count: Callable[[Any], None], *answers: type[Exception]) -> None:
+    """Makes a method count its calls.
+
+    Args:
+        answers: exceptions that are an answer of the service, which bills for it as well; counted with None.
+    """
+    method = getattr(kind, name, None)
+    if method is None:
+        return
 
     @wraps(method)
     def counted(*arguments: Any, **options: Any) -> Any:
-        result = method(*arguments, **options)
+        # What a store asks of itself for an answer is no request of its own: a folder looks where a bucket knows.
+        if getattr(_inside, "call", name) != name:
+            return method(*arguments, **options)
+        outermost, _inside.call = not hasattr(_inside, "call"), name
+        try:
+            result = method(*arguments, **options)
+        except answers:
+            count(None)
+            raise
+        finally:
+            if outermost:
+                del _inside.call
         count(result)
         return result
 
@@ -88,8 +136,13 @@ def _wrap_listing(kind: type, name: str) -> None:
 
     @wraps(method)
     def counted(*arguments: Any, **options: Any) -> Iterator[Any]:
-        for batch in method(*arguments, **options):
-            _add(store_calls=1)
-            yield batch
+        keys = 0
+        try:
+            for batch in method(*arguments, **options):
+                _add(store_calls=1)
+                keys += batch.num_rows
+                yield batch
+        finally:
+            _add(lists=pages(keys))
 
     setattr(kind, name, counted)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks import tables
+from benchmarks import prices, tables
 from benchmarks.repositories import ROOT, make_files
 from benchmarks.runs import Run, RunFailed, run, served
 
@@ -101,7 +101,8 @@ def main() -> None:
         }
         print(json.dumps(content, indent=1))
         return
-    for line in tables.of_run(f"{asked.folder.resolve().name}, flow {asked.flow}, store {asked.store}", made):
+    title = f"{asked.folder.resolve().name}, flow {asked.flow}, store {asked.store}"
+    for line in (*tables.of_run(title, made), *prices.table(made.counts)):
         print(line)
     print(f"  {'class':16} {'left':>12} {'deleted':>12}")
     for kind, (left, deleted) in found.items():

@@ -7,18 +7,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
 from benchmarks import counting, processes
 from benchmarks.counting import Counts
 
-_STORED = re.compile(r"^  (\w+): ([\d,]+) rows in ")
+_STORED = re.compile(r"^  (\w+): ([\d,]+) rows in [\d.]+ s(?:, [\d,]+ a second)?(?:, and ([\d.]+) s of waiting)?")
 _SECRETS = {
     ("lakefs", "secret_access_key"): "BENCHMARK_LAKEFS_SECRET",
     ("store", "secret_access_key"): "BENCHMARK_STORE_SECRET",
@@ -27,15 +27,24 @@ _SECRETS = {
 
 @dataclass(frozen=True)
 class Phase:
-    """One step: wall-clock seconds since the step before ended, rows of its frame, peak of the tree's memory."""
+    """One step: seconds of work since the step before ended, rows of its frame, peak of the tree's memory.
+
+    Attributes:
+        waited: seconds of waiting that protects, which are no work; benchmarks set waits to zero.
+    """
 
     name: str
     seconds: float
+    waited: float
     rows: int | None
     peak_bytes: int
     api_calls: int
     store_calls: int
     bytes_read: int
+    lists: int
+    gets: int
+    puts: int
+    deletes: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,11 @@ class Run:
         """Calls and bytes of all steps."""
         return Counts(*(sum(getattr(phase, name) for phase in self.phases) for name in vars(Counts())))
 
+    @property
+    def waited(self) -> float:
+        """Seconds of waiting in all steps."""
+        return sum(phase.waited for phase in self.phases)
+
     def rows(self, phase: str) -> int:
         """Rows of a step's frame."""
         return next(found.rows or 0 for found in self.phases if found.name == phase)
@@ -69,8 +83,12 @@ class Run:
         return asdict(self)
 
 
-Show = Callable[[str, Run], None]
-"""Takes a run and its title."""
+class Show(Protocol):
+    """Takes a run, its title, and the fewest requests that could have done the same."""
+
+    def __call__(self, title: str, made: Run, least: Counts | None = None) -> None:
+        """Shows it."""
+        ...
 
 
 class RunFailed(Exception):
@@ -159,17 +177,18 @@ def run_command_line(settings: dict[str, Any], *options: str) -> float:
 
 def _phases(began: float, steps: Sequence[dict[str, Any]], memory: processes.Memory) -> tuple[Phase, ...]:
     """The end of a step is the line that says that its frame is stored; its checks belong to the next step."""
-    marks: list[tuple[str, int | None, dict[str, Any]]] = []
+    marks: list[tuple[str, int | None, float, dict[str, Any]]] = []
     for step in steps:
         stored = _STORED.match(step["line"])
         if not marks and "cutoff" in step["line"]:
-            marks.append(("start", None, step))
+            marks.append(("start", None, 0.0, step))
         elif stored:
-            marks.append((stored[1], int(stored[2].replace(",", "")), step))
-    marks.append(("report", None, steps[-1]))
+            marks.append((stored[1], int(stored[2].replace(",", "")), float(stored[3] or 0), step))
+    marks.append(("report", None, 0.0, steps[-1]))
     phases, since, before = [], began, Counts()
-    for name, rows, step in marks:
-        counts = Counts(step["api_calls"], step["store_calls"], step["bytes_read"])
-        phases.append(Phase(name, step["at"] - since, rows, memory.peak(since, step["at"]), **vars(counts - before)))
+    for name, rows, waited, step in marks:
+        counts = Counts(**{name: step[name] for name in vars(Counts())})
+        seconds, peak = max(step["at"] - since - waited, 0.0), memory.peak(since, step["at"])
+        phases.append(Phase(name, seconds, waited, rows, peak, **vars(counts - before)))
         since, before = step["at"], counts
     return tuple(phases)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import changes, event_log, repositories, tables
+from benchmarks import changes, event_log, prices, repositories, tables
 from benchmarks.bottom_line import bottom_line
+from benchmarks.counting import Counts
 from benchmarks.marks import Measure, at_most, figure
+from benchmarks.prices import least, least_of_clean
 from benchmarks.runs import Run, RunFailed, Show, run, run_command_line, served
 from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SKEWED, SMALL, STEP, Shape
 
@@ -47,7 +49,7 @@ def linear(show: Show) -> list[Measure]:
         shape = STEP.times(factor)
         with served("benchmarks.serving", str(repositories.made(shape))) as settings:
             made = run(settings, "--sweep")
-        show(f"{shape.name}, clean", made)
+        show(f"{shape.name}, clean", made, least_of_clean(shape))
         seconds[factor] = made.seconds
     first, second = ((seconds[b] - seconds[a]) / (b - a) for a, b in ((1, 4), (4, 16)))
     return [
@@ -64,7 +66,7 @@ def skewed(show: Show, shape: Shape = SKEWED) -> list[Measure]:
     folder = repositories.made(shape)
     with served("benchmarks.serving", str(folder)) as settings, event_log.kept(settings, "local[4]") as events:
         made = run(settings, "--sweep")
-        show(f"{shape.name}: {shape.objects:,} objects, clean with sweep, four workers", made)
+        show(f"{shape.name}: {shape.objects:,} objects, clean with sweep, four workers", made, least_of_clean(shape))
         _require(made, shape, folder)
         tasks = event_log.tasks(events)
     largest = max(tasks, key=lambda task: task.seconds)
@@ -91,7 +93,10 @@ def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
         with changes.changed(folder, larger) as garbage:
             with served("benchmarks.serving", str(folder)) as settings:
                 made[factor] = run(settings, "--sweep", "--flow", "optimized")
-            show(f"{larger.name}: {larger.objects:,} objects, optimized, {changes.OBJECTS:,} new", made[factor])
+            # Of each commit a range and a metarange.
+            new, files = changes.OBJECTS + changes.GARBAGE, 2 * changes.COMMITS + bool(larger.uncommitted)
+            title = f"{larger.name}: {larger.objects:,} objects, optimized, {changes.OBJECTS:,} new"
+            show(title, made[factor], least(new, files, changes.GARBAGE))
             left = sum(file.exists() for file in garbage)
             if (found := made[factor].rows("candidates")) != changes.GARBAGE or left:
                 raise RunFailed(f"{found:,} candidates, there are {changes.GARBAGE:,}; {left:,} of them are left")
@@ -123,10 +128,11 @@ def _clean_then_optimized(shape: Shape, seconds: float, show: Show, peak: float 
     folder = repositories.made(shape)
     with served("benchmarks.serving", str(folder)) as settings:
         clean = run(settings, "--sweep")
-        show(f"{shape.name}: {shape.objects:,} objects, clean with sweep", clean)
+        show(f"{shape.name}: {shape.objects:,} objects, clean with sweep", clean, least_of_clean(shape))
         _require(clean, shape, folder)
         again = run(settings, "--sweep", "--flow", "optimized")
-        show(f"{shape.name}, optimized, nothing new", again)
+        # A server writes all that is uncommitted anew for every run.
+        show(f"{shape.name}, optimized, nothing new", again, least(0, int(shape.uncommitted > 0), 0))
     measures = [at_most(f"{shape.name}: clean run with sweep", clean.seconds, "s", seconds)]
     if peak is not None:
         measures.append(at_most(f"{shape.name}: peak memory", clean.peak_bytes / _GIGABYTE, "GB", peak / _GIGABYTE))
@@ -173,7 +179,7 @@ ASKED_FOR_ONLY = ("bottom-line", "change")
 """They take an hour and more, and many files that are made first."""
 
 
-def show_table(title: str, made: Run) -> None:
-    """Prints a run's table to standard error."""
-    for line in tables.of_run(title, made):
+def show_table(title: str, made: Run, possible: Counts | None = None) -> None:
+    """Prints a run's table, and what its requests cost beside the least possible, to standard error."""
+    for line in (*tables.of_run(title, made), *prices.table(made.counts, possible)):
         print(line, file=sys.stderr, flush=True)

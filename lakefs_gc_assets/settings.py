@@ -258,10 +258,16 @@ class CollectionSettings(Settings):
         default=0, ge=0, description="Spark partitions of shuffles of addresses; 0 lets Spark decide by size."
     )
     wait_before_dump_seconds: float = Field(
-        default=30, ge=0, description="Pause between the last uncommitted page and the refs dump, for sealed commits."
+        default=30,
+        ge=0,
+        description="Pause between the last uncommitted page and the refs dump, in which commits under way end. A dry "
+        "run without retention rules waits only where a dump shows that one is.",
     )
     wait_before_recheck_seconds: float = Field(
-        default=600, ge=0, description="A sweep rechecks what is live at the earliest this long after the listing."
+        default=600,
+        ge=0,
+        description="A sweep rechecks what is live at the earliest this long after the listing: what a server left out "
+        "of its first answers for some minutes it names then.",
     )
     prepare_timeout_seconds: float = Field(
         default=900,

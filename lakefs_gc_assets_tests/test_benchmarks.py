@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import changes, counting, event_log, recorded, repositories, vast
+from benchmarks import changes, counting, event_log, prices, recorded, repositories, vast
 from benchmarks.counting import Counts
 from benchmarks.event_log import Task
 from benchmarks.marks import at_least, at_most, figure, summary
@@ -18,10 +18,13 @@ from benchmarks.vast_bucket import VastBucket
 from lakefs_gc_assets.embedded import branches, commits
 from lakefs_gc_assets.embedded import repositories as embedded_repositories
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.api.transport import SdkClient
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.s3.store import S3Store
 
 TINY = Shape("tiny", committed=600, ranges=3, commits=4, branches=3, uncommitted=20, garbage=30)
 
@@ -147,6 +150,41 @@ def test_counts_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.Monk
 
     assert counting.total(tmp_path) == Counts(api_calls=1, store_calls=2, bytes_read=15)
     assert counting.total(tmp_path) - Counts(api_calls=1) == Counts(store_calls=2, bytes_read=15)
+
+
+def test_requests_are_counted_as_a_bucket_bills_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(counting.FOLDER_VARIABLE, str(tmp_path / "counts"))
+    for name in ("counts", "objects"):
+        (tmp_path / name).mkdir()
+    counting._own.clear()
+    with monkeypatch.context() as patched:
+        for kind in (LocalStore, S3Store, SdkClient):
+            for name, value in vars(kind).items():
+                if not name.startswith("_"):
+                    patched.setattr(kind, name, value)  # is put back at the end
+        counting.install()
+        store = LocalStore(tmp_path / "objects")
+        store.put("a/b", b"123")
+        assert store.get("a/b") == b"123"
+        with pytest.raises(ObjectNotFound):
+            store.head("a/c")
+        assert sum(batch.num_rows for batch in store.list("a/")) == 1
+        assert not store.list_level("empty/").objects
+        store.delete(["a/b", "a/c"])
+    counts = counting.total(tmp_path / "counts")
+    assert (counts.lists, counts.gets, counts.puts, counts.deletes, counts.bytes_read) == (2, 2, 1, 1, 3)
+    assert [counting.pages(keys) for keys in (0, 1, 1000, 1001)] == [1, 1, 1, 2]
+
+
+def test_requests_cost_what_the_table_says_and_the_least_is_beside_them() -> None:
+    shape = Shape("shape", committed=2_000, ranges=7, commits=5, branches=1, uncommitted=500, garbage=1_001)
+    least = prices.least_of_clean(shape)
+    assert least == Counts(lists=4, gets=13, deletes=2)
+    counts = Counts(lists=1_000, gets=10_000, puts=2_000, deletes=3_000)
+    assert prices.cost(counts) == pytest.approx({"lists": 0.005, "gets": 0.004, "puts": 0.01, "deletes": 0})
+    *_, this, possible = prices.table(counts, least)
+    assert this.split() == ["this", "run", "1,000", "10,000", "2,000", "3,000", "0.019000"]
+    assert possible.split() == ["least", "possible", "4", "13", "0", "2", "0.000025"]
 
 
 def test_a_vast_repository_has_the_size_that_it_says(tmp_path: Path) -> None:

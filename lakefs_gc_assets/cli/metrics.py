@@ -25,7 +25,8 @@ HELP = {
     "last_run_timestamp_seconds": "When the newest run ended that left a report.",
     "last_run_success": "Whether it came to its end and every deletion was accepted.",
     "last_run_duration_seconds": "How long it took.",
-    "last_run_step_duration_seconds": "How long each of its steps took.",
+    "last_run_step_duration_seconds": "How long each of its steps worked.",
+    "last_run_step_wait_seconds": "For how long each of its steps waited because that protects; 0 where it did not.",
     "last_run_objects": "Objects of the newest run that came to its end, by what they were found to be.",
     "last_run_bytes": "Their bytes.",
     "last_run_kept_objects": "Unreferenced objects that it kept, by reason.",
@@ -85,6 +86,7 @@ def _measure_run(figures: RunFigures) -> Iterator[Sample]:
     yield "last_run_duration_seconds", {}, (found.ended_at - found.started_at).total_seconds()
     for step, seconds in figures.seconds.items():
         yield "last_run_step_duration_seconds", {"step": step}, seconds
+        yield "last_run_step_wait_seconds", {"step": step}, figures.waited.get(step, 0.0)
     for what in ("listed", "uncommitted", "committed", "candidates", "deleted", "quarantined", "failed", "kept_live"):
         if what in found.counts:
             yield "last_run_objects", {"kind": what}, found.counts[what]

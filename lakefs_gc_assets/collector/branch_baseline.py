@@ -5,8 +5,8 @@ is left although nobody has agreed to the loss. Only a sweep that succeeded has 
 """
 
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.earlier_runs import EarlierRuns, SettledRun
+from lakefs_gc_assets.collector.stored import records
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -15,8 +15,8 @@ def branch_baseline(store: ObjectStore, run_id: str) -> int | None:
     """The most branches that any run counted since the newest successful sweep, that one included.
 
     Runs that failed count for nothing, however many there were; dry runs may raise the number and never lower it.
-    Where no run swept yet, it is the most that any dry run counted. Reads the report of each run since that sweep; one
-    of another version of the program tells nothing.
+    Where no run swept yet, it is the most that any dry run counted. Goes by the index of runs and, where that does
+    not name one since that sweep, by its report; one of another version of the program tells nothing.
 
     Args:
         run_id: only runs older than it are looked at.
@@ -27,22 +27,27 @@ def branch_baseline(store: ObjectStore, run_id: str) -> int | None:
         StorageError: the store cannot be asked.
     """
     most: int | None = None
-    for earlier in run_folder.newest_runs(store):
+    runs = EarlierRuns(store)
+    for earlier in runs.newest_first():
         if earlier <= run_id:
             continue
-        report = _read(store, earlier)
-        if report is None or (branches := report.counts.get("branches")) is None:
+        branches, swept = _counted(store, earlier, runs.settled(earlier))
+        if branches is None:
             continue
         most = branches if most is None else max(most, branches)
-        if report.success and not report.dry_run:
+        if swept:
             break
     return most
 
 
-def _read(store: ObjectStore, run_id: str) -> Report | None:
+def _counted(store: ObjectStore, run_id: str, settled: SettledRun | None) -> tuple[int | None, bool]:
+    """How many branches a run counted, None where it did not, and whether it swept and succeeded."""
+    if settled is not None:
+        return settled.branches, settled.swept
     try:
-        return reports.read(store, run_id)
+        report = reports.read(store, run_id)
     except CorruptFile as corrupt:
         if corrupt.check == records.VERSION_CHECK:
-            return None
+            return None, False
         raise
+    return (None, False) if report is None else (report.counts.get("branches"), report.success and not report.dry_run)

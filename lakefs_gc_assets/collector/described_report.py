@@ -37,6 +37,9 @@ def describe(found: Report) -> list[str]:
         lines.append(
             f"  not gone    {counts['failed']:>12,} failed, {counts['kept_live']:,} kept as live at the recheck"
         )
+    if waited := sum(found.waited_seconds.values()):
+        worked = (found.ended_at - found.started_at).total_seconds() - waited
+        lines.append(f"  took        {worked:>12,.1f} s, and {waited:,.1f} s of waits that protect")
     lines += [f"  warning: {warning}" for warning in found.warnings]
     if found.dry_run and counts["candidates"]:
         lines.append("  this was a dry run: nothing was deleted; --sweep deletes")

@@ -6,11 +6,11 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.work import spread
@@ -23,8 +23,10 @@ def deleted_before(step: Step[R], since: datetime | None = None) -> R:
         since: leaves out what was deleted earlier; UTC.
     """
     store, opener, engine = step.repository.store, step.repository.opener, step.engine
-    earlier = (run_id for run_id in run_folder.newest_runs(store) if run_id != step.plan.run_id)
-    keys = [key for run_id in earlier for key in receipts.keys(store, run_id)]
+    runs = EarlierRuns(store)
+    earlier = (run_id for run_id in runs.newest_first() if run_id != step.plan.run_id)
+    may_have = (run_id for run_id in earlier if (known := runs.settled(run_id)) is None or known.deleted)
+    keys = [key for run_id in may_have for key in receipts.keys(store, run_id)]
 
     def read(key: str) -> Iterator[pa.RecordBatch]:
         yield from receipts.read_file(opener.open(), key).to_batches()

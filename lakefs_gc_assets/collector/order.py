@@ -12,13 +12,23 @@ from lakefs_gc_assets.errors import OrderViolation
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a frame was made, UTC, and in which attempt of which run."""
+    """When a frame was made, UTC, and in which attempt of which run.
+
+    Attributes:
+        waited_seconds: for how long of that time its step waited because that protects; 0 in manifests from before.
+    """
 
     frame: str
     run_id: str
     attempt: str
     started_at: datetime
     ended_at: datetime
+    waited_seconds: float = 0.0
+
+    @property
+    def worked_seconds(self) -> float:
+        """How long it took without waits."""
+        return max((self.ended_at - self.started_at).total_seconds() - self.waited_seconds, 0.0)
 
 
 def require_same_attempt(*spans: Span) -> None:

@@ -5,13 +5,13 @@ from datetime import datetime
 
 from lakefs_gc_assets.collector import cutoff, plan, report
 from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.incremental.base_run import BaseRun, NoBaseRun
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.universe import inventoried, parts
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
@@ -78,7 +78,7 @@ def make_plan(
         sweep=settings.sweep,
         live_definition=live_definition(repository),
         loosened=dict(repository.loosened),
-        previous_run=next((other for other in run_folder.newest_runs(repository.store) if other > run_id), None),
+        previous_run=next((other for other in EarlierRuns(repository.store).newest_first() if other > run_id), None),
     )
     if flow is Flow.OPTIMIZED:
         made = _optimized(repository, made)

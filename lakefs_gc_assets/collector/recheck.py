@@ -1,12 +1,14 @@
 """The recheck: finds what became live since the mark, by the whole live definition, right before deletions."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from lakefs_gc_assets.collector import guards, order
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.live import other_repositories
+from lakefs_gc_assets.collector.live import commits, other_repositories
+from lakefs_gc_assets.collector.live.commits import CommitSource
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Uncommitted,
@@ -15,6 +17,7 @@ from lakefs_gc_assets.collector.live.current import (
     prepare_uncommitted,
 )
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import AccessDenied, NotFound, NotSupported
 
 
 def find_live_again(step: Step[R]) -> R:
@@ -30,18 +33,39 @@ def find_live_again(step: Step[R]) -> R:
     """
     marked, repository = step.stored(COMMITTED_DF).figures, step.repository
     require_own_namespace(step)
+    sealed = sealed_now(step, marked)
     shown = heads_shown(step)
     prepared = prepare_uncommitted(step)
     known = ranges_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
     found = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
-    order.require_same_source(found.source, marked.commit_source)
+    step.waited += found.waited
+    order.require_same_source(CommitSource.METADATA_FOLDER if sealed is None else found.source, marked.commit_source)
     require_retention_holds(found)
-    guards.require_commits_ended(marked.sealed, found.own.sealed)
+    guards.require_commits_ended({**marked.sealed, **(sealed or {})}, found.own.sealed)
     guards.require_branches(len(found.own.heads), len(marked.heads), repository.settings)
     live = step.engine.union(*prepared.addresses, *found.addresses(step))
     require_uncommitted_kept(step, live, prepared, found)
     step.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live
+
+
+def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str] | None:
+    """The branch of each staging token that is sealed before the recheck, where the mark may not have seen all of its.
+
+    The mark of a dry run that dumped refs at once may lack a token that was sealed right before. Such a token that is
+    still sealed is among these. A token of a younger commit is too, and is sealed no more when the recheck dumps refs.
+    None where the server refuses to dump by now.
+    """
+    if not marked.dump_at_once:
+        return {}
+    repository = step.repository
+    settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0})
+    now = repository.clock.now()
+    try:
+        return commits.complete_dump(repository.api, repository.store, settings, repository.clock, now, step.log).sealed
+    except (AccessDenied, NotFound, NotSupported) as refusal:
+        step.log(f"refs dump not available ({refusal})")
+        return None
 
 
 def require_own_namespace(step: Step[R]) -> None:

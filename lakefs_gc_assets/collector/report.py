@@ -16,6 +16,7 @@ from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 2
+_ADDED = ("waited_seconds",)
 
 
 class Ending(StrEnum):
@@ -72,6 +73,7 @@ class Report:
         no_checkpoint: why it cannot, for a run that came to its end.
         loosened: settings that launches changed for this run, at its mark or at its approval, `sweep` among them where
             one asked for that.
+        waited_seconds: for how long steps waited because that protects, by the name of each step that did; no work.
     """
 
     run_id: str
@@ -100,6 +102,7 @@ class Report:
     checkpoint: Checkpoint | None = None
     no_checkpoint: str | None = None
     loosened: dict[str, bool | int | float] = field(default_factory=dict)
+    waited_seconds: dict[str, float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     @property
@@ -127,7 +130,7 @@ class Report:
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Report":
         """Reads a stored report. Raises CorruptFile."""
-        return records.decode(cls, FORMAT_VERSION, data, file)
+        return records.decode(cls, FORMAT_VERSION, data, file, _ADDED)
 
 
 def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> Ending:

@@ -155,6 +155,11 @@ def make_report(
         checkpoint=left if isinstance(left, Checkpoint) else None,
         no_checkpoint=left if isinstance(left, str) else None,
         loosened={**plan.loosened, **step.repository.loosened},
+        waited_seconds={
+            name: frame.manifest.span.waited_seconds
+            for name, frame in ((COMMITTED_DF.name, committed), (outcomes.name, outcomes))
+            if frame.manifest.span.waited_seconds
+        },
         warnings=(
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import gap_check, guards, order, report, sightings
+from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, order, report, sightings
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.described_report import describe_loosened
 from lakefs_gc_assets.collector.eligibility import Kept
@@ -166,7 +166,9 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
     known = before.read_ids if before else frozenset()
-    found = ask_committed(step, uncommitted.manifest.span.ended_at, known)
+    # A dry run deletes nothing: what it names by mistake is found out when it is approved.
+    found = ask_committed(step, uncommitted.manifest.span.ended_at, known, at_once=not step.plan.sweep)
+    step.waited += found.waited
     require_source_of_base_run(found, before)
     step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
     if found.unnamed and found.unnamed.ranges:
@@ -183,7 +185,9 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if found.definition:
         note_last_holders(step, found.definition.last_holders)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
-    return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
+    # What was asked before this step began would be too early, and is to be found out by the order of the frames.
+    began = min(step.started_at, found.own.started_at)
+    return step.complete(COMMITTED_DF, figures, written, (uncommitted,), began)
 
 
 def note_last_holders(step: Step[R], holders: pa.Table) -> None:
@@ -218,6 +222,7 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
         branches_before=branches_before,
         read_sha256=read_sha256,
         unnamed_ranges=found.unnamed.ranges if found.unnamed else 0,
+        dump_at_once=live.at_once,
     )
     if definition is None:
         return figures
@@ -304,6 +309,8 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     require_inputs(step, candidates)
     warn_of_loosening(step)
     swept = step.plan.sweep or passes.approve(step, candidates)
+    if swept:
+        earlier_runs.forget(step.repository.store, step.plan.run_id)
     written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
     passes.require_all_decided(outcomes, candidates)
@@ -313,6 +320,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
         step, outcomes, left, amounts, passes.judge_failures(step, outcomes, amounts) if swept else None
     )
     report.write(step.repository.store, ended)
+    earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
     return outcomes, ended
 

@@ -1,7 +1,7 @@
 """The figures of a run that ended, as histories and monitoring want them: from its report and its frames' manifests."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame import manifest as manifests
@@ -17,7 +17,8 @@ class RunFigures:
     """What one run took, found and did.
 
     Attributes:
-        seconds: how long each step took, by the name of its frame; steps that the run did not reach are left out.
+        seconds: how long each step worked, by the name of its frame; steps that the run did not reach are left out.
+        waited: for how long steps waited because that protects, by the names of those that did.
         stored: objects in the store as far as the run knows of them; an optimized run lists only some, and knows the
             others from the run that it builds on. None where it did not list.
     """
@@ -25,6 +26,7 @@ class RunFigures:
     report: Report
     seconds: Mapping[str, float]
     stored: int | None = None
+    waited: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def freed(self) -> int:
@@ -38,6 +40,7 @@ def figures_of(store: ObjectStore, report: Report) -> RunFigures:
     Raises StorageError where the store cannot be asked.
     """
     seconds: dict[str, float] = {}
+    waited: dict[str, float] = {}
     stored = None
     for name in STEPS:
         try:
@@ -46,10 +49,12 @@ def figures_of(store: ObjectStore, report: Report) -> RunFigures:
             continue
         if manifest.span.attempt != report.attempt:
             continue
-        seconds[name] = (manifest.span.ended_at - manifest.span.started_at).total_seconds()
+        seconds[name] = manifest.span.worked_seconds
+        if manifest.span.waited_seconds:
+            waited[name] = manifest.span.waited_seconds
         if isinstance(manifest.figures, StoredFigures) and report.flow != Flow.COMMITTED:
             stored = manifest.rows + manifest.figures.sealed_objects
-    return RunFigures(report, seconds, stored)
+    return RunFigures(report, seconds, stored, waited)
 
 
 def freed_in_all(store: ObjectStore, run_ids: Iterable[str]) -> int:

@@ -11,13 +11,14 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 
 _RUNS = 20
@@ -28,15 +29,23 @@ _log = logging.getLogger(__name__)
 def read_earlier(step: Step[R], before: datetime) -> R:
     """First sightings (`address`, `first_listed_at`) of the newest runs that listed before a moment.
 
-    Sightings that are damaged are left out and named in the log: without them objects are only kept for longer.
+    A run hands on the first sightings of what it lists itself, so of the runs that the index knows the newest of each
+    flow is read: flows differ in what they list, and in what nothing references. Sightings that are damaged are left
+    out and named in the log: without them objects are only kept for longer.
     """
     engine = step.engine
     found = [engine.table(SIGHTINGS.empty_table())]
-    for run_id in islice(run_folder.newest_runs(step.repository.store), _RUNS):
+    runs, flows = EarlierRuns(step.repository.store), set[Flow]()
+    for run_id in islice(runs.newest_first(), _RUNS):
+        known = runs.settled(run_id)
+        if known is not None and (not known.sightings or known.flow in flows):
+            continue
         try:
             frame = step.stored_of(run_id, SIGHTINGS_DF)
             if frame.manifest.span.ended_at <= before and run_id != step.plan.run_id:
                 found.append(frame.rows(engine, damaged_files=_leave_out))
+                if known is not None:
+                    flows.add(known.flow)
         except OrderViolation:
             continue
         except CorruptFile as damage:

@@ -95,6 +95,7 @@ class Step(Generic[R]):
     Attributes:
         lock: None for work that only reads, like a step.
         started_at: when the step began, UTC.
+        waited: for how many seconds it has waited so far because that protects; it is no work.
     """
 
     log: Note
@@ -104,6 +105,7 @@ class Step(Generic[R]):
     plan: Plan
     lock: Lock | None
     started_at: datetime = field(init=False)
+    waited: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.started_at = self.repository.clock.now()
@@ -194,9 +196,11 @@ class Step(Generic[R]):
         made = self._of_files(frame, figures, written, inputs, started_at)
         manifests.write(self.repository.store, made.manifest)
         if frame.name in STEPS:
-            seconds = (made.manifest.span.ended_at - made.manifest.span.started_at).total_seconds()
+            span = made.manifest.span
+            seconds, waits = span.worked_seconds, span.waited_seconds
             rate = f", {made.count / seconds:,.0f} a second" if made.count and seconds >= 1 else ""
-            self.log(f"{made.count:,} rows in {seconds:.1f} s{rate}")
+            waited = f", and {waits:.1f} s of waiting" if waits else ""
+            self.log(f"{made.count:,} rows in {seconds:.1f} s{rate}{waited}")
         return made
 
     def _of_files(
@@ -208,7 +212,12 @@ class Step(Generic[R]):
         started_at: datetime | None,
     ) -> StoredFrame[F]:
         span = Span(
-            frame.name, self.plan.run_id, self.plan.attempt, started_at or self.started_at, self.repository.clock.now()
+            frame.name,
+            self.plan.run_id,
+            self.plan.attempt,
+            started_at or self.started_at,
+            self.repository.clock.now(),
+            self.waited,
         )
         ordered = sorted(written, key=lambda file: (file.slice_window, file.key))
         digests = {each.name: each.manifest.digest for each in inputs}

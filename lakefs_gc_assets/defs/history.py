@@ -217,6 +217,7 @@ def run_metadata(figures: RunFigures) -> dict[str, Any]:
         "live_committed_objects": counts.get("committed"),
         "live_uncommitted_objects": counts.get("uncommitted"),
         "seconds": round((report.ended_at - report.started_at).total_seconds(), 1),
+        "seconds_waited": round(sum(figures.waited.values()), 1),
         **{f"seconds_{step}": round(seconds, 1) for step, seconds in figures.seconds.items()},
         **{f"kept: {why}": count for why, count in report.kept.items()},
     }

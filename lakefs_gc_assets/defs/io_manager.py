@@ -78,6 +78,8 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, A
             {
                 "rows": described(manifest.rows, manifest.object_bytes),
                 "files": described(len(manifest.files), manifest.file_bytes),
+                "seconds": f"{manifest.span.worked_seconds:,.1f}",
+                "seconds of waiting": f"{manifest.span.waited_seconds:,.1f}",
                 **_numbers(manifest.figures),
             }
         ),

@@ -8,6 +8,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
 
+from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.plan import Flow
@@ -165,6 +166,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             plan = plans.read(repository.store, run_id)
             launching.write(context.instance, collector.name, run_id, permit)
             approval.give(repository.store, found, repository.clock.now())
+            earlier_runs.forget(repository.store, run_id)
             windows = names.partitions.add(context.instance, run_id, plan.windows)
         context.add_output_metadata({"run_id": run_id, "objects": found.rows, "bytes": found.object_bytes})
         _hand_on(context, {**names.partitions.tags(run_id, windows, plan.flow.value), **permit.tags})

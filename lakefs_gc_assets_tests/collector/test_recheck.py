@@ -72,7 +72,9 @@ class TestFindLiveAgain:
         assert until == NOW and known == {"b" * 64} and shown == []
         own = SimpleNamespace(commits=1234, heads={}, sealed={})
         source = CommitSource.METADATA_FOLDER.value
-        found = SimpleNamespace(own=own, source=source, definition=None, count=1, addresses=lambda step: [rows("c")])
+        found = SimpleNamespace(
+            own=own, source=source, definition=None, count=1, waited=7.0, addresses=lambda step: [rows("c")]
+        )
         return cast(Committed, found)
 
     def test_what_is_uncommitted_and_what_was_committed_since_is_live(self, step: Step[ArrowRows]) -> None:
@@ -80,6 +82,10 @@ class TestFindLiveAgain:
         found = recheck.find_live_again(replace(step, log=lines.append))
         assert sorted(step.engine.collect(found).column("address").to_pylist()) == ["a", "c"]
         assert lines == ["recheck: 2 files of uncommitted data, 1,234 commits"]
+
+    def test_waits_are_told_apart_from_work(self, step: Step[ArrowRows]) -> None:
+        recheck.find_live_again(step)
+        assert step.waited == 7
 
     def test_ids_of_what_was_read_are_those_of_the_mark(self, step: Step[ArrowRows]) -> None:
         ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64, "c" * 64])

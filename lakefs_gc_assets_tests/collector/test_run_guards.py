@@ -21,6 +21,7 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
+    COMMITTED_DF,
     PENDING_DF,
     STEPS,
     STORE_DF,
@@ -449,6 +450,20 @@ class TestRecheck:
             told = Faults()
             refused(scene, approved(scene, faults=told), "commits under way", told)
 
+    def test_a_commit_that_the_dump_of_a_dry_run_did_not_show_yet(self) -> None:
+        dumped = commits._dumped
+
+        def late(*arguments: Any) -> commits.Dump:
+            return replace(dumped(*arguments), sealed={})
+
+        with world_of("clean") as scene:
+            begin_commit(scene)
+            with mock.patch.object(commits, "_dumped", late):
+                dry(scene)
+            assert step_of(scene).stored(COMMITTED_DF).figures.dump_at_once
+            told = Faults()
+            refused(scene, approved(scene, faults=told), "commits under way", told)
+
     def test_a_repository_that_was_made_on_this_namespace_since_the_mark(self) -> None:
         twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
         with world_of("clean") as scene:
@@ -503,6 +518,17 @@ class TestRecheck:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span
             assert asked[0] - prepared.ended_at.timestamp() >= SWEEP.wait_before_dump_seconds - MINUTE / 60
+            waited = scene.told.waited_seconds
+            assert 0 <= SWEEP.wait_before_dump_seconds - waited[COMMITTED] < MINUTE / 60
+            assert SWEEP.wait_before_recheck_seconds < waited[SWEPT] + waited[COMMITTED] + 2 * MINUTE
+
+    def test_a_dry_run_waits_where_commits_that_no_dump_shows_yet_would_not_count(self) -> None:
+        for asked, options in ((UNIFIED, DRY), (ASKED, allowing(DRY, keep_unnamed_ranges=False))):
+            with world_of("unified") as scene:
+                assert scene.start(options, Faults(), asked) is Ended.WELL
+                committed = step_of(scene).stored(COMMITTED_DF)
+                assert not committed.figures.dump_at_once
+                assert 0 <= DRY.wait_before_dump_seconds - committed.manifest.span.waited_seconds < MINUTE / 60
 
     def test_it_is_not_believed_for_long_and_not_asked_for_ever(self) -> None:
         with world_of("clean") as scene:

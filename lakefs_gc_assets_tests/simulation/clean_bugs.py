@@ -51,7 +51,7 @@ def _committed_first() -> Sequence[Replacement]:
         early[step.plan.run_id, step.plan.attempt] = ask_committed(step, step.started_at, frozenset())
         return prepare_uncommitted(step, *more)
 
-    def ask(step: ArrowStep, *more: Any) -> Committed:
+    def ask(step: ArrowStep, *more: Any, **named: Any) -> Committed:
         found = early[step.plan.run_id, step.plan.attempt]
         return replace(found, own=replace(found.own, started_at=step.started_at))
 

@@ -86,9 +86,9 @@ def _unnamed_at_the_mark_alone() -> tuple[Replacement, ...]:
     return ((recheck, "ask_committed", ask),)
 
 
-def _dump_at_once(api: Any, store: Any, settings: Any, *more: Any) -> commits.Dump:
+def _dump_at_once(api: Any, store: Any, settings: Any, *more: Any, **named: Any) -> commits.Dump:
     """Asks for a dump right after uncommitted data."""
-    return _dump(api, store, settings.model_copy(update={"wait_before_dump_seconds": 0.0}), *more)
+    return _dump(api, store, settings.model_copy(update={"wait_before_dump_seconds": 0.0}), *more, **named)
 
 
 def _valid_from_now(step: ArrowStep, valid: Validity) -> Any:
@@ -149,6 +149,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     "recheck: guards of the rules not raised": _guarding(
         recheck, "require_retention_holds", find_live_again, _RECHECK.test_the_rules_hold
+    ),
+    "recheck: tokens that are sealed before it not asked for": TestedBug(
+        replaced((recheck, "sealed_now", lambda *arguments: {})),
+        _RECHECK.test_a_commit_that_the_dump_of_a_dry_run_did_not_show_yet,
     ),
     "recheck: commits under way not looked at": _guarding(
         guards, "require_commits_ended", find_live_again, _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark

@@ -115,9 +115,9 @@ def _knows_what_holds(find_unread: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _knows_commits(ask_committed: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(step: Any, prepared_until: Any, known: frozenset[str], *more: Any) -> Any:
+    def watched(step: Any, prepared_until: Any, known: frozenset[str], *more: Any, **named: Any) -> Any:
         elsewhere = _held_elsewhere[id(step.engine)] = []
-        found = ask_committed(step, prepared_until, known, *more)
+        found = ask_committed(step, prepared_until, known, *more, **named)
         del _held_elsewhere[id(step.engine)]
         watch = _run_of(step).watch
         if step.plan.base_run is not None:

@@ -1,13 +1,20 @@
 """What lakeFS does not promise, and so no collector can keep: a history for each loss, and how far it goes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets_tests.simulation import versioning
-from lakefs_gc_assets_tests.simulation.clocks import HOUR
+from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
 from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, play
+from lakefs_gc_assets_tests.simulation.repository import Repository
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi, Server, Servers
 from lakefs_gc_assets_tests.simulation.world import Setup
 
 OLD = Step("time", "seconds", (int(30 * HOUR),))
@@ -108,6 +115,45 @@ class TestLongCommits:
             pytest.raises(Violation, match="a commit under way"),
         ):
             played(*self.STEPS, setup=self.BLIND)
+
+
+class TestServersThatLeaveOutWhatIsStaged:
+    """A server that fails to read what is staged may not say so; two looks at it differ only where they are apart."""
+
+    STEPS = (Step("w0", "upload_now", (0, 0, 1, 0)), OLD, SWEEP, FINISH)
+
+    @staticmethod
+    @contextmanager
+    def blind_for(seconds: float) -> Iterator[None]:
+        """Whoever asks for what is staged is told of nothing, for so long since somebody asked first."""
+        prepare = Servers.prepare
+        began: list[float] = []
+
+        def prepared(self: Servers, server: Server, *more: Any) -> UncommittedPage:
+            now = server.clock.time.now
+            began[:] = began or [now]
+            blind = mock.patch.object(Repository, "changes", lambda self, branch: iter(()))
+            with blind if now - began[0] < seconds else nullcontext():
+                return prepare(self, server, *more)
+
+        with (
+            mock.patch.object(Servers, "prepare", prepared),
+            mock.patch.object(CollectorsApi, "changes", lambda self, branch: iter(())),
+            mock.patch.object(Oracle, "marked", lambda self, run_id, candidates: None),
+        ):
+            yield
+
+    def test_the_wait_before_the_recheck_outlasts_some_minutes_of_that(self) -> None:
+        with self.blind_for(5 * MINUTE):
+            assert played(*self.STEPS).deleted == 0
+
+    def test_without_that_wait_what_is_staged_is_lost(self) -> None:
+        with (
+            self.blind_for(5 * MINUTE),
+            mock.patch.object(passes, "wait_for_recheck", lambda step, listed_at: None),
+            pytest.raises(Violation),
+        ):
+            played(*self.STEPS)
 
 
 UNLISTED = (

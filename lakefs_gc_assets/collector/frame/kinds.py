@@ -123,6 +123,8 @@ class CommittedFigures:
         retention_guards: guards that retention tripped: name, figures, and what lifts it.
         retention_differences: where our definition and the server's list differ, a line each.
         unnamed_ranges: how many of the ranges that were read no commit names.
+        dump_at_once: whether refs were dumped right after uncommitted data, so that `sealed` may lack a token that was
+            sealed shortly before.
     """
 
     commit_source: str
@@ -141,6 +143,7 @@ class CommittedFigures:
     retention_guards: tuple[tuple[str, str, str], ...] = ()
     retention_differences: str = ""
     unnamed_ranges: int = 0
+    dump_at_once: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from itertools import islice
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -88,7 +88,11 @@ def newest_sweep(store: ObjectStore, before: str | None = None, among: int | Non
         before: id of a run; only runs older than it are looked at.
         among: how many runs are looked at; None for all.
     """
-    for run_id in _earlier(store, before, among):
+    runs = EarlierRuns(store)
+    for run_id in _earlier(runs, before, among):
+        known = runs.settled(run_id)
+        if known is not None and not (known.base and runs.is_stored(run_id)):
+            continue
         plan = plans.read(store, run_id)
         # A run without a listing deletes what commits held, and none of that is among pending objects.
         if plan.flow is not Flow.COMMITTED and (plan.sweep or approval.read(store, run_id) is not None):
@@ -96,14 +100,13 @@ def newest_sweep(store: ObjectStore, before: str | None = None, among: int | Non
     return None
 
 
-def _earlier(store: ObjectStore, before: str | None, among: int | None = None) -> Iterator[str]:
-    run_ids = (run_id for run_id in run_folder.newest_runs(store) if before is None or run_id > before)
-    return islice(run_ids, among)
+def _earlier(runs: EarlierRuns, before: str | None, among: int | None = None) -> Iterator[str]:
+    return islice((run_id for run_id in runs.newest_first() if before is None or run_id > before), among)
 
 
 def _newest(store: ObjectStore, before: str | None) -> _Ended:
     plan = newest_sweep(store, before)
-    if plan is None and any(_earlier(store, before)):
+    if plan is None and any(_earlier(EarlierRuns(store), before)):
         raise NoBaseRun("no earlier run listed and deleted: all were dry runs, or of the flow committed")
     if plan is None:
         raise NoBaseRun("there is no earlier run")

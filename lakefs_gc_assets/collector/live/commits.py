@@ -5,7 +5,7 @@ counts only when every branch head, tag and parent is known; what a busy server 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -52,6 +52,8 @@ class LiveCommits:
         fetched: how many of them the dump lacked, so that they were fetched by the API.
         sealed: the branch of each sealed staging token: a commit of it is under way, or failed and was not repeated.
         dump_tables: ids of the dump's own files, which lie beside the metaranges and hold no objects.
+        waited: seconds of waiting before them that protect and are no work.
+        at_once: whether refs were dumped without that wait.
     """
 
     source: CommitSource
@@ -64,6 +66,8 @@ class LiveCommits:
     fetched: int = 0
     sealed: Mapping[str, str] = field(default_factory=dict)
     dump_tables: tuple[str, ...] = ()
+    waited: float = 0.0
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Dump:
         fetched: how many commits the dump lacked and the API gave.
         sealed: the branch of each sealed staging token.
         tables: ids of its files.
+        waited, at_once: as in LiveCommits.
     """
 
     started_at: datetime
@@ -85,6 +90,8 @@ class Dump:
     fetched: int
     sealed: Mapping[str, str]
     tables: tuple[str, ...] = ()
+    waited: float = 0.0
+    at_once: bool = False
 
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
         """All of its commits, or those that stay; branch heads are always among them."""
@@ -102,6 +109,8 @@ class Dump:
             self.fetched,
             self.sealed,
             self.tables,
+            self.waited,
+            self.at_once,
         )
 
 
@@ -122,21 +131,27 @@ def live_commits(
     clock: Clock,
     prepared_until: datetime,
     note: Callable[[str], None] = lambda message: None,
+    *,
+    at_once: bool = False,
 ) -> LiveCommits:
     """All commits, from the refs dump; every range file of the repository where dumping is refused or unknown.
 
     Args:
         prepared_until: end of the last preparation of uncommitted data; the dump starts a set time later.
         note: is called with each line for the log.
+        at_once: as for `complete_dump`.
     Raises:
         LakeFSError: on any timeout or failure other than 401, 403, 404, 501, or where the dump stays incomplete.
         CorruptFile: where one of its files cannot be read.
     """
+    began = clock.now()
     try:
-        return complete_dump(api, store, settings, clock, prepared_until, note).live()
+        return complete_dump(api, store, settings, clock, prepared_until, note, at_once=at_once).live()
     except (AccessDenied, NotFound, NotSupported) as refusal:
         note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-        return every_metadata_file(api, store, clock)
+        # No dump tells whether a commit is under way, so that it waits in any case, before it was refused or now.
+        _wait(settings, clock, prepared_until, note)
+        return replace(every_metadata_file(api, store, clock), waited=_left(settings, prepared_until, began))
 
 
 def complete_dump(
@@ -146,20 +161,50 @@ def complete_dump(
     clock: Clock,
     prepared_until: datetime,
     note: Callable[[str], None] = lambda message: None,
+    *,
+    at_once: bool = False,
 ) -> Dump:
     """A refs dump that lacks nothing; what a busy server left out is fetched, or another dump is asked for.
 
+    It starts a set time after uncommitted data was prepared. By then a commit that was under way has ended, or shows
+    its sealed token, and a server whose database answers scans with what it knew some seconds ago knows both.
+
     Args:
         prepared_until: as for `live_commits`.
+        at_once: do without that time where a dump names no sealed token. Only for marks that delete nothing, and where
+            the ranges of a commit count that the dump does not show yet.
     Raises:
         AccessDenied, NotFound, NotSupported: the server refuses to dump, or does not know how.
         LakeFSError: on any other failure, or where the dump stays incomplete.
         CorruptFile: where one of its files cannot be read.
     """
-    wait = prepared_until + timedelta(seconds=settings.wait_before_dump_seconds) - clock.now()
-    if wait > timedelta():
-        note(f"waiting {wait.total_seconds():.0f} s before the refs dump")
-        clock.sleep(wait.total_seconds())
+    if at_once:
+        dump = _repeated(api, store, settings, clock, note)
+        if not dump.sealed:
+            return replace(dump, at_once=True)
+        branches = ", ".join(sorted(set(dump.sealed.values())))
+        note(f"commits are under way, or failed, on {branches}: asking for another refs dump later")
+    waited = _wait(settings, clock, prepared_until, note)
+    return replace(_repeated(api, store, settings, clock, note), waited=waited)
+
+
+def _wait(settings: CollectionSettings, clock: Clock, prepared_until: datetime, note: Callable[[str], None]) -> float:
+    """Waits until a set time after the preparation of uncommitted data; returns for how many seconds."""
+    wait = _left(settings, prepared_until, clock.now())
+    if wait:
+        note(f"waiting {wait:.0f} s before the refs dump")
+        clock.sleep(wait)
+    return wait
+
+
+def _left(settings: CollectionSettings, prepared_until: datetime, now: datetime) -> float:
+    """The seconds that are left until the set time after the preparation of uncommitted data."""
+    return max((prepared_until + timedelta(seconds=settings.wait_before_dump_seconds) - now).total_seconds(), 0.0)
+
+
+def _repeated(
+    api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, note: Callable[[str], None]
+) -> Dump:
     started_at = clock.now()
     problem: LakeFSError | None = None
     for _ in range(_DUMP_TRIES):

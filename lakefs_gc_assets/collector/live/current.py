@@ -161,12 +161,14 @@ class Committed:
         unread: what was not read before of each repository, this one's first.
         definition: what retention rules keep; None in flows that do not apply them.
         unnamed: files of this repository's metadata folder that no commit names; None where they are not looked for.
+        waited: seconds of waiting that protect and are no work, for all repositories.
     """
 
     own: LiveCommits
     unread: tuple[Unread, ...]
     definition: LiveDefinition | None
     unnamed: Unread | None = None
+    waited: float = 0.0
 
     @property
     def everything(self) -> tuple[Unread, ...]:
@@ -204,7 +206,12 @@ class Committed:
 
 
 def ask_committed(
-    step: Step[R], prepared_until: datetime, known: frozenset[str], shown: Collection[str] = ()
+    step: Step[R],
+    prepared_until: datetime,
+    known: frozenset[str],
+    shown: Collection[str] = (),
+    *,
+    at_once: bool = False,
 ) -> Committed:
     """Finds the live commits, and reads those of their metaranges that are not among the known ids.
 
@@ -215,15 +222,21 @@ def ask_committed(
         prepared_until: end of the last preparation of uncommitted data, UTC.
         known: ids of ranges and metaranges that were read before.
         shown: branch heads before uncommitted data was prepared, see `retention.live_definition`.
+        at_once: ask without a wait where nothing shows that a commit is under way. It matters only where a commit that
+            no dump shows yet counts all the same: by its ranges, which are looked for below, and without retention.
     Raises:
         LakeFSError, CorruptFile: the answers are not complete.
         ConfigurationError: a retention rule cannot be meant, in flows that apply retention rules.
     """
     definition = define_live(step, prepared_until, shown) if step.plan.flow.by_retention else None
-    own = definition.live if definition else _every_commit(step, step.repository, prepared_until)
-    others = ((each, _every_commit(step, each, prepared_until)) for each in step.repository.others)
-    unread = tuple(find_unread(step, each, live, known) for each, live in ((step.repository, own), *others))
-    found = Committed(own, unread, definition)
+    at_once = at_once and step.repository.settings.keep_unnamed_ranges
+    own = definition.live if definition else _every_commit(step, step.repository, prepared_until, at_once=at_once)
+    unread, waited = [find_unread(step, step.repository, own, known)], own.waited
+    for each in step.repository.others:
+        live = _every_commit(step, each, prepared_until)
+        unread.append(find_unread(step, each, live, known))
+        waited += live.waited
+    found = Committed(own, tuple(unread), definition, waited=waited)
     if not step.repository.settings.keep_unnamed_ranges or own.source is CommitSource.METADATA_FOLDER:
         return found
     return replace(found, unnamed=_find_unnamed(step, found, known))
@@ -241,9 +254,17 @@ def read_every_commit(step: Step[R], repository: OpenRepository, prepared_until:
     return find_unread(step, repository, _every_commit(step, repository, prepared_until), frozenset())
 
 
-def _every_commit(step: Step[R], repository: OpenRepository, prepared_until: datetime) -> LiveCommits:
+def _every_commit(
+    step: Step[R], repository: OpenRepository, prepared_until: datetime, *, at_once: bool = False
+) -> LiveCommits:
     return commits.live_commits(
-        repository.api, repository.store, repository.settings, repository.clock, prepared_until, step.log
+        repository.api,
+        repository.store,
+        repository.settings,
+        repository.clock,
+        prepared_until,
+        step.log,
+        at_once=at_once,
     )
 
 

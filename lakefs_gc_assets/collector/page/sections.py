@@ -283,14 +283,24 @@ def _figure(value: float, is_share: bool) -> str:
 
 def _times(facts: RunFacts) -> Iterator[Element]:
     yield element("h2", "How long it took")
-    seconds = facts.figures.seconds
+    seconds, waited = facts.figures.seconds, facts.figures.waited
     if not seconds:
         yield element("p", "No step came to its end.")
         return
-    yield markup.bars("Steps", [(name, taken, _duration(taken)) for name, taken in seconds.items()])
+    yield markup.bars("Steps, without waits", [(name, taken, _duration(taken)) for name, taken in seconds.items()])
     yield table(
-        "Steps, in numbers", ("Step", "Time"), [(name, _duration(taken)) for name, taken in seconds.items()], numbers=1
+        "Steps, in numbers",
+        ("Step", "Work", "Waiting"),
+        [(name, _duration(taken), _duration(waited.get(name, 0))) for name, taken in seconds.items()],
+        numbers=2,
     )
+    if waited:
+        yield element(
+            "p",
+            "A step waits before it asks which commits are live, and before it asks once more right before deletions: "
+            "what a server cannot show yet, it shows then.",
+            class_="soft",
+        )
 
 
 def _what_to_do(facts: RunFacts) -> Iterator[Element]:

@@ -7,6 +7,7 @@ microseconds.
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -60,8 +61,12 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(others, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kind:
-    """Reads what `encode` wrote. Raises CorruptFile where an entry is missing, unknown, of another type, or changed."""
+def decode(kind: type[Kind], format_version: int, data: bytes, file: str, added: Collection[str] = ()) -> Kind:
+    """Reads what `encode` wrote. Raises CorruptFile where an entry is missing, unknown, of another type, or changed.
+
+    Args:
+        added: entries that have a default, and that files of earlier versions lack.
+    """
     what = kind.__name__.lower()
     try:
         content = json.loads(data)
@@ -70,7 +75,8 @@ def decode(kind: type[Kind], format_version: int, data: bytes, file: str) -> Kin
         stated = content.get("format_version")
         if stated != format_version:
             raise CorruptFile(file, VERSION_CHECK, f"{stated}, this program reads {format_version}")
-        if differing := content.keys() ^ {_DIGEST, *_names(kind)}:
+        lacking = {name for name in added if name not in content}
+        if differing := content.keys() ^ ({_DIGEST, *_names(kind)} - lacking):
             raise ValueError(f"entries are missing or unknown: {', '.join(sorted(differing))}")
         record = _reader(kind).validate_json(data, strict=True)
         require_digest(content)

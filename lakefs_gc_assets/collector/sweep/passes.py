@@ -59,12 +59,17 @@ def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: Store
 
 
 def wait_for_recheck(step: Step[R], listed_at: datetime) -> None:
-    """Waits until `collection.wait_before_recheck_seconds` have passed since the end of the listing, given in UTC."""
+    """Waits until `collection.wait_before_recheck_seconds` have passed since the end of the listing, given in UTC.
+
+    Two looks protect better than one only where they are apart: what a server leaves out for a while without saying so
+    it would leave out of both. Where refs cannot be dumped, nothing but this wait lets a commit that is under way end.
+    """
     clock = step.repository.clock
     wait = listed_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds) - clock.now()
     if wait > timedelta():
         step.log(f"waiting {wait.total_seconds():.0f} s before the recheck")
         clock.sleep(wait.total_seconds())
+        step.waited += wait.total_seconds()
 
 
 def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R, int, tuple[FrameFile, ...]]:

@@ -241,6 +241,41 @@ class TestWaiting:
         assert api.dump_starts.calls == 1
         assert 100 <= sum(clock.slept) < 120
 
+    @staticmethod
+    def live(api: ScriptedApi, store: ObjectStore, at_once: bool) -> tuple[LiveCommits, float]:
+        """The live commits, and for how many seconds the clock was let go on."""
+        clock = HandClock()
+        found = commits.live_commits(api, store, CollectionSettings(), clock, NOW, at_once=at_once)
+        return found, sum(clock.slept)
+
+    def test_a_dump_waits(self, store: LocalStore) -> None:
+        found, waited = self.live(dumping(put_dump(store, LINE, MAIN)), store, at_once=False)
+        assert (found.waited, found.at_once, waited) == (30, False, 30)
+        assert found.started_at == NOW + timedelta(seconds=30)
+
+    def test_at_once_it_does_not_where_no_commit_is_under_way(self, store: LocalStore) -> None:
+        api = dumping(put_dump(store, LINE, MAIN))
+        found, waited = self.live(api, store, at_once=True)
+        assert (found.waited, found.at_once, waited, api.dump_starts.calls) == (0, True, 0, 1)
+
+    def test_a_commit_that_is_under_way_at_once_may_have_ended_in_the_dump_that_counts(self, store: LocalStore) -> None:
+        first = put_dump(store, LINE, MAIN, sealed={"main": ["token"]})
+        second = put_dump(store, [*LINE, commit("c", "b")], [branch("main", "c")])
+        api = dumping(first, second)
+        found, waited = self.live(api, store, at_once=True)
+        assert (found.waited, found.at_once, waited, api.dump_starts.calls) == (30, False, 30, 2)
+        assert found.metarange_ids == metaranges("a", "b", "c") and found.sealed == {}
+
+    def test_a_commit_that_lasts_is_told_of(self, store: LocalStore) -> None:
+        found, _ = self.live(dumping(put_dump(store, LINE, MAIN, sealed={"main": ["token"]})), store, at_once=True)
+        assert (found.sealed, found.at_once) == ({"token": "main"}, False)
+
+    @pytest.mark.parametrize("at_once", [True, False])
+    def test_where_no_dump_shows_commits_under_way_it_waits_in_any_case(self, store: LocalStore, at_once: bool) -> None:
+        api = ScriptedApi(dump_starts=Script(NotSupported("POST dump: 501")), branch_lists=Script(()))
+        found, waited = self.live(api, store, at_once)
+        assert (found.source, found.waited, waited) == (CommitSource.METADATA_FOLDER, 30, 30)
+
 
 class TestTheMetadataFolder:
     @pytest.mark.parametrize(

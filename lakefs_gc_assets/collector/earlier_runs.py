@@ -1,0 +1,227 @@
+"""What a run needs to know of earlier ones, in one place: an index of runs beside the lock.
+
+Without it, a run looks for a plan in every folder beside its own, the server's and those of other programs included,
+and reads plans and reports of many runs. With it, it lists the folders, reads the index, and looks only into folders
+that the index does not name. So its requests do not grow with the number of earlier runs.
+
+The index says nothing that could become false. A folder without a plan is none of ours for ever, since a run writes its
+plan first. Of our own runs it names those that are settled: that ended well, or that a newer run has overtaken and that
+therefore delete nothing more. One thing can still become of a dry run: it is approved. It is taken out then, before
+anything is deleted. Whatever the index does not name is looked at; where it is missing, damaged or of another version,
+that is everything.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.sweep import approval, receipts
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, ObjectNotFound, OrderViolation, PreconditionFailed
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 1
+KEY = f"{run_folder.ROOT}runs.json"
+_ABSENT = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRun:
+    """What later runs need to know of a run that changes no more, except by an approval.
+
+    Attributes:
+        base: whether it listed and was to delete, so that no run builds on an older one.
+        swept: whether it deleted, and succeeded.
+        branches: how many branches it counted; None where its report does not say.
+        sightings: whether it stored sightings of objects uploaded in parts.
+        deleted: whether it may have deleted something, or moved it to quarantine.
+    """
+
+    run_id: str
+    flow: Flow
+    base: bool
+    swept: bool
+    branches: int | None
+    sightings: bool
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The stored index.
+
+    Attributes:
+        others: folders beside those of our runs, which hold no plan.
+    """
+
+    runs: tuple[SettledRun, ...] = ()
+    others: tuple[str, ...] = ()
+    format_version: int = FORMAT_VERSION
+
+
+class EarlierRuns:
+    """Our runs in a namespace as they are listed now, and what the index says of them."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        """Lists the folders and reads the index. Raises StorageError where the store cannot be asked."""
+        self._store = store
+        self._names = _folders(store)
+        index = _read(store)
+        self._others = frozenset(index.others)
+        self._settled = {run.run_id: run for run in index.runs}
+
+    def newest_first(self) -> Iterator[str]:
+        """The ids of our runs; a folder that the index does not name is looked into when its turn comes."""
+        return (name for name in self._names if name in self._settled or self._is_ours(name))
+
+    def settled(self, run_id: str) -> SettledRun | None:
+        """What the index says of a run; None where it says nothing, so that the run's own files are to be asked."""
+        return self._settled.get(run_id)
+
+    def is_stored(self, run_id: str) -> bool:
+        """Whether the plan of a run that the index names is still stored."""
+        return _has_plan(self._store, run_id)
+
+    def _is_ours(self, name: str) -> bool:
+        return name not in self._others and _has_plan(self._store, name)
+
+
+def note(store: ObjectStore, plan: Plan, report: Report, warn: Callable[[str], None]) -> None:
+    """Brings the index up to date at the end of a run, whose lock is held.
+
+    The run itself joins it where it succeeded, as do runs that ended meanwhile without doing so.
+
+    Args:
+        warn: is told what went wrong: without an index the next run looks at more, and that is all.
+    """
+    try:
+        before, etag = _read_with_etag(store)
+        after = _brought_up_to_date(store, before, plan, report)
+        if after != before:
+            _put(store, after, etag)
+    except CollectionError as error:
+        warn(f"the index of runs could not be brought up to date, so the next run looks at more folders: {error}")
+
+
+def forget(store: ObjectStore, run_id: str) -> None:
+    """Takes a run out of the index, since something is to become of it: to be called before anything is deleted.
+
+    Where somebody else changes the index meanwhile, it is emptied: the next run looks at everything.
+
+    Raises StorageError.
+    """
+    index, etag = _read_with_etag(store)
+    left = tuple(run for run in index.runs if run.run_id != run_id)
+    if len(left) == len(index.runs):
+        return
+    try:
+        _put(store, replace(index, runs=left), etag)
+    except PreconditionFailed:
+        store.put(KEY, records.encode(_Index()))
+
+
+def _brought_up_to_date(store: ObjectStore, before: _Index, plan: Plan, report: Report) -> _Index:
+    known, others = {run.run_id: run for run in before.runs}, set(before.others)
+    if own := _settle(store, plan, report, overtaken=False):
+        known[own.run_id] = own
+    names = _folders(store)
+    newest_sweep = min((name for name in names if name in known and known[name].swept), default=None)
+    for name in names:
+        if name in known or name in others or name == plan.run_id:
+            continue
+        if not _has_plan(store, name):
+            others.add(name)
+        elif found := _look_at(store, name, overtaken=newest_sweep is not None and name > newest_sweep):
+            known[name] = found
+            if found.swept:
+                newest_sweep = min(name, newest_sweep or name)
+    there = frozenset(names)
+    return _Index(tuple(known[name] for name in names if name in known), tuple(sorted(others & there)))
+
+
+def _look_at(store: ObjectStore, run_id: str, *, overtaken: bool) -> SettledRun | None:
+    """What is to be known of another run; None as for `_settle`, or where its files cannot be read."""
+    try:
+        return _settle(store, plans.read(store, run_id), reports.read(store, run_id), overtaken=overtaken)
+    except CorruptFile:
+        return None
+
+
+def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken: bool) -> SettledRun | None:
+    """What is to be known of a run; None where something may still become of it.
+
+    Args:
+        overtaken: whether a newer run has swept, so that this one deletes nothing more.
+    """
+    run_id, ended_well = plan.run_id, report is not None and report.success
+    swept = report is not None and report.success and not report.dry_run
+    approved = not swept and approval.read(store, run_id) is not None
+    if not overtaken and (not ended_well or approved):
+        return None
+    counts = report.counts if report else {}
+    return SettledRun(
+        run_id,
+        plan.flow,
+        base=plan.flow is not Flow.COMMITTED and (plan.sweep or swept or approved),
+        swept=swept,
+        branches=counts.get("branches"),
+        sightings=_has_sightings(store, run_id),
+        deleted=bool(swept and any(counts.get(name, 1) for name in ("deleted", "quarantined")))
+        or (not ended_well and bool(receipts.keys(store, run_id))),
+    )
+
+
+def _has_sightings(store: ObjectStore, run_id: str) -> bool:
+    """Whether a run stored sightings. What cannot be read may be some: later runs say what is wrong with it."""
+    try:
+        return manifests.read(store, run_id, SIGHTINGS_DF).rows > 0
+    except OrderViolation:
+        return False
+    except CorruptFile:
+        return True
+
+
+def _folders(store: ObjectStore) -> list[str]:
+    """Names of folders that may be runs, newest first."""
+    names = (prefix.removeprefix(run_folder.ROOT).rstrip("/") for prefix in store.list_level(run_folder.ROOT).prefixes)
+    return sorted(name for name in names if xids.is_xid(name))
+
+
+def _has_plan(store: ObjectStore, name: str) -> bool:
+    try:
+        store.head(run_folder.plan(name))
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _read(store: ObjectStore) -> _Index:
+    """The index; an empty one where there is none, or where it cannot be relied on."""
+    try:
+        return records.decode(_Index, FORMAT_VERSION, store.get(KEY), KEY)
+    except (ObjectNotFound, CorruptFile):
+        return _Index()
+
+
+def _read_with_etag(store: ObjectStore) -> tuple[_Index, str]:
+    """The index, and the ETag of what is stored, read before it; `_ABSENT` where nothing is stored."""
+    try:
+        facts = store.head(KEY)
+    except ObjectNotFound:
+        return _Index(), _ABSENT
+    return _read(store), facts.etag or _ABSENT
+
+
+def _put(store: ObjectStore, index: _Index, etag: str) -> None:
+    """Stores the index in place of the version with this ETag. Raises PreconditionFailed, AlreadyExists."""
+    data = records.encode(index)
+    if etag == _ABSENT:
+        store.put_if_absent(KEY, data)
+    else:
+        store.put_if_match(KEY, data, etag)

@@ -1,0 +1,276 @@
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.branch_baseline import branch_baseline
+from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import PreconditionFailed, StorageError
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.storage import opening
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.test_twins import configuration
+from lakefs_gc_assets_tests.moving_clock import MovingClock
+
+__all__ = ["opened"]
+NEXT = IDS.descending(NOW + HOUR)
+"""The id of a run that is opened after all others."""
+
+
+def told(store: ObjectStore) -> tuple[object, ...]:
+    """What the next run is told of earlier ones."""
+    plan = newest_sweep(store)
+    return list(EarlierRuns(store).newest_first()), plan and plan.run_id, branch_baseline(store, NEXT)
+
+
+def told_by_files(store: ObjectStore) -> tuple[object, ...]:
+    """The same by the files of the runs alone."""
+    index = store.get(KEY) if is_stored(store) else None
+    store.delete([KEY])
+    found = told(store)
+    if index is not None:
+        store.put(KEY, index)
+    return found
+
+
+def is_stored(store: ObjectStore) -> bool:
+    return any(found.key == KEY for found in store.list_level(run_folder.ROOT).objects)
+
+
+def no_warning(line: str) -> None:
+    raise AssertionError(line)
+
+
+class History:
+    """Runs of all kinds, one after the other, of which those that end well bring the index up to date."""
+
+    def __init__(self, opened: OpenRepository, seed: int) -> None:
+        self.opened, self.random = opened, random.Random(seed)
+        self.store = opened.store
+        self.ago = 400 * HOUR
+        self.marked: list[Plan] = []
+        self.unfinished: list[Plan] = []
+        self.swept: str | None = None
+
+    def play(self) -> None:
+        kinds: list[Callable[[], None]] = [self.sweep, self.mark, self.mark, self.fail, self.stay_open, self.be_foreign]
+        self.random.choice([*kinds, self.approve, self.approve, self.resume])()
+
+    def _began(self, **changes: Any) -> Plan:
+        self.ago -= HOUR
+        # A run may be opened long before it begins.
+        ago = self.ago + self.random.choice([0, 0, 0, 5]) * HOUR + timedelta(minutes=self.random.randrange(1, 50))
+        return began(self.opened, ago, flow=self.random.choice([*Flow]), **changes)
+
+    def _ended(self, plan: Plan, **changes: Any) -> Report:
+        counts = {"branches": self.random.randrange(100), "deleted": 1}
+        return ended(self.opened, plan, **{"counts": counts, **changes})
+
+    def _note(self, plan: Plan, report: Report) -> None:
+        if self.random.random() < 0.8:  # otherwise its process was killed right before
+            earlier_runs.note(self.store, plan, report, no_warning)
+
+    def sweep(self) -> None:
+        plan = self._began()
+        self._note(plan, self._ended(plan))
+        self.swept = min(plan.run_id, self.swept or plan.run_id)
+
+    def mark(self) -> None:
+        plan = self._began(sweep=False)
+        self._note(plan, self._ended(plan, dry_run=True, ending=Ending.MARKED, checkpoint=None))
+        self.marked.append(plan)
+
+    def fail(self) -> None:
+        plan = self._began(sweep=self.random.random() < 0.5)
+        counts = self.random.choice([{}, {"branches": 200}])
+        self._note(plan, self._ended(plan, success=False, ending=Ending.FAILED, checkpoint=None, counts=counts))
+        self.unfinished.append(plan)
+
+    def stay_open(self) -> None:
+        self.unfinished.append(self._began())
+
+    def resume(self) -> None:
+        """Ends a run that failed or was killed, and that no newer run has overtaken."""
+        found = self._not_overtaken(self.unfinished)
+        if found:
+            plan = self.random.choice(found)
+            self.unfinished.remove(plan)
+            self._note(plan, self._ended(plan, dry_run=not plan.sweep))
+            self.swept = plan.run_id if plan.sweep else self.swept
+
+    def _not_overtaken(self, plans: list[Plan]) -> list[Plan]:
+        return [plan for plan in plans if self.swept is None or plan.run_id < self.swept]
+
+    def be_foreign(self) -> None:
+        self.ago -= HOUR
+        self.store.put(f"{run_folder.folder(IDS.descending(NOW - self.ago))}uncommitted/file", b"of the server")
+
+    def approve(self) -> None:
+        """Approves a dry run that no newer run has overtaken; it sweeps, or does not come to that yet."""
+        found = self._not_overtaken(self.marked)
+        if not found:
+            return
+        plan = self.random.choice(found)
+        approval.write(self.store, Approval(plan.run_id, plan.attempt, "0" * 64, NOW))
+        earlier_runs.forget(self.store, plan.run_id)
+        if self.random.random() < 0.7:
+            report = reports.read(self.store, plan.run_id)
+            assert report is not None
+            after = replace(report, dry_run=False, ending=Ending.DELETED)
+            reports.write(self.store, after)
+            self._note(plan, after)
+            self.swept = plan.run_id
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_tells_what_the_files_of_the_runs_tell(opened: OpenRepository, seed: int) -> None:
+    history = History(opened, seed)
+    for _ in range(25):
+        history.play()
+        assert told(opened.store) == told_by_files(opened.store)
+
+
+@pytest.fixture
+def noted(opened: OpenRepository) -> OpenRepository:
+    """A repository with an index of two dry runs after a sweep."""
+    for hours in (9, 5, 3):
+        plan = began(opened, hours * HOUR, sweep=hours == 9)
+        changes = {} if hours == 9 else {"dry_run": True, "ending": Ending.MARKED, "checkpoint": None}
+        report = ended(opened, plan, counts={"branches": hours, "deleted": 0}, **changes)
+        earlier_runs.note(opened.store, plan, report, no_warning)
+    return opened
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:-2],
+        lambda data: data.replace(b'"branches": 9', b'"branches": 1'),
+        lambda data: data.replace(b'"format_version": 1', b'"format_version": 2'),
+        lambda data: b"[]",
+    ],
+)
+def test_an_index_that_is_damaged_or_of_another_version_tells_nothing(
+    noted: OpenRepository, damage: Callable[[bytes], bytes]
+) -> None:
+    before, data = told(noted.store), noted.store.get(KEY)
+    assert damage(data) != data
+    noted.store.put(KEY, damage(data))
+    runs = EarlierRuns(noted.store)
+    assert [runs.settled(run_id) for run_id in runs.newest_first()] == [None] * 3
+    assert told(noted.store) == before
+
+
+def test_a_folder_that_is_gone_is_told_of_no_more(noted: OpenRepository) -> None:
+    newest = next(EarlierRuns(noted.store).newest_first())
+    for batch in noted.store.list(run_folder.folder(newest)):
+        noted.store.delete(batch["key"].to_pylist())
+    assert newest not in EarlierRuns(noted.store).newest_first()
+    assert told(noted.store) == told_by_files(noted.store)
+
+
+def test_a_sweep_whose_plan_somebody_removed_is_no_base_run(noted: OpenRepository) -> None:
+    plan = newest_sweep(noted.store)
+    assert plan is not None
+    noted.store.delete([run_folder.plan(plan.run_id)])
+    assert newest_sweep(noted.store) is None
+
+
+def test_two_that_change_it_at_once_leave_it_empty(noted: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = next(EarlierRuns(noted.store).newest_first())
+
+    def changed(self: LocalStore, key: str, data: bytes, etag: str) -> str:
+        raise PreconditionFailed("it was changed")
+
+    monkeypatch.setattr(LocalStore, "put_if_match", changed)
+    earlier_runs.forget(noted.store, newest)
+    assert EarlierRuns(noted.store).settled(newest) is None
+    assert told(noted.store) == told_by_files(noted.store)
+
+
+def test_a_run_does_not_fail_for_its_index(noted: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = began(noted, HOUR)
+    report = ended(noted, plan)
+    lines: list[str] = []
+
+    def broken(self: LocalStore, key: str, data: bytes, etag: str) -> str:
+        raise StorageError("it broke")
+
+    monkeypatch.setattr(LocalStore, "put_if_match", broken)
+    earlier_runs.note(noted.store, plan, report, lines.append)
+    (line,) = lines
+    assert line.endswith("it broke")
+
+
+class CountingStore(LocalStore):
+    """A store that counts its calls."""
+
+    calls = 0
+
+
+def _counted(name: str) -> Callable[..., Any]:
+    def call(self: CountingStore, *arguments: Any, **options: Any) -> Any:
+        CountingStore.calls += 1
+        return getattr(LocalStore, name)(self, *arguments, **options)
+
+    return call
+
+
+for _name in ("list", "list_between", "list_level", "get", "head", "put", "put_if_absent", "put_if_match", "delete"):
+    setattr(CountingStore, _name, _counted(_name))
+
+
+@pytest.mark.parametrize(
+    ("flow", "sweep"), [(Flow.CLEAN, True), (Flow.CLEAN, False), (Flow.OPTIMIZED, True), (Flow.OPTIMIZED, False)]
+)
+def test_a_run_asks_as_much_after_one_run_as_after_nine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: Flow, sweep: bool
+) -> None:
+    monkeypatch.setattr(opening, "LocalStore", CountingStore)
+    with EmbeddedServer(tmp_path) as server:
+        clients.repository(server)
+        with server.clock.at(datetime.now(UTC) - timedelta(days=30)):
+            for name in ("kept", "staged"):
+                clients.upload(server, name, name.encode())
+                clients.commit(server, name)
+        store = LocalStore(server.objects_folder / "repo")
+        began = datetime.now(UTC)
+
+        def calls(minute: int, flow: Flow, sweep: bool) -> int:
+            """The calls of a run that is opened at a minute; how long it really takes plays no part."""
+            CountingStore.calls = 0
+            moment = began + timedelta(minutes=minute)
+            runs = ArrowRuns(Loaded(configuration(server, sweep=sweep), {}), MovingClock(moment))
+            with server.clock.at(moment):
+                made = runs.make(runs.open_run(flow, IDS.descending(moment - timedelta(seconds=30))), STEPS, "owner")
+            report = reports.read(store, made.opened.run_id)
+            assert made.error is None and report is not None
+            assert (report.success, report.flow, report.dry_run) == (True, flow.value, not sweep), report.why_clean
+            # Other programs prepare uncommitted data as well.
+            for _ in range(3):
+                store.put(f"{run_folder.folder(IDS.descending(moment + timedelta(seconds=20)))}uncommitted/file", b"")
+            return CountingStore.calls
+
+        calls(0, Flow.CLEAN, True)
+        found = [calls(minute, flow, sweep) for minute in range(1, 11)]
+    assert found[1] == found[4] == found[9], found
