@@ -8,7 +8,9 @@ import click
 
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
-from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast, Holding
+from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.forecast.folders import FolderHolding
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.retention import policy_file
 from lakefs_gc_assets.collector.retention.active_commits import in_words
@@ -17,6 +19,9 @@ from lakefs_gc_assets.defs.forecasting import forecast_now
 
 _UNLIMITED = "unlimited"
 _WIDEST_NAME = 60
+_DEEPEST = 16
+_FOLDERS, _HOLDERS = 20, 5
+"""So many folders are shown to a person, and so many holders of each; `--json` and the stored frame have more."""
 
 
 def _read_ages(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[int | None, ...]:
@@ -47,12 +52,20 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
     help="One retention for all branches and dangling commits, in days, or `unlimited`. May be given again. By default "
     "0, 1, 3, 7, 14, 30, 60, 90, 180, 365 and unlimited.",
 )
+@click.option(
+    "--by-path",
+    "depth",
+    type=click.IntRange(1, _DEEPEST),
+    metavar="DEPTH",
+    help="Say also what folders hold, and who has it: so many components of paths make a folder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Say everything as one JSON object.")
 def forecast(
     file: Path | None,
     repository: str | None,
     policies: tuple[Path, ...],
     ages: tuple[int | None, ...],
+    depth: int | None,
     as_json: bool,
 ) -> None:
     """Says what other rules of retention would free, and what each branch and tag holds.
@@ -62,7 +75,7 @@ def forecast(
     """
     parsed = {str(policy): policy_file.load(policy) for policy in policies}
     collector = open_collector(loaded_configuration(file, repository))
-    found = forecast_now(collector, show_progress, ages, parsed)
+    found = forecast_now(collector, show_progress, ages, parsed, depth or 0)
     if as_json:
         click.echo(json.dumps(encode(found), indent=1, ensure_ascii=False))
         return
@@ -91,6 +104,9 @@ def describe(found: Forecast) -> Iterator[str]:
         yield from (f"  {each.scenario.name}: {note}" for note in each.scenario.notes)
     yield ""
     yield from _describe_holdings(found)
+    if found.by_folder is not None:
+        yield ""
+        yield from _describe_folders(found)
 
 
 def _describe_holdings(found: Forecast) -> Iterator[str]:
@@ -111,6 +127,32 @@ def _describe_holdings(found: Forecast) -> Iterator[str]:
     yield "if deleted: what a run would free beside what it frees anyway, were the branch or tag deleted now"
     if found.undecided:
         yield "there is more to ask for than collection.hidden_suspect_limit: deletions may free more than that"
+
+
+def _describe_folders(found: Forecast) -> Iterator[str]:
+    told = found.by_folder
+    assert told is not None
+    shown = told.largest[:_FOLDERS]
+    width = _width("folder", [f"  {_name(each)}" for each in found.holdings] + [_folder(each) for each in shown])
+    yield f"{'folder':<{width}}  {'objects held':>13}  {'bytes held':>12}  {'held alone':>12}"
+    for each in shown:
+        yield f"{_folder(each):<{width}}  {_amount(each.stored)}"
+        holders = portions(found, each)
+        for holding, portion in holders[:_HOLDERS]:
+            name = f"  {_name(holding)}"
+            yield f"{name:<{width}}  {_amount(portion.in_all)}  {size(portion.alone.bytes):>12}"
+        if more := len(holders) - len(holders[:_HOLDERS]):
+            yield f"  {more:,} more branches and tags have something there"
+    if more := len(told.largest) - len(shown):
+        yield f"{more:,} smaller folders are in the frame and with --json"
+    if told.others is not None:
+        rest = f"(the {told.other_folders:,} smallest folders together)"
+        yield f"{rest:<{width}}  {_amount(told.others.stored)}"
+    yield "an object that is in several folders counts in each of them"
+
+
+def _folder(folder: FolderHolding) -> str:
+    return folder.folder or "(top level)"
 
 
 def _width(title: str, names: list[str]) -> int:
@@ -149,13 +191,42 @@ def encode(found: Forecast) -> Mapping[str, object]:
         ],
         "holders": [_encode_holding(found, each) for each in found.holdings],
         "undecided": found.undecided,
+        **_encode_folders(found),
+    }
+
+
+def _encode_folders(found: Forecast) -> dict[str, object]:
+    told = found.by_folder
+    if told is None:
+        return {}
+    return {
+        "by_path": {
+            "depth": told.depth,
+            "folders": [{"folder": each.folder, **_encode_folder(found, each)} for each in told.largest],
+            "others": told.others and {"folders": told.other_folders, **_encode_folder(found, told.others)},
+        }
+    }
+
+
+def _encode_folder(found: Forecast, folder: FolderHolding) -> dict[str, object]:
+    return {
+        **_encode("stored", folder.stored),
+        "holders": [
+            {
+                "kind": _kind(holding),
+                "name": holding.holder.name,
+                **_encode("held", portion.in_all),
+                **_encode("alone", portion.alone),
+            }
+            for holding, portion in portions(found, folder)
+        ],
     }
 
 
 def _encode_holding(found: Forecast, holding: Holding) -> dict[str, object]:
     holder, deleted = holding.holder, holding.if_deleted
     return {
-        "kind": "rest" if holder.kind is None else holder.kind.value,
+        "kind": _kind(holding),
         "name": holder.name,
         "commits": holder.commits,
         **_encode("held", holding.in_all),
@@ -170,6 +241,10 @@ def _encode_holding(found: Forecast, holding: Holding) -> dict[str, object]:
             **_encode("more", deleted.amount - found.in_force.amount),
         },
     }
+
+
+def _kind(holding: Holding) -> str:
+    return "rest" if holding.holder.kind is None else holding.holder.kind.value
 
 
 def _encode(what: str, amount: Amount) -> dict[str, object]:

@@ -45,6 +45,12 @@ class Forecasting(dg.Config):
         default={},
         description="Further policies: the text of each, as a policy file has it, by a name.",
     )
+    by_path: int = Field(
+        default=0,
+        ge=0,
+        le=16,
+        description="Say also what folders hold, and who has it: so many components of paths make a folder; 0: do not.",
+    )
 
 
 def forecast_now(
@@ -52,18 +58,20 @@ def forecast_now(
     note: Callable[[str], None],
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
+    depth: int = 0,
 ) -> Forecast:
     """Makes a forecast on Spark; nothing is waited for, as nothing is going to be deleted.
 
     Args:
         note: is told what happens.
+        ages, policies, depth: as for `forecast.make`.
     Raises:
         CollectionError: as `forecast.make`, also where a worker of Spark raised it.
     """
     opened = collector.open()
     opened = replace(opened, settings=opened.settings.model_copy(update={"wait_before_dump_seconds": 0}))
     try:
-        return forecast.make(opened, collector.engine(opened.settings), note, ages, policies)
+        return forecast.make(opened, collector.engine(opened.settings), note, ages, policies, depth)
     except Exception as error:
         ours = None if isinstance(error, CollectionError) else from_worker(error)
         if ours is None:
@@ -88,7 +96,7 @@ def define(names: Names) -> dg.AssetsDefinition:
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():
             policies = {name: policy_file.parse(text, name) for name, text in config.policies.items()}
-            found = forecast_now(collector, context.log.info, ages, policies)
+            found = forecast_now(collector, context.log.info, ages, policies, config.by_path)
         return dg.MaterializeResult(metadata=described(found))
 
     return retention_forecast

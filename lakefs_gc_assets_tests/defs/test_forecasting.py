@@ -7,8 +7,9 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast, Freed, Holding
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
 from lakefs_gc_assets.collector.step import locked
 from lakefs_gc_assets.defs import running

@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import planning
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.forecast import marking, scenarios
+from lakefs_gc_assets.collector.forecast import folders, marking, scenarios
+from lakefs_gc_assets.collector.forecast.folders import ByFolder, FolderHolding, Portion
 from lakefs_gc_assets.collector.forecast.holding import SUMS, count
 from lakefs_gc_assets.collector.forecast.marking import Marked
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario
@@ -54,16 +56,20 @@ FORECAST = pa.schema(
 )
 """A forecast as it is stored: a row for each set of rules, branch and tag. What is not asked of one is null."""
 
+FOLDERS = pa.schema(
+    [
+        pa.field("folder", pa.string()),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("held_objects", pa.int64(), nullable=False),
+        pa.field("held_bytes", pa.int64(), nullable=False),
+        pa.field("alone_objects", pa.int64()),
+        pa.field("alone_bytes", pa.int64()),
+    ]
+)
+"""What folders hold: for each a row of kind `all`, and one for each branch and tag that has something there.
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Objects, and their bytes together."""
-
-    objects: int = 0
-    bytes: int = 0
-
-    def __sub__(self, other: "Amount") -> "Amount":
-        return Amount(self.objects - other.objects, self.bytes - other.bytes)
+The top level is an empty text, all folders that are not among the largest are null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,7 @@ class Forecast:
         holdings: branches and tags by name, last all else.
         undecided: whether deletions of branches and tags may free more than is told, because there is more to ask than
             `collection.hidden_suspect_limit`.
+        by_folder: what folders hold; None where nobody asked.
     """
 
     repository: str
@@ -121,6 +128,7 @@ class Forecast:
     rules: tuple[Freed, ...]
     holdings: tuple[Holding, ...]
     undecided: bool = False
+    by_folder: ByFolder | None = None
 
     @property
     def in_force(self) -> Freed:
@@ -140,6 +148,7 @@ class Asked(Generic[R]):
     questions: Questions
     marked: Marked[R]
     commits: int
+    depth: int = 0
 
 
 def make(
@@ -148,12 +157,14 @@ def make(
     note: Callable[[str], None],
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
+    depth: int = 0,
 ) -> Forecast:
-    """Makes a forecast and stores it (FORECAST) in a folder of its own.
+    """Makes a forecast and stores it (FORECAST, FOLDERS) in a folder of its own.
 
     Args:
         note: is told what happens.
         ages, policies: as for `scenarios.ask`.
+        depth: how many components of paths make the folders that objects are told by; 0 leaves folders out.
     Raises:
         ConfigurationError: rules or ages cannot be meant.
         LakeFSError: the server refuses a refs dump, or fails.
@@ -161,8 +172,10 @@ def make(
         GuardTripped: the clocks disagree.
         StorageError: the store cannot be read, or written to.
     """
-    with ask(repository, engine, note, ages, policies) as asked:
+    with ask(repository, engine, note, ages, policies, depth) as asked:
         found = _summed(asked)
+    if found.by_folder is not None:
+        repository.store.put(folders_key(found.forecast_id), tables.encode(folders_table(found)))
     repository.store.put(key(found.forecast_id), tables.encode(table(found)))
     return found
 
@@ -174,6 +187,7 @@ def ask(
     note: Callable[[str], None],
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
+    depth: int = 0,
 ) -> Iterator[Asked[R]]:
     """Reads everything that a forecast is made of. Args and Raises as for `make`."""
     step = begin(repository, engine, note)
@@ -195,8 +209,8 @@ def ask(
             f"a forecast needs the graph of all commits, which only a refs dump gives: {refusal}"
         ) from refusal
     questions = scenarios.ask(repository, readings, step.plan.earliest_clock, ages, policies)
-    with marking.mark(step, questions, uncommitted, readings.dump.tables) as marked:
-        yield Asked(step, questions, marked, len(readings.dump.commits))
+    with marking.mark(step, questions, uncommitted, readings.dump.tables, depth) as marked:
+        yield Asked(step, questions, marked, len(readings.dump.commits), depth)
 
 
 def begin(repository: OpenRepository, engine: Engine[R], note: Callable[[str], None]) -> Step[R]:
@@ -219,6 +233,11 @@ def key(forecast_id: str) -> str:
     return f"{run_folder.frame(forecast_id, NAME)}forecast.parquet"
 
 
+def folders_key(forecast_id: str) -> str:
+    """Key of what a forecast says of folders."""
+    return f"{run_folder.frame(forecast_id, NAME)}folders.parquet"
+
+
 def _summed(asked: Asked[R]) -> Forecast:
     """Adds up what is the same by all bits: there are few such sets."""
     step, questions, marked = asked.step, asked.questions, asked.marked
@@ -230,6 +249,10 @@ def _summed(asked: Asked[R]) -> Forecast:
     first = len(questions.scenarios)
     holders = range(first, first + len(questions.holders))
     alone = stored.alone(holders)
+    by_folder = None
+    if marked.placed is not None:
+        width = questions.width
+        by_folder = folders.add_up(step.engine, marked.placed, asked.depth, holders, width, marked.entries)
     holdings = tuple(
         Holding(
             holder,
@@ -250,6 +273,7 @@ def _summed(asked: Asked[R]) -> Forecast:
         rules=tuple(each for each in freed if each.scenario.kind.by_rules),
         holdings=holdings,
         undecided=marked.undecided,
+        by_folder=by_folder,
     )
 
 
@@ -341,3 +365,36 @@ def table(found: Forecast) -> pa.Table:
             }
         )
     return pa.Table.from_pylist(rows, schema=FORECAST)
+
+
+def folders_table(found: Forecast) -> pa.Table:
+    """What a forecast says of folders, as rows (FOLDERS)."""
+    rows: list[dict[str, object]] = []
+    told = found.by_folder
+    for each in [*told.largest, *([told.others] if told.others else [])] if told else []:
+        rows.append(_folder_row(each.folder, "all", "", each.stored, None))
+        for holding, portion in portions(found, each):
+            kind = "rest" if holding.holder.kind is None else holding.holder.kind.value
+            rows.append(_folder_row(each.folder, kind, holding.holder.name, portion.in_all, portion.alone))
+    return pa.Table.from_pylist(rows, schema=FOLDERS)
+
+
+def portions(found: Forecast, folder: FolderHolding) -> list[tuple[Holding, Portion]]:
+    """Who has something in a folder, and how much, those with most bytes first."""
+    pairs = zip(found.holdings, folder.portions, strict=True)
+    return sorted(
+        (pair for pair in pairs if pair[1].in_all.objects),
+        key=lambda pair: (-pair[1].in_all.bytes, pair[0].holder.name),
+    )
+
+
+def _folder_row(folder: str | None, kind: str, name: str, held: Amount, alone: Amount | None) -> dict[str, object]:
+    return {
+        "folder": folder,
+        "kind": kind,
+        "name": name,
+        "held_objects": held.objects,
+        "held_bytes": held.bytes,
+        "alone_objects": None if alone is None else alone.objects,
+        "alone_bytes": None if alone is None else alone.bytes,
+    }

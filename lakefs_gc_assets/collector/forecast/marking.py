@@ -44,6 +44,8 @@ class Marked(Generic[R]):
 
     Attributes:
         addresses: every address that commits hold (HELD), with the bits of scenarios and holders.
+        placed: the same for each of its folders (PLACED); None where nobody asks.
+        entries: how many entries ranges have.
         candidates: MARKED. Where not everything could be asked, an object may be there once for each scenario.
         ranges: how many ranges were read.
         undecided: for deletions of branches and tags, whether objects count as staying because there is more to ask
@@ -51,6 +53,8 @@ class Marked(Generic[R]):
     """
 
     addresses: R
+    placed: R | None
+    entries: int
     candidates: R
     ranges: int
     undecided: bool
@@ -71,13 +75,14 @@ class _Elsewhere:
 
 @contextmanager
 def mark(
-    step: Step[R], questions: Questions, uncommitted: Uncommitted[R], tables: tuple[str, ...]
+    step: Step[R], questions: Questions, uncommitted: Uncommitted[R], tables: tuple[str, ...], depth: int = 0
 ) -> Iterator[Marked[R]]:
     """Reads each range once, and subtracts; what it yields is of use until the exit.
 
     Args:
         uncommitted: prepared before the commits were read.
         tables: ids of the files of the refs dump.
+        depth: how many components of paths make the folders that objects are told by; 0 where nobody asks.
     Raises:
         CollectionError: a file cannot be read, or the server fails.
     """
@@ -95,8 +100,9 @@ def mark(
     live = [*uncommitted.addresses, *others, step.references().committed(beside)]
     live_count = uncommitted.count + sum(each.count for each in elsewhere.unread) + sum(each.count for each in beside)
     with ExitStack() as stack:
-        read = read_addresses(step, ranges, width, noted_sizes.folder_of(step))
-        addresses = stack.enter_context(engine.cached(read, promised))
+        read = read_addresses(step, ranges, width, noted_sizes.folder_of(step), depth)
+        cached = stack.enter_context(engine.cached(read, promised))
+        addresses = engine.select(engine.where(cached, _first), *HELD.names) if depth else cached
         expiring = engine.where(addresses, partial(_may_go, as_bytes(every, width)))
         universe = engine.without_exactly(engine.select(expiring, *MARKED.names), deleted_before(step))
         unreferenced = engine.without(
@@ -109,7 +115,11 @@ def mark(
         eligible = stack.enter_context(engine.cached(unkept, promised))
         listed = engine.select(universe, "address", "size", "etag")
         candidates, undecided = _clear(step, stack, questions, eligible, listed)
-        yield Marked(addresses, candidates, len(ranges), undecided)
+        yield Marked(addresses, cached if depth else None, promised, candidates, len(ranges), undecided)
+
+
+def _first(rows: pa.RecordBatch) -> pa.BooleanArray:
+    return rows.column("first")
 
 
 def _may_go(every: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
