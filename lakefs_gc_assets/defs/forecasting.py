@@ -13,8 +13,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from pydantic import Field
 
 from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.forecast.forecast import NAME, Forecast, Holding
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
+from lakefs_gc_assets.collector.forecast.stored import NAME
 from lakefs_gc_assets.collector.retention import policy_file
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.sizes import size

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.forecast import forecast, stored
 from lakefs_gc_assets.collector.forecast.folders import Portion
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
@@ -200,8 +200,8 @@ def test_without_a_branch_or_a_tag(changed: History) -> None:
     assert holdings["main"].if_deleted is None and found.more_if_deleted(holdings["main"]) is None
     assert found.in_force.amount == Amount(1, 8) and not found.undecided
     store = changed.runs().open().store
-    stored = tables.decode(forecast.FORECAST, store.get(forecast.key(found.forecast_id)), "forecast", "forecast")
-    assert stored.equals(forecast.table(found))
+    rows = tables.decode(forecast.FORECAST, store.get(stored.key(found.forecast_id)), "forecast", "forecast")
+    assert rows.equals(forecast.table(found))
     assert found.forecast_id not in set(run_folder.newest_runs(store))
 
     changed.call("DELETE", "/tags/v1")
@@ -313,8 +313,8 @@ def _require_folders(changed: History, engine: Engine[R]) -> None:
     assert without.by_folder is None
     assert (without.stored, without.rules, without.holdings) == (found.stored, found.rules, found.holdings)
     store = changed.runs().open().store
-    stored = tables.decode(forecast.FOLDERS, store.get(forecast.folders_key(found.forecast_id)), "folders", "folders")
-    assert stored.equals(forecast.folders_table(found)) and stored.num_rows == 4 + 3 + 3
+    rows = tables.decode(forecast.FOLDERS, store.get(stored.by_folder(found.forecast_id)), "folders", "folders")
+    assert rows.equals(forecast.folders_table(found)) and rows.num_rows == 4 + 3 + 3
 
 
 def test_what_folders_hold(changed: History) -> None:

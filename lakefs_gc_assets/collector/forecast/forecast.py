@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.forecast import folders, marking, scenarios
+from lakefs_gc_assets.collector.forecast import folders, marking, scenarios, stored
 from lakefs_gc_assets.collector.forecast.folders import ByFolder, FolderHolding, Portion
 from lakefs_gc_assets.collector.forecast.holding import SUMS, count
 from lakefs_gc_assets.collector.forecast.marking import Marked
@@ -29,12 +29,10 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import xids
 
-NAME = "retention_forecast"
-"""Of the asset, and of the frame's folder in the folder of a forecast."""
 _ALONE = "lakefs-gc forecast"
 
 FORECAST = pa.schema(
@@ -175,8 +173,8 @@ def make(
     with ask(repository, engine, note, ages, policies, depth) as asked:
         found = _summed(asked)
     if found.by_folder is not None:
-        repository.store.put(folders_key(found.forecast_id), tables.encode(folders_table(found)))
-    repository.store.put(key(found.forecast_id), tables.encode(table(found)))
+        repository.store.put(stored.by_folder(found.forecast_id), tables.encode(folders_table(found)))
+    repository.store.put(stored.key(found.forecast_id), tables.encode(table(found)))
     return found
 
 
@@ -220,7 +218,7 @@ def begin(repository: OpenRepository, engine: Engine[R], note: Callable[[str], N
     """
     forecast_id = xids.issue_run_id(repository.clock.now())
     # Written first: its time is the store's clock.
-    begun = f"{run_folder.frame(forecast_id, NAME)}begun"
+    begun = stored.begun(forecast_id)
     repository.store.put(begun, b"")
     store_clock = repository.store.head(begun).last_modified
     windows, _ = planning.windows_to_collect(repository, Flow.COMMITTED)
@@ -228,27 +226,17 @@ def begin(repository: OpenRepository, engine: Engine[R], note: Callable[[str], N
     return Step(note, note, repository, engine, plan, None)
 
 
-def key(forecast_id: str) -> str:
-    """Key of a stored forecast."""
-    return f"{run_folder.frame(forecast_id, NAME)}forecast.parquet"
-
-
-def folders_key(forecast_id: str) -> str:
-    """Key of what a forecast says of folders."""
-    return f"{run_folder.frame(forecast_id, NAME)}folders.parquet"
-
-
 def _summed(asked: Asked[R]) -> Forecast:
     """Adds up what is the same by all bits: there are few such sets."""
     step, questions, marked = asked.step, asked.questions, asked.marked
     certain = step.engine.where(marked.addresses, _certain)
-    stored = _Sums.of(step.engine, step.engine.select(certain, "held", "size"), questions)
+    held = _Sums.of(step.engine, step.engine.select(certain, "held", "size"), questions)
     gone = _Sums.of(step.engine, step.engine.select(marked.candidates, "held", "size"), questions)
     freed = [Freed(scenario, gone.without(number)) for number, scenario in enumerate(questions.scenarios)]
     deletions = {(each.scenario.kind, each.scenario.name): each for each in freed}
     first = len(questions.scenarios)
     holders = range(first, first + len(questions.holders))
-    alone = stored.alone(holders)
+    alone = held.alone(holders)
     by_folder = None
     if marked.placed is not None:
         width = questions.width
@@ -256,7 +244,7 @@ def _summed(asked: Asked[R]) -> Forecast:
     holdings = tuple(
         Holding(
             holder,
-            stored.having(number),
+            held.having(number),
             alone[number - first],
             deletions.get((holder.kind, holder.name)) if holder.kind else None,
         )
@@ -269,7 +257,7 @@ def _summed(asked: Asked[R]) -> Forecast:
         cutoff=step.plan.cutoff,
         commits=asked.commits,
         ranges=marked.ranges,
-        stored=stored.all,
+        stored=held.all,
         rules=tuple(each for each in freed if each.scenario.kind.by_rules),
         holdings=holdings,
         undecided=marked.undecided,
