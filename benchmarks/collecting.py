@@ -104,7 +104,8 @@ def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
     from lakefs_gc_assets.defs.forecasting import forecast_now
 
     policies = {name: policy_file.parse(text, name) for name, text in _POLICIES.items()}
-    return [*describe(forecast_now(running.opened(loaded, SystemClock()), progress, policies=policies))]
+    _, found = forecast_now(running.opened(loaded, SystemClock()), progress, policies=policies)
+    return [*describe(found)]
 
 
 def _counting(loaded: Loaded) -> Loaded:

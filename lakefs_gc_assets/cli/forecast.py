@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -12,6 +13,7 @@ from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.forecast.folders import FolderHolding
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
+from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.retention import policy_file
 from lakefs_gc_assets.collector.retention.active_commits import in_words
 from lakefs_gc_assets.collector.sizes import size
@@ -59,6 +61,7 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
     metavar="DEPTH",
     help="Say also what folders hold, and who has it: so many components of paths make a folder.",
 )
+@click.option("--html", type=click.File("wb", lazy=True, atomic=True), help="File to write a page to; - for here.")
 @click.option("--json", "as_json", is_flag=True, help="Say everything as one JSON object.")
 def forecast(
     file: Path | None,
@@ -66,16 +69,23 @@ def forecast(
     policies: tuple[Path, ...],
     ages: tuple[int | None, ...],
     depth: int | None,
+    html: BinaryIO | None,
     as_json: bool,
 ) -> None:
     """Says what other rules of retention would free, and what each branch and tag holds.
 
     Each line of rules is what a run of flow committed with them would mark at this moment. It deletes nothing, needs no
-    lock, and may run beside a collection. Every range of the repository is read once.
+    lock, and may run beside a collection. Every range of the repository is read once. The page is one file that loads
+    nothing: the curve of bytes against days, what each branch and tag holds, and folders with --by-path.
     """
+    if html is not None and as_json:
+        raise click.UsageError("--html and --json exclude each other.")
     parsed = {str(policy): policy_file.load(policy) for policy in policies}
     collector = open_collector(loaded_configuration(file, repository))
-    found = forecast_now(collector, show_progress, ages, parsed, depth or 0)
+    _, found = forecast_now(collector, show_progress, ages, parsed, depth or 0)
+    if html is not None:
+        html.write(page.render(found))
+        return
     if as_json:
         click.echo(json.dumps(encode(found), indent=1, ensure_ascii=False))
         return
