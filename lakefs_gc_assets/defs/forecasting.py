@@ -97,7 +97,8 @@ def define(names: Names) -> dg.AssetsDefinition:
         description=f"What other rules of retention would free in {names.repository}, exactly: what a run of flow "
         "committed with them would mark at that moment. And what each branch and tag holds, and what would go without "
         "it. It deletes nothing, takes no lock, and may be made beside a run.",
-        group_name=names.of("garbage_collection"),
+        # Of its own, so that "Materialize all" in the lineage of a run's group does not make a forecast as well.
+        group_name=names.of("retention"),
         kinds={"pyspark", "parquet"},
         required_resource_keys={names.of("collector")},
     )

@@ -98,7 +98,7 @@ def add_up(engine: Engine[R], placed: R, depth: int, holders: range, width: int,
             totals[row["folder"]] = totals.get(row["folder"], 0) + row["bytes"]
     largest = sorted(totals, key=lambda folder: (-totals[folder], folder))[:LARGEST]
     told = {folder: list[dict[str, Any]]() for folder in largest}
-    others = []
+    others: list[dict[str, Any]] = []
     for row in rows:
         told.get(row["folder"], others).append(row)
     other_folders = len(totals) - len(largest) + sum(row["others"] for row in rows)

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from xml.etree.ElementTree import Element
 
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import RunFacts
-from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Amount
+from lakefs_gc_assets.collector.page.garbage import AGES, SIZES
 from lakefs_gc_assets.collector.page.markup import element, table
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending
