@@ -229,8 +229,7 @@ def begin(repository: OpenRepository, engine: Engine[R], note: Callable[[str], N
 def _summed(asked: Asked[R]) -> Forecast:
     """Adds up what is the same by all bits: there are few such sets."""
     step, questions, marked = asked.step, asked.questions, asked.marked
-    certain = step.engine.where(marked.addresses, _certain)
-    held = _Sums.of(step.engine, step.engine.select(certain, "held", "size"), questions)
+    held = _Sums.of(step.engine, step.engine.select(marked.objects, "held", "size", "objects"), questions)
     gone = _Sums.of(step.engine, step.engine.select(marked.candidates, "held", "size"), questions)
     freed = [Freed(scenario, gone.without(number)) for number, scenario in enumerate(questions.scenarios)]
     deletions = {(each.scenario.kind, each.scenario.name): each for each in freed}
@@ -265,10 +264,6 @@ def _summed(asked: Asked[R]) -> Forecast:
     )
 
 
-def _certain(rows: pa.RecordBatch) -> pa.BooleanArray:
-    return rows.column("certain")
-
-
 @dataclass(frozen=True)
 class _Sums:
     """Objects and bytes by their bits.
@@ -284,7 +279,7 @@ class _Sums:
 
     @classmethod
     def of(cls, engine: Engine[R], rows: R, questions: Questions) -> "_Sums":
-        """Counts rows that have `held` and `size`."""
+        """Counts rows as `holding.count` does."""
         found = engine.collect(engine.map_batches(rows, count, SUMS))
         sums: dict[bytes, Amount] = {}
         for row in found.to_pylist():

@@ -6,6 +6,7 @@ name it, an address the union of the ranges that hold it; so each range is read 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ Words = npt.NDArray[np.uint64]
 
 WORD = 8
 """Bytes of a word."""
+_ASKED_OF_CANDIDATES = ("slice", "slice_window", "layout", "issued_at", "etag")
 _AT_ONCE = 262_144
 """Rows that a task unites together."""
 _HELD = pa.field("held", pa.binary())
@@ -35,6 +37,10 @@ HELD_IN = pa.schema([*HELD_ENTRIES, FOLDER, _HELD])
 """The same for each folder that an address is in: there by these bits."""
 PLACED = pa.schema([*HELD, FOLDER, pa.field("held_there", pa.binary()), pa.field("first", pa.bool_())])
 """Rows as HELD has them, one for each folder: by which bits an object is held there, and one of its rows is `first`."""
+SETTLED = pa.schema([*HELD, pa.field("objects", pa.int64())])
+"""Objects that some scenario lets go, as far as commits say, each a row.
+
+Of those that stay in all scenarios there are sums by bits: such a row has no address, and `size` is all their bytes."""
 SUMS = pa.schema([_HELD, pa.field("objects", pa.int64()), pa.field("bytes", pa.int64())])
 """Objects with the same bits, counted."""
 _HELD_RANGES = pa.schema([*RANGES, _HELD])
@@ -73,15 +79,16 @@ def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> dic
 
 
 def read_addresses(
-    step: Step[R], ranges: Mapping[RangeRecord, int], width: int, sizes_into: SizesFolder, depth: int = 0
+    step: Step[R], ranges: Mapping[RangeRecord, int], every: int, width: int, sizes_into: SizesFolder, depth: int = 0
 ) -> R:
-    """What ranges hold (HELD), each address once.
+    """What ranges hold, each object once (SETTLED).
 
     Args:
         ranges: the bits of each.
+        every: the bits of all scenarios.
         width: bytes of a set of bits.
         sizes_into: where the sizes of what is read are noted.
-        depth: with so many components of paths, an address has a row for each of its folders (PLACED).
+        depth: with so many components of paths, an address has a row for each of its folders instead (PLACED).
     """
     references, engine = step.references(), step.engine
     opener, namespace, window_size = references.opener, references.namespace, references.window_size
@@ -90,17 +97,53 @@ def read_addresses(
         [[(record, as_bytes(ranges[record], width)) for record in group]]
         for group in runs_by_weight(ordered, references.tasks, weight_of)
     ]
-    united = unite_in_folders if depth else unite
+    united, stays = unite_in_folders if depth else unite, as_bytes(every, width)
 
     def read(group: Sequence[tuple[RangeRecord, bytes]]) -> Iterator[pa.RecordBatch]:
         noted = RangeSizes(sizes_into.opener.open(), sizes_into.key)
         files = LiveFiles(opener.open(), namespace, window_size, noted)
-        yield from _united((_with_bits(files.held(record, depth), held) for record, held in group), united)
+        tables = (_with_bits(_needed(files.held(record, depth), stays, held), held) for record, held in group)
+        yield from _united(tables, united)
         noted.put()
 
     rows = engine.read(groups, read, HELD_IN if depth else HELD)
     count = sum(record.count for record in ranges)
-    return engine.map_by_address(rows, place if depth else unite, PLACED if depth else HELD, count)
+    if depth:
+        return engine.map_by_address(rows, place, PLACED, count)
+    return engine.map_by_address(rows, partial(_unite_and_settle, stays), SETTLED, count)
+
+
+def _needed(table: pa.Table, every: bytes, held: bytes) -> pa.Table:
+    """A table without what nobody asks of objects that stay in all scenarios, as those of a range do that stays."""
+    wanted = np.frombuffer(every, np.uint64)
+    if ((np.frombuffer(held, np.uint64) & wanted) != wanted).any():
+        return table
+    for column in _ASKED_OF_CANDIDATES:
+        place = table.schema.get_field_index(column)
+        table = table.set_column(place, table.field(place), pa.nulls(table.num_rows, table.field(place).type))
+    return table
+
+
+def _unite_and_settle(every: bytes, rows: pa.Table) -> pa.Table:
+    return settle(every, unite(rows))
+
+
+def settle(every: bytes, rows: pa.Table) -> pa.Table:
+    """Addresses (HELD) as SETTLED: what is not certain stays, and is nobody's.
+
+    Args:
+        every: the bits of all scenarios.
+    """
+    certain = rows.filter(rows.column("certain"))
+    wanted = np.frombuffer(every, np.uint64)
+    stays = pa.array(((words_of(certain.column("held")) & wanted) == wanted).all(axis=1))
+    going, staying = certain.filter(pc.invert(stays)), certain.filter(stays)
+    sums = staying.group_by("held").aggregate([("size", "count"), ("size", "sum")])
+    columns = {name: pa.nulls(sums.num_rows, SETTLED.field(name).type) for name in SETTLED.names}
+    columns |= {"certain": pa.repeat(pa.scalar(True), sums.num_rows), "held": sums.column("held")}
+    columns |= {"size": sums.column("size_sum"), "objects": sums.column("size_count")}
+    each = going.append_column(SETTLED.field("objects"), pa.repeat(pa.scalar(1, pa.int64()), going.num_rows))
+    return pa.concat_tables([each.cast(SETTLED), pa.table(columns, schema=SETTLED)])
 
 
 def _with_bits(table: pa.Table, held: bytes) -> pa.Table:
@@ -211,12 +254,20 @@ def add_bits(bits: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The objects of a task by their bits (SUMS); rows have `size` and `held`."""
-    tables = [pa.Table.from_batches([batch]).select(["held", "size"]) for batch in batches if batch.num_rows]
-    sums = [each.group_by("held").aggregate([("size", "count"), ("size", "sum")]) for each in tables]
+    """The objects of a task by their bits (SUMS); rows have `held` and `size`, and `objects` where they are sums."""
+    sums = []
+    for batch in batches:
+        if batch.num_rows:
+            rows = pa.table([batch.column("held"), batch.column("size"), _objects(batch)], ["held", "bytes", "objects"])
+            sums.append(_added(rows))
     if sums:
-        together = pa.concat_tables(sums).group_by("held").aggregate([("size_count", "sum"), ("size_sum", "sum")])
-        columns = [together.column(name) for name in ("held", "size_count_sum", "size_sum_sum")]
-        yield from pa.table(
-            [column.cast(field.type) for column, field in zip(columns, SUMS, strict=True)], schema=SUMS
-        ).to_batches()
+        yield from _added(pa.concat_tables(sums)).cast(SUMS).to_batches()
+
+
+def _objects(rows: pa.RecordBatch) -> pa.Array:
+    return rows.column("objects") if "objects" in rows.schema.names else pa.repeat(pa.scalar(1), rows.num_rows)
+
+
+def _added(rows: pa.Table) -> pa.Table:
+    added = rows.group_by("held").aggregate([("objects", "sum"), ("bytes", "sum")])
+    return added.select(["held", "objects_sum", "bytes_sum"]).rename_columns(SUMS.names)

@@ -57,8 +57,9 @@ def test_each_object_counts_once_in_each_of_its_folders(entries: list[Entry]) ->
     assert found.others is None and found.other_folders == 0
     assert told.keys() == {folder for folder, address in having if address in certain}
     for each in found.largest:
-        folder = each.folder
-        here = {address: bits for (place, address), bits in having.items() if place == folder and address in certain}
+        here = {
+            address: bits for (place, address), bits in having.items() if place == each.folder and address in certain
+        }
         assert each.stored == amount(set(here))
         for bit, portion in zip(HOLDERS, each.portions, strict=True):
             has = {address for address, bits in here.items() if bits >> bit & 1}
