@@ -231,8 +231,9 @@ def test_what_a_run_deleted_is_not_freed_again(changed: History) -> None:
 
 
 def _lend(history: History) -> None:
-    """Another repository commits one version of `path`, and stages another one."""
+    """Another repository has one version of `path` in a commit before its head, and another one staged."""
     clients.repository(history.server, "other")
+    objects = "/repositories/other/branches/main/objects"
     for version, path in (("path 3", "committed"), ("path 4", "staged")):
         (address,) = (address for address, named in history.names.items() if named == version)
         body = {
@@ -240,12 +241,13 @@ def _lend(history: History) -> None:
             "checksum": md5(version.encode()).hexdigest(),
             "size_bytes": len(version),
         }
-        status, answer = clients.call(
-            history.server, "PUT", "/repositories/other/branches/main/objects", body, path=path
-        )
+        status, answer = clients.call(history.server, "PUT", objects, body, path=path)
         assert status == 201, answer
         if path == "committed":
             clients.commit(history.server, "borrowed", name="other")
+            # Of what a branch head has it is asked besides whether it is staged there.
+            assert clients.call(history.server, "DELETE", objects, path=path)[0] == 204
+            clients.commit(history.server, "given back", name="other")
 
 
 def test_what_another_repository_references_stays(changed: History) -> None:
