@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.forecast import describe
-from lakefs_gc_assets.cli.options import OBJECTS, RULES, STORE_URL, RuleSet, show_progress
+from lakefs_gc_assets.cli.forecast import describe, encode
+from lakefs_gc_assets.cli.options import JSON, OBJECTS, RULES, STORE_URL, RuleSet, answer, show_progress
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.defs import running
@@ -26,7 +26,8 @@ from lakefs_gc_assets.embedded.demo import months, show
 @click.option(
     "--html", type=click.File("wb", lazy=True, atomic=True), help="With --forecast: file to write its page to as well."
 )
-def demo(rules: RuleSet, objects: int, store_url: str, forecasts: bool, html: BinaryIO | None) -> None:
+@JSON
+def demo(rules: RuleSet, objects: int, store_url: str, forecasts: bool, html: BinaryIO | None, as_json: bool) -> None:
     """Shows a whole collection of a sample repository on an embedded lakeFS server.
 
     Exit status 0 if every live object is still readable and all garbage is gone, 1 otherwise.
@@ -37,16 +38,23 @@ def demo(rules: RuleSet, objects: int, store_url: str, forecasts: bool, html: Bi
         raise click.UsageError("--html is for --forecast.")
     with tempfile.TemporaryDirectory(prefix="lakefs-gc-demo-") as folder:
         if forecasts:
-            _forecast(Path(folder), html)
-        elif not show(Path(folder), rules, objects, Console(), store_url):
-            sys.exit(Status.FAILED)
+            _forecast(Path(folder), html, as_json)
+            return
+        well = show(Path(folder), rules, objects, Console(stderr=as_json), store_url)
+    if as_json:
+        answer({"well": well})
+    if not well:
+        sys.exit(Status.FAILED)
 
 
-def _forecast(folder: Path, html: BinaryIO | None) -> None:
+def _forecast(folder: Path, html: BinaryIO | None, as_json: bool) -> None:
     show_progress("making a repository with commits of a year, call by call")
     with months(folder) as loaded:
         _, found = forecast_now(running.opened(loaded, SystemClock()), show_progress, depth=1)
-    for line in describe(found):
-        click.echo(line)
     if html is not None:
         html.write(page.render(found))
+    if as_json:
+        answer(encode(found))
+        return
+    for line in describe(found):
+        click.echo(line)

@@ -1,6 +1,5 @@
 """`lakefs-gc forecast`: what other rules of retention would free, and what each branch and tag holds."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -8,7 +7,15 @@ from typing import BinaryIO
 import click
 
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    answer,
+    loaded_configuration,
+    progress_unless,
+)
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.forecast.folders import FolderHolding
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding, portions
@@ -62,7 +69,8 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
     help="Say also what folders hold, and who has it: so many components of paths make a folder.",
 )
 @click.option("--html", type=click.File("wb", lazy=True, atomic=True), help="File to write a page to; - for here.")
-@click.option("--json", "as_json", is_flag=True, help="Say everything as one JSON object.")
+@QUIET
+@JSON
 def forecast(
     file: Path | None,
     repository: str | None,
@@ -70,6 +78,7 @@ def forecast(
     ages: tuple[int | None, ...],
     depth: int | None,
     html: BinaryIO | None,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Says what other rules of retention would free, and what each branch and tag holds.
@@ -82,12 +91,12 @@ def forecast(
         raise click.UsageError("--html and --json exclude each other.")
     parsed = {str(policy): policy_file.load(policy) for policy in policies}
     collector = open_collector(loaded_configuration(file, repository))
-    _, found = forecast_now(collector, show_progress, ages, parsed, depth or 0)
+    _, found = forecast_now(collector, progress_unless(quiet), ages, parsed, depth or 0)
     if html is not None:
         html.write(page.render(found))
         return
     if as_json:
-        click.echo(json.dumps(encode(found), indent=1, ensure_ascii=False))
+        answer(encode(found))
         return
     for line in describe(found):
         click.echo(line)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast
@@ -16,7 +17,6 @@ from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.months import STALE
 from lakefs_gc_assets.settings import Loaded
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.forecast import folders, holding
 from lakefs_gc_assets.collector.forecast.folders import ByFolder
 from lakefs_gc_assets.collector.forecast.holding import HELD, HELD_IN, PLACED
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.forecast.test_holding import row
 
 WIDTH = 16
