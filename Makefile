@@ -82,9 +82,11 @@ $(MUTANTS)/.installed: $(INSTALLED)
 fuzz: $(INSTALLED) ## Reads hostile files, answers and names, a million of each kind (CASES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.fuzzing $(CASES) $(SEED)
 
-demo: $(INSTALLED) ## Collects a sample repository, dry run to proof (OBJECTS=n, RULES=seed, STORE_URL=s3://…; FOLDER=… for a recording)
+demo: $(INSTALLED) ## Collects a sample repository, dry run to proof (OBJECTS=n, RULES=seed, STORE_URL=s3://…; FOLDER=… for a recording; FORECAST=page.html)
 ifdef FOLDER
 	@$(BIN)/python -m lakefs_gc_assets_tests.replay.demo "$(FOLDER)"
+else ifdef FORECAST
+	@$(BIN)/lakefs-gc demo --forecast --html "$(FORECAST)"
 else
 	@$(BIN)/lakefs-gc demo --objects $(OBJECTS) --rules $(RULES) $(if $(STORE_URL),--store-url "$(STORE_URL)")
 endif

@@ -1,6 +1,6 @@
 """One run as the command line makes it, in this process, which tells as JSON lines when each step ended.
 
-Usage: python -m benchmarks.collecting CONFIGURATION [--flow FLOW] [--sweep] [--now ISO]
+Usage: python -m benchmarks.collecting CONFIGURATION [--flow FLOW] [--sweep] [--now ISO] [--forecast]
 """
 
 import argparse
@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +18,13 @@ from lakefs_gc_assets.settings import Loaded, SparkSettings, load
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.start import interpreter
 from lakefs_gc_assets.storage.interface import ObjectFacts
+
+_POLICIES = {
+    "short": "{default: 2d, replace: true, keep_tags: false}",
+    "main": "{default: 7d, replace: true, branches: {main: 30d}}",
+    "branches": "{default: 30d, branches: {main: 1d, branch-*: 3d}}",
+}
+"""What a forecast is asked beside the rules in force and the ages that it asks for by itself."""
 
 
 class MovedClock:
@@ -57,6 +65,7 @@ def main() -> None:
     parser.add_argument("--flow", default="clean")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--now", type=datetime.fromisoformat)
+    parser.add_argument("--forecast", action="store_true", help="make a forecast in place of a run")
     asked = parser.parse_args()
     loaded = _counting(load(asked.configuration))
     spark_session.start(loaded.configuration.spark)
@@ -75,11 +84,28 @@ def main() -> None:
         print(json.dumps({"at": time.time(), "line": line, **vars(counts)}), flush=True)
 
     try:
-        found = collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
+        if asked.forecast:
+            succeeded, told = True, _forecast(loaded, progress)
+        else:
+            found = collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
+            succeeded, told = found.success, describe(found)
     except CollectionError as error:
         sys.exit(f"benchmarks: {error}")
     progress("the end")
-    print(json.dumps({"succeeded": found.success, "told": describe(found)}), flush=True)
+    print(json.dumps({"succeeded": succeeded, "told": told}), flush=True)
+
+
+def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
+    """What a forecast says of all ages, three policies, and every branch."""
+    from lakefs_gc_assets.cli.forecast import describe
+    from lakefs_gc_assets.collector.clock import SystemClock
+    from lakefs_gc_assets.collector.retention import policy_file
+    from lakefs_gc_assets.defs import running
+    from lakefs_gc_assets.defs.forecasting import forecast_now
+
+    policies = {name: policy_file.parse(text, name) for name, text in _POLICIES.items()}
+    _, found = forecast_now(running.opened(loaded, SystemClock()), progress, policies=policies)
+    return [*describe(found)]
 
 
 def _counting(loaded: Loaded) -> Loaded:

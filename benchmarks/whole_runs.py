@@ -1,4 +1,6 @@
-"""Whole runs of generated repositories: a clean run with sweep, then an optimized one that finds nothing new."""
+"""Whole runs of generated repositories: a clean run with sweep, then an optimized one that finds nothing new; and a
+forecast beside a dry run.
+"""
 
 import re
 import sys
@@ -16,6 +18,8 @@ from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SKEWED, SMALL, STEP, Sha
 
 _GIGABYTE = 1e9
 _RANGES_READ = re.compile(r"([\d,]+) ranges to read")
+_FORECAST = 1.3
+"""A forecast may take so many times as long as a clean dry run."""
 _LINEAR = 1.25
 """An object of a larger repository may cost so many times one of a smaller repository."""
 
@@ -118,6 +122,29 @@ def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
     ]
 
 
+def forecast(show: Show, shape: Shape = LARGE) -> list[Measure]:
+    """A forecast of all ages, three policies and every branch, between two clean dry runs of the same repository."""
+    folder = repositories.made(shape)
+    expected = f"commits hold {shape.committed:,} objects"
+    with served("benchmarks.serving", str(folder)) as settings:
+        before = run(settings)
+        show(f"{shape.name}: {shape.objects:,} objects, clean dry run", before)
+        made = run(settings, "--forecast")
+        show(f"{shape.name}: forecast", made)
+        after = run(settings)
+        show(f"{shape.name}: clean dry run again", after)
+    if expected not in made.told[0]:
+        raise RunFailed(f"the forecast said {made.told[0]!r}; {expected}")
+    seconds, processor = ((getattr(before, name) + getattr(after, name)) / 2 for name in ("seconds", "cpu_seconds"))
+    return [
+        figure(f"{shape.name}: clean dry run, mean of two", seconds, "s"),
+        figure(f"{shape.name}: forecast", made.seconds, "s"),
+        at_most(f"{shape.name}: forecast by clean dry run", made.seconds / seconds, "times", _FORECAST),
+        figure(f"{shape.name}: the same in processor time", made.cpu_seconds / processor, "times"),
+        figure(f"{shape.name}: peak memory of the forecast", made.peak_bytes / _GIGABYTE, "GB"),
+    ]
+
+
 def warm_up() -> None:
     """One run that nobody measures: compiles what is not compiled yet, and fills caches."""
     with served("benchmarks.serving", str(repositories.made(EMPTY))) as settings:
@@ -172,6 +199,7 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "large": large,
     "linear": linear,
     "skewed": skewed,
+    "forecast": forecast,
     "change": change,
     "bottom-line": bottom_line,
 }

@@ -1,30 +1,60 @@
-"""`lakefs-gc demo`: a whole collection of a sample repository."""
+"""`lakefs-gc demo`: a whole collection of a sample repository, or what a retention period would free of another one."""
 
 import sys
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 from rich.console import Console
 
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.options import JSON, OBJECTS, RULES, STORE_URL, RuleSet, answer
-from lakefs_gc_assets.embedded.demo import show
+from lakefs_gc_assets.cli.forecast import describe, encode
+from lakefs_gc_assets.cli.options import JSON, OBJECTS, RULES, STORE_URL, RuleSet, answer, show_progress
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.page import forecast as page
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.forecasting import forecast_now
+from lakefs_gc_assets.embedded.demo import months, show
 
 
 @click.command()
 @RULES
 @OBJECTS
 @STORE_URL
+@click.option("--forecast", "forecasts", is_flag=True, help="Show what rules would free of a year of commits instead.")
+@click.option(
+    "--html", type=click.File("wb", lazy=True, atomic=True), help="With --forecast: file to write its page to as well."
+)
 @JSON
-def demo(rules: RuleSet, objects: int, store_url: str, as_json: bool) -> None:
+def demo(rules: RuleSet, objects: int, store_url: str, forecasts: bool, html: BinaryIO | None, as_json: bool) -> None:
     """Shows a whole collection of a sample repository on an embedded lakeFS server.
 
     Exit status 0 if every live object is still readable and all garbage is gone, 1 otherwise.
+
+    With --forecast the sample has commits of a year, and what other rules of retention would free is told of it.
     """
+    if html is not None and not forecasts:
+        raise click.UsageError("--html is for --forecast.")
     with tempfile.TemporaryDirectory(prefix="lakefs-gc-demo-") as folder:
+        if forecasts:
+            _forecast(Path(folder), html, as_json)
+            return
         well = show(Path(folder), rules, objects, Console(stderr=as_json), store_url)
     if as_json:
         answer({"well": well})
     if not well:
         sys.exit(Status.FAILED)
+
+
+def _forecast(folder: Path, html: BinaryIO | None, as_json: bool) -> None:
+    show_progress("making a repository with commits of a year, call by call")
+    with months(folder) as loaded:
+        _, found = forecast_now(running.opened(loaded, SystemClock()), show_progress, depth=1)
+    if html is not None:
+        html.write(page.render(found))
+    if as_json:
+        answer(encode(found))
+        return
+    for line in describe(found):
+        click.echo(line)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -15,8 +16,11 @@ from lakefs_gc_assets.cli.options import (
     loaded_configuration,
     progress_unless,
 )
-from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast, Holding
+from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.forecast.folders import FolderHolding
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
+from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.retention import policy_file
 from lakefs_gc_assets.collector.retention.active_commits import in_words
 from lakefs_gc_assets.collector.sizes import size
@@ -24,6 +28,9 @@ from lakefs_gc_assets.defs.forecasting import forecast_now
 
 _UNLIMITED = "unlimited"
 _WIDEST_NAME = 60
+_DEEPEST = 16
+_FOLDERS, _HOLDERS = 20, 5
+"""So many folders are shown to a person, and so many holders of each; `--json` and the stored frame have more."""
 
 
 def _read_ages(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[int | None, ...]:
@@ -54,6 +61,14 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
     help="One retention for all branches and dangling commits, in days, or `unlimited`. May be given again. By default "
     "0, 1, 3, 7, 14, 30, 60, 90, 180, 365 and unlimited.",
 )
+@click.option(
+    "--by-path",
+    "depth",
+    type=click.IntRange(1, _DEEPEST),
+    metavar="DEPTH",
+    help="Say also what folders hold, and who has it: so many components of paths make a folder.",
+)
+@click.option("--html", type=click.File("wb", lazy=True, atomic=True), help="File to write a page to; - for here.")
 @QUIET
 @JSON
 def forecast(
@@ -61,17 +76,25 @@ def forecast(
     repository: str | None,
     policies: tuple[Path, ...],
     ages: tuple[int | None, ...],
+    depth: int | None,
+    html: BinaryIO | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """Says what other rules of retention would free, and what each branch and tag holds.
 
     Each line of rules is what a run of flow committed with them would mark at this moment. It deletes nothing, needs no
-    lock, and may run beside a collection. Every range of the repository is read once.
+    lock, and may run beside a collection. Every range of the repository is read once. The page is one file that loads
+    nothing: the curve of bytes against days, what each branch and tag holds, and folders with --by-path.
     """
+    if html is not None and as_json:
+        raise click.UsageError("--html and --json exclude each other.")
     parsed = {str(policy): policy_file.load(policy) for policy in policies}
     collector = open_collector(loaded_configuration(file, repository))
-    found = forecast_now(collector, progress_unless(quiet), ages, parsed)
+    _, found = forecast_now(collector, progress_unless(quiet), ages, parsed, depth or 0)
+    if html is not None:
+        html.write(page.render(found))
+        return
     if as_json:
         answer(encode(found))
         return
@@ -100,6 +123,9 @@ def describe(found: Forecast) -> Iterator[str]:
         yield from (f"  {each.scenario.name}: {note}" for note in each.scenario.notes)
     yield ""
     yield from _describe_holdings(found)
+    if found.by_folder is not None:
+        yield ""
+        yield from _describe_folders(found)
 
 
 def _describe_holdings(found: Forecast) -> Iterator[str]:
@@ -120,6 +146,32 @@ def _describe_holdings(found: Forecast) -> Iterator[str]:
     yield "if deleted: what a run would free beside what it frees anyway, were the branch or tag deleted now"
     if found.undecided:
         yield "there is more to ask for than collection.hidden_suspect_limit: deletions may free more than that"
+
+
+def _describe_folders(found: Forecast) -> Iterator[str]:
+    told = found.by_folder
+    assert told is not None
+    shown = told.largest[:_FOLDERS]
+    width = _width("folder", [f"  {_name(each)}" for each in found.holdings] + [_folder(each) for each in shown])
+    yield f"{'folder':<{width}}  {'objects held':>13}  {'bytes held':>12}  {'held alone':>12}"
+    for each in shown:
+        yield f"{_folder(each):<{width}}  {_amount(each.stored)}"
+        holders = portions(found, each)
+        for holding, portion in holders[:_HOLDERS]:
+            name = f"  {_name(holding)}"
+            yield f"{name:<{width}}  {_amount(portion.in_all)}  {size(portion.alone.bytes):>12}"
+        if more := len(holders) - len(holders[:_HOLDERS]):
+            yield f"  {more:,} more branches and tags have something there"
+    if more := len(told.largest) - len(shown):
+        yield f"{more:,} smaller folders are in the frame and with --json"
+    if told.others is not None:
+        rest = f"(the {told.other_folders:,} smallest folders together)"
+        yield f"{rest:<{width}}  {_amount(told.others.stored)}"
+    yield "an object that is in several folders counts in each of them"
+
+
+def _folder(folder: FolderHolding) -> str:
+    return folder.folder or "(top level)"
 
 
 def _width(title: str, names: list[str]) -> int:
@@ -158,13 +210,42 @@ def encode(found: Forecast) -> Mapping[str, object]:
         ],
         "holders": [_encode_holding(found, each) for each in found.holdings],
         "undecided": found.undecided,
+        **_encode_folders(found),
+    }
+
+
+def _encode_folders(found: Forecast) -> dict[str, object]:
+    told = found.by_folder
+    if told is None:
+        return {}
+    return {
+        "by_path": {
+            "depth": told.depth,
+            "folders": [{"folder": each.folder, **_encode_folder(found, each)} for each in told.largest],
+            "others": told.others and {"folders": told.other_folders, **_encode_folder(found, told.others)},
+        }
+    }
+
+
+def _encode_folder(found: Forecast, folder: FolderHolding) -> dict[str, object]:
+    return {
+        **_encode("stored", folder.stored),
+        "holders": [
+            {
+                "kind": _kind(holding),
+                "name": holding.holder.name,
+                **_encode("held", portion.in_all),
+                **_encode("alone", portion.alone),
+            }
+            for holding, portion in portions(found, folder)
+        ],
     }
 
 
 def _encode_holding(found: Forecast, holding: Holding) -> dict[str, object]:
     holder, deleted = holding.holder, holding.if_deleted
     return {
-        "kind": "rest" if holder.kind is None else holder.kind.value,
+        "kind": _kind(holding),
         "name": holder.name,
         "commits": holder.commits,
         **_encode("held", holding.in_all),
@@ -179,6 +260,10 @@ def _encode_holding(found: Forecast, holding: Holding) -> dict[str, object]:
             **_encode("more", deleted.amount - found.in_force.amount),
         },
     }
+
+
+def _kind(holding: Holding) -> str:
+    return "rest" if holding.holder.kind is None else holding.holder.kind.value
 
 
 def _encode(what: str, amount: Amount) -> dict[str, object]:

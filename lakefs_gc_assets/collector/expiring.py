@@ -1,18 +1,20 @@
-"""Which runs may lose their frames, and why others keep them.
+"""Which runs may lose their frames, which forecasts go, and why others stay.
 
 A run's plan, report, page, approval, receipts and the frame `deleted_report` stay for ever. Frames are removed that
 only the run itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. The
 files that a server prepared lie beside them: those are removed that an expired run made it write and that no other run
-names.
+names. Forecasts, whose folders have no plan, go whole by the same count, and the newest that was made never does.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.forecast import stored as forecasts
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.incremental.checkpoint import COMMITTED, PENDING
 from lakefs_gc_assets.collector.live import range_sizes
@@ -35,6 +37,9 @@ FRAMES = (
     range_sizes.NAME,
 )
 """What an expired run loses: folders of these names and nothing else."""
+
+_UNDER_WAY = timedelta(days=1)
+"""A forecast takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +64,36 @@ class PastRun:
 
 
 @dataclass(frozen=True, slots=True)
+class PastForecast:
+    """A forecast and what its folder holds.
+
+    Attributes:
+        entries: keys of the objects and folders directly in its folder.
+        made: whether it came to its end.
+        prepared: ids under which the server prepared for it alone; filled in for those that expire.
+    """
+
+    forecast_id: str
+    entries: frozenset[str]
+    made: bool
+    prepared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Expiry:
-    """What becomes of the runs, newest first.
+    """What becomes of the runs and forecasts, newest first.
 
     Attributes:
         expired: runs beyond those that are kept; some lost their frames earlier.
         kept: why each of the others keeps its frames.
+        forecasts: those that go.
+        kept_forecasts: why each of the others stays.
     """
 
     expired: tuple[PastRun, ...]
     kept: dict[str, str]
+    forecasts: tuple[PastForecast, ...] = ()
+    kept_forecasts: dict[str, str] = field(default_factory=dict)
 
 
 Reason = Callable[[PastRun], str | None]
@@ -122,19 +147,20 @@ def _approved(store: ObjectStore, run: PastRun) -> str | None:
 
 
 def decide(store: ObjectStore, keep: int) -> Expiry:
-    """Decides about all runs.
+    """Decides about all runs and forecasts.
 
     Args:
-        keep: how many of the newest keep their frames in any case.
+        keep: how many of the newest runs keep their frames in any case, and how many of the newest forecasts stay.
     Raises:
         StorageError: the store cannot be asked.
         CorruptFile: it cannot be told which run the next one builds on.
     """
     asked = reasons(store)
+    folders = [*_folders(store)]
     expired: list[PastRun] = []
     staying: list[PastRun] = []
     kept: dict[str, str] = {}
-    for place, run in enumerate(past_runs(store)):
+    for place, run in enumerate(_runs_among(folders)):
         reason = f"it is among the newest {keep}" if place < keep else None
         # A run that lost its frames before has nothing to keep.
         if reason is None and run.frames:
@@ -144,32 +170,100 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         else:
             kept[run.run_id] = reason
             staying.append(run)
-    return Expiry(_with_prepared(store, expired, staying), kept)
+    past = [*_forecasts_among(store, folders)]
+    kept_forecasts = _kept_forecasts(past, keep)
+    needed = frozenset[str]().union(
+        *(preparations.of_run(store, run.run_id, run.entries) for run in staying),
+        *(
+            preparations.of_run(store, each.forecast_id, each.entries)
+            for each in past
+            if each.forecast_id in kept_forecasts
+        ),
+    )
+
+    def alone(run_id: str, entries: frozenset[str]) -> tuple[str, ...]:
+        return tuple(sorted(preparations.of_run(store, run_id, entries) - needed))
+
+    return Expiry(
+        tuple(
+            replace(run, prepared=alone(run.run_id, run.entries)) if run.may_have_prepared else run for run in expired
+        ),
+        kept,
+        tuple(
+            replace(each, prepared=alone(each.forecast_id, each.entries))
+            for each in past
+            if each.forecast_id not in kept_forecasts
+        ),
+        kept_forecasts,
+    )
 
 
-def _with_prepared(store: ObjectStore, expired: list[PastRun], staying: list[PastRun]) -> tuple[PastRun, ...]:
-    """The expired runs, with the ids of what the server prepared for them and for no run that stays."""
-    if not any(run.may_have_prepared for run in expired):
-        return tuple(expired)
-    needed = frozenset[str]().union(*(preparations.of_run(store, run.run_id, run.entries) for run in staying))
+def _kept_forecasts(past: Sequence[PastForecast], keep: int) -> dict[str, str]:
+    """Why forecasts stay.
 
-    def alone(run: PastRun) -> tuple[str, ...]:
-        return tuple(sorted(preparations.of_run(store, run.run_id, run.entries) - needed))
+    Args:
+        past: all of them, the newest first.
+    """
+    kept = {each.forecast_id: f"it is among the newest {keep}" for each in past[:keep]}
+    newest_made = next((each.forecast_id for each in past if each.made), None)
+    for each in past[keep:]:
+        if each.forecast_id == newest_made:
+            kept[each.forecast_id] = "no newer one came to its end"
+        elif not each.made and _began(past[0]) - _began(each) < _UNDER_WAY:
+            kept[each.forecast_id] = "it may be under way"
+    return kept
 
-    return tuple(replace(run, prepared=alone(run)) if run.may_have_prepared else run for run in expired)
+
+def _began(forecast: PastForecast) -> timedelta:
+    return timedelta(seconds=xids.created_at(forecast.forecast_id))
 
 
 def past_runs(store: ObjectStore) -> Iterator[PastRun]:
     """All our runs, newest first."""
+    return _runs_among(_folders(store))
+
+
+def past_forecasts(store: ObjectStore) -> Iterator[PastForecast]:
+    """All forecasts, newest first."""
+    return _forecasts_among(store, _folders(store))
+
+
+def _folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
+    """Every folder beside those of runs, newest first: its id, and the keys of what is directly in it."""
     for prefix in store.list_level(run_folder.ROOT).prefixes:
         run_id = prefix.removeprefix(run_folder.ROOT).rstrip("/")
-        if not xids.is_xid(run_id):
-            continue
-        level = store.list_level(prefix)
-        entries = frozenset([*level.prefixes, *(found.key for found in level.objects)])
+        if xids.is_xid(run_id):
+            level = store.list_level(prefix)
+            yield run_id, frozenset([*level.prefixes, *(found.key for found in level.objects)])
+
+
+def _runs_among(folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastRun]:
+    for run_id, entries in folders:
         if run_folder.plan(run_id) in entries:
             frames = tuple(name for name in FRAMES if run_folder.frame(run_id, name) in entries)
             yield PastRun(run_id, frames, entries)
+
+
+def _forecasts_among(store: ObjectStore, folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastForecast]:
+    for forecast_id, entries in folders:
+        folder = run_folder.frame(forecast_id, forecasts.NAME)
+        if run_folder.plan(forecast_id) not in entries and folder in entries:
+            files = {each.key for each in store.list_level(folder).objects}.intersection(forecasts.files(forecast_id))
+            if files:
+                yield PastForecast(forecast_id, entries, forecasts.key(forecast_id) in files)
+
+
+def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
+    """Deletes a forecast with what it noted and made the server prepare; returns how many objects.
+
+    What it begins with goes last: by that a job that was killed finds the rest.
+
+    Raises StorageError where one could not be deleted.
+    """
+    removed = _remove_prepared(store, forecast.forecast_id, forecast.entries, forecast.prepared)
+    removed += _delete(store, _keys(store, run_folder.frame(forecast.forecast_id, range_sizes.NAME)))
+    present = _keys(store, run_folder.frame(forecast.forecast_id, forecasts.NAME))
+    return removed + _delete(store, [key for key in forecasts.files(forecast.forecast_id) if key in present])
 
 
 def remove_frames(store: ObjectStore, run: PastRun) -> int:
@@ -179,17 +273,30 @@ def remove_frames(store: ObjectStore, run: PastRun) -> int:
 
     Raises StorageError where one could not be deleted.
     """
-    removed = sum(preparations.remove(store, server_run_id) for server_run_id in run.prepared)
-    if preparations.notes(run.run_id) in run.entries:
-        removed += preparations.forget(store, run.run_id)
+    removed = _remove_prepared(store, run.run_id, run.entries, run.prepared)
     for frame in run.frames:
         manifest = run_folder.manifest(run.run_id, frame)
-        keys = [key for batch in store.list(run_folder.frame(run.run_id, frame)) for key in batch["key"].to_pylist()]
-        keys.sort(key=lambda key: key != manifest)
-        for start in range(0, len(keys), store.delete_limit):
-            outcomes = store.delete(keys[start : start + store.delete_limit])
-            for outcome in outcomes:
-                if outcome.result is not DeleteResult.ACCEPTED:
-                    raise StorageError(f"{outcome.key} could not be deleted: {outcome.error}")
-            removed += len(outcomes)
+        removed += _delete(
+            store, sorted(_keys(store, run_folder.frame(run.run_id, frame)), key=lambda key: key != manifest)
+        )
     return removed
+
+
+def _remove_prepared(store: ObjectStore, run_id: str, entries: frozenset[str], prepared: Sequence[str]) -> int:
+    removed = sum(preparations.remove(store, server_run_id) for server_run_id in prepared)
+    if preparations.notes(run_id) in entries:
+        removed += preparations.forget(store, run_id)
+    return removed
+
+
+def _keys(store: ObjectStore, folder: str) -> list[str]:
+    return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
+
+
+def _delete(store: ObjectStore, keys: Sequence[str]) -> int:
+    """Deletes keys in their order; returns how many. Raises StorageError where one could not be deleted."""
+    for start in range(0, len(keys), store.delete_limit):
+        for outcome in store.delete(keys[start : start + store.delete_limit]):
+            if outcome.result is not DeleteResult.ACCEPTED:
+                raise StorageError(f"{outcome.key} could not be deleted: {outcome.error}")
+    return len(keys)

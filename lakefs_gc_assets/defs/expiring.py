@@ -1,4 +1,4 @@
-"""The job that removes the frames of old runs, and their partitions."""
+"""The job that removes the frames of old runs, their partitions, and old forecasts."""
 
 from typing import Any
 
@@ -48,20 +48,26 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             if config.dry:
                 decided = expiring.decide(repository.store, settings.keep_runs)
                 context.add_output_metadata({"dry": True, **_described(decided)})
-                context.log.info(f"a dry run: {_count(decided)} runs would lose their frames")
+                context.log.info(
+                    f"a dry run: {_count(decided)} runs would lose their frames, {len(decided.forecasts)} forecasts "
+                    "would go"
+                )
                 return
             with locked(repository, _LOCK_NAME, context.run_id, context.log.warning) as lock:
                 decided = expiring.decide(repository.store, settings.keep_runs)
                 removed = _remove(context.instance, names, repository, decided, lock)
             context.add_output_metadata({"dry": False, "objects_removed": removed, **_described(decided)})
-            context.log.info(f"{_count(decided)} runs lost their frames, {removed} objects were removed")
+            context.log.info(
+                f"{_count(decided)} runs lost their frames, {len(decided.forecasts)} forecasts went, {removed} objects "
+                "were removed"
+            )
 
     @dg.job(
         name=names.of("expire_runs"),
-        description=f"Removes the frames and partitions of old runs of {names.repository}: all but those of the newest "
-        f"{settings.keep_runs} runs (automation.keep_runs). Plans, reports and receipts stay for ever. A run stays "
-        "whole while the next optimized run builds on it, its sweep has not come to its end, or its approved mark is "
-        "to be deleted yet. Shows what it would do unless `dry` is false.",
+        description=f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
+        f"those of the newest {settings.keep_runs} (automation.keep_runs). Plans, reports and receipts stay for ever. "
+        "A run stays whole while the next optimized run builds on it, its sweep has not come to its end, or its "
+        "approved mark is to be deleted yet. Shows what it would do unless `dry` is false.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},
     )
@@ -80,6 +86,9 @@ def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenReposito
         removed += expiring.remove_frames(repository.store, run)
         if run.run_id in known:
             instance.delete_dynamic_partition(names.partitions.run_ids.name or "", run.run_id)
+    for forecast in decided.forecasts:
+        lock.check()
+        removed += expiring.remove_forecast(repository.store, forecast)
     return removed
 
 
@@ -98,4 +107,9 @@ def _described(decided: Expiry) -> dict[str, Any]:
         for run_id, told in rows
     ]
     schema = dg.TableSchema([dg.TableColumn("run_id"), dg.TableColumn("opened"), dg.TableColumn("frames")])
-    return {"runs_expired": len(going), "runs": dg.MetadataValue.table(records, schema=schema)}
+    return {
+        "runs_expired": len(going),
+        "runs": dg.MetadataValue.table(records, schema=schema),
+        "forecasts_expired": len(decided.forecasts),
+        "forecasts_kept": len(decided.kept_forecasts),
+    }

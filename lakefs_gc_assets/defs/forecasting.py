@@ -12,18 +12,21 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
-from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.forecast.forecast import NAME, Forecast, Holding
+from lakefs_gc_assets.collector.forecast import forecast, stored
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
+from lakefs_gc_assets.collector.forecast.stored import NAME
+from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.retention import policy_file
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.pages import stored_page
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.pictures import bars
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, StorageError
 from lakefs_gc_assets.spark.errors import from_worker
 
 JOB = "forecast"
@@ -45,6 +48,12 @@ class Forecasting(dg.Config):
         default={},
         description="Further policies: the text of each, as a policy file has it, by a name.",
     )
+    by_path: int = Field(
+        default=0,
+        ge=0,
+        le=16,
+        description="Say also what folders hold, and who has it: so many components of paths make a folder; 0: do not.",
+    )
 
 
 def forecast_now(
@@ -52,23 +61,32 @@ def forecast_now(
     note: Callable[[str], None],
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
-) -> Forecast:
-    """Makes a forecast on Spark; nothing is waited for, as nothing is going to be deleted.
+    depth: int = 0,
+) -> tuple[str, Forecast]:
+    """Makes a forecast on Spark, and its page; nothing is waited for, as nothing is going to be deleted.
 
     Args:
         note: is told what happens.
+        ages, policies, depth: as for `forecast.make`.
+    Returns:
+        The URI of the storage namespace as well.
     Raises:
         CollectionError: as `forecast.make`, also where a worker of Spark raised it.
     """
     opened = collector.open()
     opened = replace(opened, settings=opened.settings.model_copy(update={"wait_before_dump_seconds": 0}))
     try:
-        return forecast.make(opened, collector.engine(opened.settings), note, ages, policies)
+        found = forecast.make(opened, collector.engine(opened.settings), note, ages, policies, depth)
     except Exception as error:
         ours = None if isinstance(error, CollectionError) else from_worker(error)
         if ours is None:
             raise
         raise ours from error
+    try:
+        page.write(opened.store, found)
+    except StorageError as error:
+        note(f"the page of the forecast could not be stored: {error}")
+    return opened.namespace.uri, found
 
 
 def define(names: Names) -> dg.AssetsDefinition:
@@ -79,7 +97,8 @@ def define(names: Names) -> dg.AssetsDefinition:
         description=f"What other rules of retention would free in {names.repository}, exactly: what a run of flow "
         "committed with them would mark at that moment. And what each branch and tag holds, and what would go without "
         "it. It deletes nothing, takes no lock, and may be made beside a run.",
-        group_name=names.of("garbage_collection"),
+        # Of its own, so that "Materialize all" in the lineage of a run's group does not make a forecast as well.
+        group_name=names.of("retention"),
         kinds={"pyspark", "parquet"},
         required_resource_keys={names.of("collector")},
     )
@@ -88,8 +107,9 @@ def define(names: Names) -> dg.AssetsDefinition:
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():
             policies = {name: policy_file.parse(text, name) for name, text in config.policies.items()}
-            found = forecast_now(collector, context.log.info, ages, policies)
-        return dg.MaterializeResult(metadata=described(found))
+            namespace, found = forecast_now(collector, context.log.info, ages, policies, config.by_path)
+        shown = stored_page(namespace + stored.page(found.forecast_id), collector.store.endpoint_url)
+        return dg.MaterializeResult(metadata={**described(found), "page": shown})
 
     return retention_forecast
 
@@ -122,6 +142,7 @@ def described(found: Forecast) -> dict[str, Any]:
         "rules": _rules(found),
         "held_alone": _holders(found.holdings),
         "branches_and_tags": _holdings(found),
+        **({"folders": _folders(found)} if found.by_folder and found.by_folder.largest else {}),
         **({"notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in notes))} if notes else {}),
     }
 
@@ -179,6 +200,24 @@ def _holdings(found: Forecast) -> dg.TableMetadataValue:
                 "bytes_more_if_deleted": "" if more is None else str(more.bytes),
                 "head": f"{holder.head_made_at:%F}" if holder.head_made_at else "",
                 "stale": holder.stale,
+            }
+        )
+    return _table(records)
+
+
+def _folders(found: Forecast) -> dg.TableMetadataValue:
+    """The largest folders, and who has most of each."""
+    assert found.by_folder is not None
+    records = []
+    for each in found.by_folder.largest:
+        holders = forecast.portions(found, each)
+        records.append(
+            {
+                "folder": each.folder or "(top level)",
+                "objects_held": each.stored.objects,
+                "bytes_held": each.stored.bytes,
+                "held_most_by": holders[0][0].holder.name if holders else "",
+                "bytes_that_it_holds": holders[0][1].in_all.bytes if holders else 0,
             }
         )
     return _table(records)

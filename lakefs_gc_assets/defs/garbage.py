@@ -6,9 +6,10 @@ from typing import Any
 
 import dagster as dg
 
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.frame.kinds import CandidateFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Amount, Garbage, count_by_month
+from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Garbage, count_by_month
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.pictures import bars
 from lakefs_gc_assets.lakefs.layout import WindowSize

@@ -101,12 +101,20 @@ def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[st
     Args:
         endpoint_url: of the store, where it is not the cloud itself.
     """
-    uri = repository.namespace.uri + run_folder.page(run_id)
-    link = None if endpoint_url else browser_link(uri)
     return {
-        "page": dg.MetadataValue.url(link) if link else dg.MetadataValue.path(uri),
+        "page": stored_page(repository.namespace.uri + run_folder.page(run_id), endpoint_url),
         "open_page": f"lakefs-gc report {run_id} --open",
     }
+
+
+def stored_page(uri: str, endpoint_url: str) -> dg.UrlMetadataValue | dg.PathMetadataValue:
+    """Where a stored page lies: a link where a browser can follow one.
+
+    Args:
+        endpoint_url: of the store, where it is not the cloud itself.
+    """
+    link = None if endpoint_url else browser_link(uri)
+    return dg.MetadataValue.url(link) if link else dg.MetadataValue.path(uri)
 
 
 def browser_link(uri: str) -> str | None:

@@ -5,6 +5,8 @@ Afterwards every live object is read back through the API, byte for byte.
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +18,7 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.embedded import bucket
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demonstration import demonstrate
+from lakefs_gc_assets.embedded.months import make_repository_of_months
 from lakefs_gc_assets.embedded.sample import (
     GarbageObject,
     Sample,
@@ -29,6 +32,18 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, Loaded, StoreSettings
 
 _STAGED_IS_KNOWN = re.compile(r" uncommitted_df: [\d,]+ rows in ")
+
+
+@contextmanager
+def months(folder: Path) -> Iterator[Loaded]:
+    """Serves the sample repository with commits of a year from a folder; yields settings of the collector for it."""
+    with EmbeddedServer(folder / "lakefs") as server:
+        make_repository_of_months(server)
+        policy = folder / "policy.yaml"
+        policy.write_text("stale_after: 90d\n", encoding="utf-8")
+        made = configuration(server, "months")
+        collection = made.collection.model_copy(update={"retention_policy": str(policy)})
+        yield Loaded(made.model_copy(update={"collection": collection}), {})
 
 
 def configuration(server: EmbeddedServer, repository: str, store: StoreSettings | None = None) -> Configuration:

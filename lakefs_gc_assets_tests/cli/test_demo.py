@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet
@@ -120,3 +122,18 @@ def test_a_run_that_fails_ends_the_demo_with_one_line(monkeypatch: pytest.Monkey
     monkeypatch.setattr(demo_command, "show", show)
     ended = CliRunner().invoke(main, ["demo"])
     assert (ended.exit_code, ended.stderr) == (1, "lakefs-gc: the run failed\n")
+
+
+def test_a_page_is_of_a_forecast(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(main, ["demo", "--html", str(tmp_path / "page.html")])
+    assert ended.exit_code == Status.USAGE
+    assert "--forecast" in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_forecast_of_a_year(tmp_path: Path, spark: SparkSession) -> None:
+    file = tmp_path / "page.html"
+    ended = CliRunner().invoke(main, ["demo", "--forecast", "--html", str(file)])
+    assert ended.exit_code == Status.WELL, ended.output
+    assert "branch experiment" in ended.stdout and "sales/" in ended.stdout
+    assert b"polyline" in file.read_bytes()

@@ -14,7 +14,9 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.forecast import describe
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast, Freed, Holding
+from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.forecast.folders import ByFolder, FolderHolding, Portion
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import Holder, Kind, Scenario
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -112,9 +114,62 @@ def test_a_table_for_people(forecast: Invoke) -> None:
     assert "nothing was deleted" in result.stdout
 
 
+def test_folders_and_who_has_them(forecast: Invoke) -> None:
+    lines = forecast("--days", "0", "--by-path", "1").stdout.splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("folder"))
+    assert [line.split() for line in lines[start + 1 :]][:3] == [
+        ["(top", "level)", "4", "20", "B"],
+        ["branch", "dev", "2", "16", "B", "6", "B"],
+        ["branch", "main", "3", "14", "B", "4", "B"],
+    ]
+    assert lines[-1] == "an object that is in several folders counts in each of them"
+
+    found = json.loads(forecast("--days", "0", "--by-path", "1", "--json").stdout)["by_path"]
+    assert (found["depth"], found["others"]) == (1, None)
+    (folder,) = found["folders"]
+    assert (folder["folder"], folder["stored_objects"], folder["stored_bytes"]) == ("", 4, 20)
+    assert folder["holders"][0] == {
+        "kind": "branch",
+        "name": "dev",
+        "held_objects": 2,
+        "held_bytes": 16,
+        "alone_objects": 1,
+        "alone_bytes": 6,
+    }
+
+
+def test_a_page_in_a_file_and_beside_what_is_stored(made: RetainedRepository, forecast: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "forecast.html"
+    result = forecast("--html", str(file), "--by-path", "1")
+    assert (result.exit_code, result.stdout) == (Status.WELL, "")
+    store = LocalStore(made.server.objects_folder / "repo")
+    stored = {key for batch in store.list("_lakefs/retention/") for key in batch["key"].to_pylist()}
+    assert any(
+        store.get(key) == file.read_bytes() for key in stored if key.endswith("retention_forecast/forecast.html")
+    )
+    assert b"polyline" in file.read_bytes() and b"(top level)" in file.read_bytes()
+
+
+def test_many_folders_and_holders_are_cut_for_people() -> None:
+    now = datetime(2026, 11, 1, tzinfo=UTC)
+    in_force = Freed(Scenario(Kind.IN_FORCE, "rules in force", 3), Amount(2, 2048))
+    holdings = tuple(Holding(Holder(Kind.BRANCH, f"b{n}", 1, now), Amount(5, 5), Amount(1, 1)) for n in range(7))
+    portions = tuple(Portion(Amount(1, n + 1), Amount()) for n in range(7))
+    largest = tuple(FolderHolding(f"f{n}/", Amount(1, 100), portions) for n in range(25))
+    told = ByFolder(1, largest, FolderHolding(None, Amount(9, 900), portions), 4321)
+    found = Forecast("repo", "id", now, now, 4, 5, Amount(9, 9), (in_force,), holdings, by_folder=told)
+    lines = [*describe(found)]
+    assert sum(line.startswith("f") and "/" in line for line in lines) == 20
+    assert lines.count("  2 more branches and tags have something there") == 20
+    assert lines[-3] == "5 smaller folders are in the frame and with --json"
+    assert lines[-2].split() == ["(the", "4,321", "smallest", "folders", "together)", "9", "900", "B"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
+        (("--by-path", "0"), Status.USAGE, "by-path"),
+        (("--html", "-", "--json"), Status.USAGE, "exclude each other"),
         (("--days", "-1"), Status.USAGE, "-1"),
         (("--days", "soon"), Status.USAGE, "soon"),
         (("--days", "40000"), Status.CONFIGURATION, "40000 days"),

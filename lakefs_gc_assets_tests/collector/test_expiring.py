@@ -3,7 +3,9 @@ from itertools import count
 
 import pytest
 
-from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector import expiring, preparations
+from lakefs_gc_assets.collector.forecast import stored
+from lakefs_gc_assets.collector.live import range_sizes
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -11,7 +13,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, began, ended, opened
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
 
 __all__ = ["opened"]
 
@@ -181,3 +183,103 @@ def test_nothing_expires_where_the_newest_plan_cannot_be_read(opened: OpenReposi
 
     with pytest.raises(CorruptFile, match=newest):
         expired(opened)
+
+
+def forecast_folder(opened: OpenRepository, hours: float, *, made: bool = True) -> str:
+    """A forecast that began so long ago, with something of everything that it leaves and of what it does not."""
+    forecast_id, prepared = IDS.descending(NOW - hours * HOUR), IDS.descending(NOW - hours * HOUR)
+    for key in stored.files(forecast_id) if made else [stored.begun(forecast_id)]:
+        opened.store.put(key, b"forecast")
+    opened.store.put(f"{range_sizes.folder(forecast_id)}1-2-{'0' * 32}.parquet", b"sizes")
+    preparations.note(opened.store, forecast_id, [prepared])
+    opened.store.put(f"{run_folder.folder(prepared)}uncommitted/{prepared}", b"the server's")
+    for name in FOREIGN:
+        opened.store.put(run_folder.folder(forecast_id) + name, b"somebody's")
+    return forecast_id
+
+
+FOREIGN = ("notes.txt", "retention_forecast/mine.txt", "store_df/part.parquet")
+
+
+def forecasts_expired(opened: OpenRepository, keep: int = 1) -> list[str]:
+    return [each.forecast_id for each in expiring.decide(opened.store, keep).forecasts]
+
+
+def test_all_but_the_newest_forecasts_go(opened: OpenRepository) -> None:
+    run = swept(opened, 9)
+    made = [forecast_folder(opened, hours) for hours in (1, 2, 3, 4)]
+
+    assert forecasts_expired(opened, keep=2) == made[2:]
+    decided = expiring.decide(opened.store, 2)
+    assert decided.kept_forecasts == dict.fromkeys(made[:2], "it is among the newest 2")
+    assert (decided.expired, set(decided.kept)) == ((), {run})
+    assert forecasts_expired(opened, keep=9) == []
+
+
+def test_a_forecast_goes_with_what_it_noted_and_nothing_else_does(opened: OpenRepository) -> None:
+    newest, old = forecast_folder(opened, 1), forecast_folder(opened, 2)
+    others = {key for key in keys(opened) if old not in key}
+    (expired,) = expiring.decide(opened.store, 1).forecasts
+    (prepared,) = expired.prepared
+
+    removed = expiring.remove_forecast(opened.store, expired)
+
+    assert files(opened, old) == set(FOREIGN)
+    assert others - keys(opened) == {f"{run_folder.folder(prepared)}uncommitted/{prepared}"}
+    assert removed == len(stored.files(old)) + 3
+    assert [each.forecast_id for each in expiring.past_forecasts(opened.store)] == [newest]
+
+
+def test_a_forecast_whose_removal_was_killed_is_found_again(opened: OpenRepository) -> None:
+    forecast_folder(opened, 1)
+    old = forecast_folder(opened, 30)
+    opened.store.delete(stored.files(old)[:-1])
+    assert forecasts_expired(opened) == [old]
+
+
+def test_the_newest_forecast_that_came_to_its_end_stays(opened: OpenRepository) -> None:
+    failed = [forecast_folder(opened, hours, made=False) for hours in (1, 2)]
+    made, old = forecast_folder(opened, 50), forecast_folder(opened, 51)
+
+    assert forecasts_expired(opened) == [old]
+    assert expiring.decide(opened.store, 1).kept_forecasts == {
+        failed[0]: "it is among the newest 1",
+        failed[1]: "it may be under way",
+        made: "no newer one came to its end",
+    }
+
+
+def test_a_forecast_that_failed_goes_a_day_later(opened: OpenRepository) -> None:
+    forecast_folder(opened, 1)
+    forecast_folder(opened, 24, made=False)
+    failed = forecast_folder(opened, 26, made=False)
+
+    assert forecasts_expired(opened) == [failed]
+
+
+def test_a_run_is_no_forecast_whatever_lies_in_its_folder(opened: OpenRepository) -> None:
+    forecast_folder(opened, 1)
+    swept(opened, 1)
+    old = swept(opened, 2)
+    for key in stored.files(old):
+        opened.store.put(key, b"copied there")
+
+    assert forecasts_expired(opened) == []
+    assert expired(opened) == [old]
+
+
+def test_what_the_server_prepared_for_a_forecast_that_stays_is_not_removed_with_a_run(opened: OpenRepository) -> None:
+    newest, old = forecast_folder(opened, 1), forecast_folder(opened, 2)
+    (prepared,) = preparations.noted(opened.store, newest)
+    preparations.note(opened.store, old, [prepared])
+    swept(opened, 1)
+    run = swept(opened, 2)
+    preparations.note(opened.store, run, [prepared])
+    decided = expiring.decide(opened.store, 1)
+
+    assert [each.prepared for each in decided.expired] == [()]
+    assert prepared not in decided.forecasts[0].prepared and len(decided.forecasts[0].prepared) == 1
+
+
+def keys(opened: OpenRepository) -> set[str]:
+    return {key for batch in opened.store.list(run_folder.ROOT) for key in batch["key"].to_pylist()}

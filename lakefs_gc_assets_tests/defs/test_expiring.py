@@ -6,11 +6,13 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector import expiring, lock
+from lakefs_gc_assets.collector.forecast import stored
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.expiring import removing_config
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, ended
 from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
 
@@ -82,6 +84,22 @@ def test_it_removes_frames_and_partitions_of_old_runs(automated: Automated, run_
 
     again = launch(automated, REMOVING)
     assert (shown(again)["runs_expired"], shown(again)["objects_removed"]) == (0, 0)
+
+
+def test_old_forecasts_go_as_well(automated: Automated) -> None:
+    automated.changes["automation"] = {"keep_runs": 1}
+    store, ids = automated.repository.store, xids.Generator()
+    made = [ids.descending(automated.clock.now() - days * DAY) for days in (1, 2)]
+    for forecast_id in made:
+        for key in (stored.begun(forecast_id), stored.key(forecast_id)):
+            store.put(key, b"forecast")
+
+    dry = shown(launch(automated))
+    assert (dry["forecasts_expired"], dry["forecasts_kept"]) == (1, 1)
+    assert [each.forecast_id for each in expiring.past_forecasts(store)] == made
+
+    assert shown(launch(automated, REMOVING))["objects_removed"] == 2
+    assert [each.forecast_id for each in expiring.past_forecasts(store)] == made[:1]
 
 
 def test_partitions_left_behind_by_a_job_that_was_killed_go_the_next_time(

@@ -7,8 +7,9 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast, Freed, Holding
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
 from lakefs_gc_assets.collector.step import locked
 from lakefs_gc_assets.defs import running
@@ -38,7 +39,7 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
                 clients.commit(server, content.decode())
         loaded = Loaded(demo.configuration(server, "repo"), {})
         job = build(loaded, SystemClock()).resolve_job_def("forecast")
-        asked = {"days": [0, 10, -1], "policies": {"short": "{default: 1d, replace: true}"}}
+        asked = {"days": [0, 10, -1], "policies": {"short": "{default: 1d, replace: true}"}, "by_path": 1}
 
         def made(**config: object) -> dg.ExecuteInProcessResult:
             run_config = {"ops": {"retention_forecast": {"config": config}}}
@@ -54,6 +55,17 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
         assert (shown["stored_objects"].value, shown["freed_bytes_by_rules_in_force"].value) == (3, 0)
         (holder, _) = _records(shown["branches_and_tags"])
         assert (holder.data["name"], holder.data["bytes_held_alone"]) == ("main", 14)
+
+        (folder,) = _records(shown["folders"])
+        assert (folder.data["folder"], folder.data["bytes_held"], folder.data["held_most_by"]) == (
+            "(top level)",
+            14,
+            "main",
+        )
+        page = shown["page"]
+        assert isinstance(page, dg.PathMetadataValue) and page.value is not None
+        store = running.opened(loaded, SystemClock()).open().store
+        assert b"polyline" in store.get(str(page.value).removeprefix("local://repo/"))
 
         refused = made(policies={"wrong": "default: 7"})
         assert "ConfigurationError: wrong, line 1: 7 has no unit" in failures(refused)["retention_forecast"]

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast
+from lakefs_gc_assets.collector.forecast import forecast, stored
+from lakefs_gc_assets.collector.forecast.folders import Portion
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -45,6 +47,7 @@ class History:
     folder: Path
     names: dict[str, str]
     tagged: str = ""
+    also_live: tuple[str, ...] = ()
 
     def put(self, version: str, path: str, branch: str = "main", content: str = "") -> None:
         self.names[clients.upload(self.server, path, (content or version).encode(), branch=branch)] = version
@@ -59,7 +62,7 @@ class History:
     def runs(self, policy: str = "") -> ArrowRuns:
         """Runs with a policy; the default one where none is given."""
         given = demo.configuration(self.server, "repo")
-        changes: dict[str, object] = {"wait_before_dump_seconds": 0.0}
+        changes: dict[str, object] = {"wait_before_dump_seconds": 0.0, "also_live": [*self.also_live]}
         if policy:
             file = self.folder / "policy.yaml"
             file.write_text(policy)
@@ -89,8 +92,8 @@ class History:
                 for number, scenario in enumerate(asked.questions.scenarios)
             }
 
-    def made(self, engine: Engine[R]) -> Forecast:
-        return forecast.make(self.runs().open(), engine, print)
+    def made(self, engine: Engine[R], depth: int = 0) -> Forecast:
+        return forecast.make(self.runs().open(), engine, print, depth=depth)
 
 
 @pytest.fixture(scope="module")
@@ -197,8 +200,8 @@ def test_without_a_branch_or_a_tag(changed: History) -> None:
     assert holdings["main"].if_deleted is None and found.more_if_deleted(holdings["main"]) is None
     assert found.in_force.amount == Amount(1, 8) and not found.undecided
     store = changed.runs().open().store
-    stored = tables.decode(forecast.FORECAST, store.get(forecast.key(found.forecast_id)), "forecast", "forecast")
-    assert stored.equals(forecast.table(found))
+    rows = tables.decode(forecast.FORECAST, store.get(stored.key(found.forecast_id)), "forecast", "forecast")
+    assert rows.equals(forecast.table(found))
     assert found.forecast_id not in set(run_folder.newest_runs(store))
 
     changed.call("DELETE", "/tags/v1")
@@ -225,6 +228,107 @@ def test_what_a_run_deleted_is_not_freed_again(changed: History) -> None:
     )
     assert ArrowRuns(sweeping).collect(Flow.COMMITTED).counts["deleted"] == 3
     assert changed.said(ArrowEngine())[Kind.AGE, "0 days"] == set()
+
+
+def _lend(history: History) -> None:
+    """Another repository has one version of `path` in a commit before its head, and another one staged."""
+    clients.repository(history.server, "other")
+    objects = "/repositories/other/branches/main/objects"
+    for version, path in (("path 3", "committed"), ("path 4", "staged")):
+        (address,) = (address for address, named in history.names.items() if named == version)
+        body = {
+            "physical_address": f"{history.server.core.blockstore.scheme}repo/{address}",
+            "checksum": md5(version.encode()).hexdigest(),
+            "size_bytes": len(version),
+        }
+        status, answer = clients.call(history.server, "PUT", objects, body, path=path)
+        assert status == 201, answer
+        if path == "committed":
+            clients.commit(history.server, "borrowed", name="other")
+            # Of what a branch head has it is asked besides whether it is staged there.
+            assert clients.call(history.server, "DELETE", objects, path=path)[0] == 204
+            clients.commit(history.server, "given back", name="other")
+
+
+def test_what_another_repository_references_stays(changed: History) -> None:
+    """Where `also_live` names it: what its commits hold, and what it has staged."""
+    policy, expiring = "{default: 0d, replace: true}", (Kind.AGE, "0 days")
+    _lend(changed)
+    assert changed.said(ArrowEngine())[expiring] == {"of dev 1", "path 3", "path 4"}
+    changed.also_live = ("other",)
+    assert changed.said(ArrowEngine())[expiring] == changed.marked(policy)[0] == {"of dev 1"}
+    found = changed.made(ArrowEngine())
+    (all_gone,) = (each for each in found.rules if each.scenario.days == 0)
+    assert all_gone.amount == Amount(1, len("of dev 1"))
+
+
+@pytest.mark.slow
+def test_nor_does_it_go_on_spark(changed: History, spark: SparkSession) -> None:
+    _lend(changed)
+    changed.also_live = ("other",)
+    assert changed.said(SparkEngine(spark, 2))[Kind.AGE, "0 days"] == {"of dev 1"}
+
+
+def _fill_folders(history: History) -> None:
+    """Two versions of `a/b/one`, the newer one in `c/` as well, and something in a folder of `dev`."""
+    with history.server.clock.at(datetime.now(UTC) - 8 * DAYS):
+        history.put("old one", "a/b/one")
+        history.put("two", "a/two")
+        history.commit()
+        history.put("one", "a/b/one")
+        (address,) = (address for address, version in history.names.items() if version == "one")
+        physical = f"{history.server.core.blockstore.scheme}repo/{address}"
+        body = {"physical_address": physical, "checksum": md5(b"one").hexdigest(), "size_bytes": len("one")}
+        history.call("PUT", "/branches/main/objects", body, path="c/one")
+        history.commit()
+        history.put("in a folder", "d/in a folder", "dev")
+        history.commit("dev")
+
+
+def _by_folder(found: Forecast) -> dict[str | None, tuple[Amount, dict[str, Portion]]]:
+    """What each folder stores, and who has something there."""
+    assert found.by_folder is not None and found.by_folder.others is None
+    return {
+        each.folder: (each.stored, {holding.holder.name: portion for holding, portion in portions(found, each)})
+        for each in found.by_folder.largest
+    }
+
+
+def _require_folders(changed: History, engine: Engine[R]) -> None:
+    without = changed.made(engine)
+    found = changed.made(engine, depth=1)
+    told = _by_folder(found)
+    three, one, of_dev = Amount(3, len("old one" + "two" + "one")), Amount(1, len("one")), Amount(1, len("in a folder"))
+    top = told.pop("")
+    assert told == {
+        "a/": (three, {"main": Portion(three, three)}),
+        "c/": (one, {"main": Portion(one, one)}),
+        "d/": (of_dev, {"dev": Portion(of_dev, of_dev)}),
+    }
+    in_folders = Amount(4, three.bytes + of_dev.bytes)
+    assert top[0] == found.stored - in_folders
+    held = {holding.holder.name: holding for holding in found.holdings}
+    assert top[1]["main"].in_all == held["main"].in_all - three
+    assert top[1]["main"].alone == held["main"].alone - three
+    assert top[1]["dev"].in_all == held["dev"].in_all - of_dev
+    assert top[1]["v1"].in_all == held["v1"].in_all
+    assert without.by_folder is None
+    assert (without.stored, without.rules, without.holdings) == (found.stored, found.rules, found.holdings)
+    store = changed.runs().open().store
+    rows = tables.decode(forecast.FOLDERS, store.get(stored.by_folder(found.forecast_id)), "folders", "folders")
+    assert rows.equals(forecast.folders_table(found)) and rows.num_rows == 4 + 3 + 3
+
+
+def test_what_folders_hold(changed: History) -> None:
+    _fill_folders(changed)
+    _require_folders(changed, ArrowEngine())
+    assert _by_folder(changed.made(ArrowEngine(), depth=2)).keys() == {"", "a/", "a/b/", "c/", "d/"}
+
+
+@pytest.mark.slow
+def test_folders_on_spark(changed: History, spark: SparkSession) -> None:
+    _fill_folders(changed)
+    _require_folders(changed, SparkEngine(spark, 2))
 
 
 def test_without_a_refs_dump_nothing_is_said(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

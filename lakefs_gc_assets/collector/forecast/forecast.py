@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import planning
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.forecast import marking, scenarios
+from lakefs_gc_assets.collector.forecast import folders, marking, scenarios, stored
+from lakefs_gc_assets.collector.forecast.folders import ByFolder, FolderHolding, Portion
 from lakefs_gc_assets.collector.forecast.holding import SUMS, count
 from lakefs_gc_assets.collector.forecast.marking import Marked
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario
@@ -27,12 +29,10 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import xids
 
-NAME = "retention_forecast"
-"""Of the asset, and of the frame's folder in the folder of a forecast."""
 _ALONE = "lakefs-gc forecast"
 
 FORECAST = pa.schema(
@@ -54,16 +54,20 @@ FORECAST = pa.schema(
 )
 """A forecast as it is stored: a row for each set of rules, branch and tag. What is not asked of one is null."""
 
+FOLDERS = pa.schema(
+    [
+        pa.field("folder", pa.string()),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("held_objects", pa.int64(), nullable=False),
+        pa.field("held_bytes", pa.int64(), nullable=False),
+        pa.field("alone_objects", pa.int64()),
+        pa.field("alone_bytes", pa.int64()),
+    ]
+)
+"""What folders hold: for each a row of kind `all`, and one for each branch and tag that has something there.
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Objects, and their bytes together."""
-
-    objects: int = 0
-    bytes: int = 0
-
-    def __sub__(self, other: "Amount") -> "Amount":
-        return Amount(self.objects - other.objects, self.bytes - other.bytes)
+The top level is an empty text, all folders that are not among the largest are null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class Forecast:
         holdings: branches and tags by name, last all else.
         undecided: whether deletions of branches and tags may free more than is told, because there is more to ask than
             `collection.hidden_suspect_limit`.
+        by_folder: what folders hold; None where nobody asked.
     """
 
     repository: str
@@ -121,6 +126,7 @@ class Forecast:
     rules: tuple[Freed, ...]
     holdings: tuple[Holding, ...]
     undecided: bool = False
+    by_folder: ByFolder | None = None
 
     @property
     def in_force(self) -> Freed:
@@ -140,6 +146,7 @@ class Asked(Generic[R]):
     questions: Questions
     marked: Marked[R]
     commits: int
+    depth: int = 0
 
 
 def make(
@@ -148,12 +155,14 @@ def make(
     note: Callable[[str], None],
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
+    depth: int = 0,
 ) -> Forecast:
-    """Makes a forecast and stores it (FORECAST) in a folder of its own.
+    """Makes a forecast and stores it (FORECAST, FOLDERS) in a folder of its own.
 
     Args:
         note: is told what happens.
         ages, policies: as for `scenarios.ask`.
+        depth: how many components of paths make the folders that objects are told by; 0 leaves folders out.
     Raises:
         ConfigurationError: rules or ages cannot be meant.
         LakeFSError: the server refuses a refs dump, or fails.
@@ -161,9 +170,11 @@ def make(
         GuardTripped: the clocks disagree.
         StorageError: the store cannot be read, or written to.
     """
-    with ask(repository, engine, note, ages, policies) as asked:
+    with ask(repository, engine, note, ages, policies, depth) as asked:
         found = _summed(asked)
-    repository.store.put(key(found.forecast_id), tables.encode(table(found)))
+    if found.by_folder is not None:
+        repository.store.put(stored.by_folder(found.forecast_id), tables.encode(folders_table(found)))
+    repository.store.put(stored.key(found.forecast_id), tables.encode(table(found)))
     return found
 
 
@@ -174,6 +185,7 @@ def ask(
     note: Callable[[str], None],
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
+    depth: int = 0,
 ) -> Iterator[Asked[R]]:
     """Reads everything that a forecast is made of. Args and Raises as for `make`."""
     step = begin(repository, engine, note)
@@ -195,8 +207,8 @@ def ask(
             f"a forecast needs the graph of all commits, which only a refs dump gives: {refusal}"
         ) from refusal
     questions = scenarios.ask(repository, readings, step.plan.earliest_clock, ages, policies)
-    with marking.mark(step, questions, uncommitted, readings.dump.tables) as marked:
-        yield Asked(step, questions, marked, len(readings.dump.commits))
+    with marking.mark(step, questions, uncommitted, readings.dump.tables, depth) as marked:
+        yield Asked(step, questions, marked, len(readings.dump.commits), depth)
 
 
 def begin(repository: OpenRepository, engine: Engine[R], note: Callable[[str], None]) -> Step[R]:
@@ -206,7 +218,7 @@ def begin(repository: OpenRepository, engine: Engine[R], note: Callable[[str], N
     """
     forecast_id = xids.issue_run_id(repository.clock.now())
     # Written first: its time is the store's clock.
-    begun = f"{run_folder.frame(forecast_id, NAME)}begun"
+    begun = stored.begun(forecast_id)
     repository.store.put(begun, b"")
     store_clock = repository.store.head(begun).last_modified
     windows, _ = planning.windows_to_collect(repository, Flow.COMMITTED)
@@ -214,26 +226,24 @@ def begin(repository: OpenRepository, engine: Engine[R], note: Callable[[str], N
     return Step(note, note, repository, engine, plan, None)
 
 
-def key(forecast_id: str) -> str:
-    """Key of a stored forecast."""
-    return f"{run_folder.frame(forecast_id, NAME)}forecast.parquet"
-
-
 def _summed(asked: Asked[R]) -> Forecast:
     """Adds up what is the same by all bits: there are few such sets."""
     step, questions, marked = asked.step, asked.questions, asked.marked
-    certain = step.engine.where(marked.addresses, _certain)
-    stored = _Sums.of(step.engine, step.engine.select(certain, "held", "size"), questions)
+    held = _Sums.of(step.engine, step.engine.select(marked.objects, "held", "size", "objects"), questions)
     gone = _Sums.of(step.engine, step.engine.select(marked.candidates, "held", "size"), questions)
     freed = [Freed(scenario, gone.without(number)) for number, scenario in enumerate(questions.scenarios)]
     deletions = {(each.scenario.kind, each.scenario.name): each for each in freed}
     first = len(questions.scenarios)
     holders = range(first, first + len(questions.holders))
-    alone = stored.alone(holders)
+    alone = held.alone(holders)
+    by_folder = None
+    if marked.placed is not None:
+        width = questions.width
+        by_folder = folders.add_up(step.engine, marked.placed, asked.depth, holders, width, marked.entries)
     holdings = tuple(
         Holding(
             holder,
-            stored.having(number),
+            held.having(number),
             alone[number - first],
             deletions.get((holder.kind, holder.name)) if holder.kind else None,
         )
@@ -246,15 +256,12 @@ def _summed(asked: Asked[R]) -> Forecast:
         cutoff=step.plan.cutoff,
         commits=asked.commits,
         ranges=marked.ranges,
-        stored=stored.all,
+        stored=held.all,
         rules=tuple(each for each in freed if each.scenario.kind.by_rules),
         holdings=holdings,
         undecided=marked.undecided,
+        by_folder=by_folder,
     )
-
-
-def _certain(rows: pa.RecordBatch) -> pa.BooleanArray:
-    return rows.column("certain")
 
 
 @dataclass(frozen=True)
@@ -272,7 +279,7 @@ class _Sums:
 
     @classmethod
     def of(cls, engine: Engine[R], rows: R, questions: Questions) -> "_Sums":
-        """Counts rows that have `held` and `size`."""
+        """Counts rows as `holding.count` does."""
         found = engine.collect(engine.map_batches(rows, count, SUMS))
         sums: dict[bytes, Amount] = {}
         for row in found.to_pylist():
@@ -341,3 +348,36 @@ def table(found: Forecast) -> pa.Table:
             }
         )
     return pa.Table.from_pylist(rows, schema=FORECAST)
+
+
+def folders_table(found: Forecast) -> pa.Table:
+    """What a forecast says of folders, as rows (FOLDERS)."""
+    rows: list[dict[str, object]] = []
+    told = found.by_folder
+    for each in [*told.largest, *([told.others] if told.others else [])] if told else []:
+        rows.append(_folder_row(each.folder, "all", "", each.stored, None))
+        for holding, portion in portions(found, each):
+            kind = "rest" if holding.holder.kind is None else holding.holder.kind.value
+            rows.append(_folder_row(each.folder, kind, holding.holder.name, portion.in_all, portion.alone))
+    return pa.Table.from_pylist(rows, schema=FOLDERS)
+
+
+def portions(found: Forecast, folder: FolderHolding) -> list[tuple[Holding, Portion]]:
+    """Who has something in a folder, and how much, those with most bytes first."""
+    pairs = zip(found.holdings, folder.portions, strict=True)
+    return sorted(
+        (pair for pair in pairs if pair[1].in_all.objects),
+        key=lambda pair: (-pair[1].in_all.bytes, pair[0].holder.name),
+    )
+
+
+def _folder_row(folder: str | None, kind: str, name: str, held: Amount, alone: Amount | None) -> dict[str, object]:
+    return {
+        "folder": folder,
+        "kind": kind,
+        "name": name,
+        "held_objects": held.objects,
+        "held_bytes": held.bytes,
+        "alone_objects": None if alone is None else alone.objects,
+        "alone_bytes": None if alone is None else alone.bytes,
+    }

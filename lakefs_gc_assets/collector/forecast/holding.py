@@ -6,14 +6,17 @@ name it, an address the union of the ranges that hold it; so each range is read 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine import ChangePart, R
 from lakefs_gc_assets.collector.frame.schemas import RANGES
-from lakefs_gc_assets.collector.live.live_files import HELD_ENTRIES, LiveFiles
+from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
 from lakefs_gc_assets.collector.references import weight_of
 from lakefs_gc_assets.collector.step import Step
@@ -24,11 +27,20 @@ Words = npt.NDArray[np.uint64]
 
 WORD = 8
 """Bytes of a word."""
+_ASKED_OF_CANDIDATES = ("slice", "slice_window", "layout", "issued_at", "etag")
 _AT_ONCE = 262_144
 """Rows that a task unites together."""
 _HELD = pa.field("held", pa.binary())
 HELD = pa.schema([*HELD_ENTRIES, _HELD])
 """Addresses that commits hold, as objects, and by which bits; of one that is not `certain` only that is told."""
+HELD_IN = pa.schema([*HELD_ENTRIES, FOLDER, _HELD])
+"""The same for each folder that an address is in: there by these bits."""
+PLACED = pa.schema([*HELD, FOLDER, pa.field("held_there", pa.binary()), pa.field("first", pa.bool_())])
+"""Rows as HELD has them, one for each folder: by which bits an object is held there, and one of its rows is `first`."""
+SETTLED = pa.schema([*HELD, pa.field("objects", pa.int64())])
+"""Objects that some scenario lets go, as far as commits say, each a row.
+
+Of those that stay in all scenarios there are sums by bits: such a row has no address, and `size` is all their bytes."""
 SUMS = pa.schema([_HELD, pa.field("objects", pa.int64()), pa.field("bytes", pa.int64())])
 """Objects with the same bits, counted."""
 _HELD_RANGES = pa.schema([*RANGES, _HELD])
@@ -66,13 +78,17 @@ def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> dic
     return found
 
 
-def read_addresses(step: Step[R], ranges: Mapping[RangeRecord, int], width: int, sizes_into: SizesFolder) -> R:
-    """What ranges hold (HELD), each address once.
+def read_addresses(
+    step: Step[R], ranges: Mapping[RangeRecord, int], every: int, width: int, sizes_into: SizesFolder, depth: int = 0
+) -> R:
+    """What ranges hold, each object once (SETTLED).
 
     Args:
         ranges: the bits of each.
+        every: the bits of all scenarios.
         width: bytes of a set of bits.
         sizes_into: where the sizes of what is read are noted.
+        depth: with so many components of paths, an address has a row for each of its folders instead (PLACED).
     """
     references, engine = step.references(), step.engine
     opener, namespace, window_size = references.opener, references.namespace, references.window_size
@@ -81,44 +97,115 @@ def read_addresses(step: Step[R], ranges: Mapping[RangeRecord, int], width: int,
         [[(record, as_bytes(ranges[record], width)) for record in group]]
         for group in runs_by_weight(ordered, references.tasks, weight_of)
     ]
+    united, stays = unite_in_folders if depth else unite, as_bytes(every, width)
 
     def read(group: Sequence[tuple[RangeRecord, bytes]]) -> Iterator[pa.RecordBatch]:
         noted = RangeSizes(sizes_into.opener.open(), sizes_into.key)
         files = LiveFiles(opener.open(), namespace, window_size, noted)
-        yield from _united(_with_bits(files.held(record), held) for record, held in group)
+        tables = (_with_bits(_needed(files.held(record, depth), stays, held), held) for record, held in group)
+        yield from _united(tables, united)
         noted.put()
 
-    rows = engine.read(groups, read, HELD)
-    return engine.map_by_address(rows, unite, HELD, sum(record.count for record in ranges))
+    rows = engine.read(groups, read, HELD_IN if depth else HELD)
+    count = sum(record.count for record in ranges)
+    if depth:
+        return engine.map_by_address(rows, place, PLACED, count)
+    return engine.map_by_address(rows, partial(_unite_and_settle, stays), SETTLED, count)
+
+
+def _needed(table: pa.Table, every: bytes, held: bytes) -> pa.Table:
+    """A table without what nobody asks of objects that stay in all scenarios, as those of a range do that stays."""
+    wanted = np.frombuffer(every, np.uint64)
+    if ((np.frombuffer(held, np.uint64) & wanted) != wanted).any():
+        return table
+    for column in _ASKED_OF_CANDIDATES:
+        place = table.schema.get_field_index(column)
+        table = table.set_column(place, table.field(place), pa.nulls(table.num_rows, table.field(place).type))
+    return table
+
+
+def _unite_and_settle(every: bytes, rows: pa.Table) -> pa.Table:
+    return settle(every, unite(rows))
+
+
+def settle(every: bytes, rows: pa.Table) -> pa.Table:
+    """Addresses (HELD) as SETTLED: what is not certain stays, and is nobody's.
+
+    Args:
+        every: the bits of all scenarios.
+    """
+    certain = rows.filter(rows.column("certain"))
+    wanted = np.frombuffer(every, np.uint64)
+    stays = pa.array(((words_of(certain.column("held")) & wanted) == wanted).all(axis=1))
+    going, staying = certain.filter(pc.invert(stays)), certain.filter(stays)
+    sums = staying.group_by("held").aggregate([("size", "count"), ("size", "sum")])
+    columns = {name: pa.nulls(sums.num_rows, SETTLED.field(name).type) for name in SETTLED.names}
+    columns |= {"certain": pa.repeat(pa.scalar(True), sums.num_rows), "held": sums.column("held")}
+    columns |= {"size": sums.column("size_sum"), "objects": sums.column("size_count")}
+    each = going.append_column(SETTLED.field("objects"), pa.repeat(pa.scalar(1, pa.int64()), going.num_rows))
+    return pa.concat_tables([each.cast(SETTLED), pa.table(columns, schema=SETTLED)])
 
 
 def _with_bits(table: pa.Table, held: bytes) -> pa.Table:
     return table.append_column(_HELD, pa.repeat(pa.scalar(held, pa.binary()), table.num_rows))
 
 
-def _united(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+def _united(tables: Iterable[pa.Table], united: ChangePart) -> Iterator[pa.RecordBatch]:
     """The rows of tables, those of one address mostly once: neighbouring ranges hold many of the same."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
         if sum(each.num_rows for each in waiting) >= _AT_ONCE:
-            yield from unite(pa.concat_tables(waiting)).to_batches()
+            yield from united(pa.concat_tables(waiting)).to_batches()
             waiting = []
     if waiting:
-        yield from unite(pa.concat_tables(waiting)).to_batches()
+        yield from united(pa.concat_tables(waiting)).to_batches()
 
 
 def unite(rows: pa.Table) -> pa.Table:
     """One row (HELD) for each address, with all bits of its rows: of those that are certain the youngest."""
-    if not rows.num_rows:
-        return HELD.empty_table()
-    addresses = rows.column("address").combine_chunks().dictionary_encode().indices.to_numpy()
+    return _unite(rows, *_numbered(rows, "address")).cast(HELD)
+
+
+def unite_in_folders(rows: pa.Table) -> pa.Table:
+    """One row (HELD_IN) for each folder that an address is in."""
+    addresses, _ = _numbered(rows, "address")
+    folders, count = _numbered(rows, "folder")
+    pairs = addresses.astype(np.int64) * count + folders
+    return _unite(rows, pairs, len(np.unique(pairs))).cast(HELD_IN)
+
+
+def place(rows: pa.Table) -> pa.Table:
+    """The rows of addresses (HELD_IN) as PLACED: every row of an address has what is true of it in all folders."""
+    there = unite_in_folders(rows)
+    whole = unite(there.select(HELD.names))
+    of_row = pc.index_in(there.column("address"), value_set=whole.column("address").combine_chunks())
+    first = np.zeros(there.num_rows, np.bool_)
+    first[np.unique(of_row.to_numpy(), return_index=True)[1]] = True
+    columns = [*whole.take(of_row).columns, there.column("folder"), there.column("held"), pa.array(first)]
+    return pa.table(columns, schema=PLACED)
+
+
+def _numbered(rows: pa.Table, column: str) -> tuple[npt.NDArray[Any], int]:
+    """Which of the distinct texts of a column each row has, and how many there are."""
+    named = rows.column(column).combine_chunks().dictionary_encode()
+    return named.indices.to_numpy(), len(named.dictionary)
+
+
+def _unite(rows: pa.Table, groups: npt.NDArray[Any], count: int) -> pa.Table:
+    """One row of each group of rows, with the bits of all.
+
+    Args:
+        count: how many groups there are.
+    """
+    if count == rows.num_rows:
+        return rows
     certain = rows.column("certain").to_numpy()
-    order = np.lexsort((_numbers(rows, "size"), _numbers(rows, "last_modified"), certain, addresses))
-    starts = np.flatnonzero(np.diff(addresses[order], prepend=-1))
+    order = np.lexsort((_numbers(rows, "size"), _numbers(rows, "last_modified"), certain, groups))
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
     bits = np.bitwise_or.reduceat(words_of(rows.column("held"))[order], starts, axis=0)
     chosen = rows.take(pa.array(order[np.append(starts[1:], len(order)) - 1]))
-    return chosen.set_column(HELD.get_field_index("held"), _HELD, _binary(bits)).cast(HELD)
+    return chosen.set_column(rows.schema.get_field_index("held"), _HELD, binary_of(bits))
 
 
 def _numbers(rows: pa.Table, column: str) -> npt.NDArray[np.int64]:
@@ -138,7 +225,7 @@ def words_of(column: pa.ChunkedArray | pa.BinaryArray) -> Words:
     return data.view(np.uint64).reshape(len(fixed), width // WORD)
 
 
-def _binary(words: Words) -> pa.BinaryArray:
+def binary_of(words: Words) -> pa.BinaryArray:
     """The reverse: each row's words as bytes."""
     data = pa.py_buffer(np.ascontiguousarray(words))
     kind = pa.binary(words.shape[1] * WORD)
@@ -163,16 +250,24 @@ def add_bits(bits: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
     for batch in batches:
         if batch.num_rows:
             place = batch.schema.get_field_index("held")
-            yield batch.set_column(place, batch.schema.field(place), _binary(words_of(batch.column(place)) | added))
+            yield batch.set_column(place, batch.schema.field(place), binary_of(words_of(batch.column(place)) | added))
 
 
 def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The objects of a task by their bits (SUMS); rows have `size` and `held`."""
-    tables = [pa.Table.from_batches([batch]).select(["held", "size"]) for batch in batches if batch.num_rows]
-    sums = [each.group_by("held").aggregate([("size", "count"), ("size", "sum")]) for each in tables]
+    """The objects of a task by their bits (SUMS); rows have `held` and `size`, and `objects` where they are sums."""
+    sums = []
+    for batch in batches:
+        if batch.num_rows:
+            rows = pa.table([batch.column("held"), batch.column("size"), _objects(batch)], ["held", "bytes", "objects"])
+            sums.append(_added(rows))
     if sums:
-        together = pa.concat_tables(sums).group_by("held").aggregate([("size_count", "sum"), ("size_sum", "sum")])
-        columns = [together.column(name) for name in ("held", "size_count_sum", "size_sum_sum")]
-        yield from pa.table(
-            [column.cast(field.type) for column, field in zip(columns, SUMS, strict=True)], schema=SUMS
-        ).to_batches()
+        yield from _added(pa.concat_tables(sums)).cast(SUMS).to_batches()
+
+
+def _objects(rows: pa.RecordBatch) -> pa.Array:
+    return rows.column("objects") if "objects" in rows.schema.names else pa.repeat(pa.scalar(1), rows.num_rows)
+
+
+def _added(rows: pa.Table) -> pa.Table:
+    added = rows.group_by("held").aggregate([("objects", "sum"), ("bytes", "sum")])
+    return added.select(["held", "objects_sum", "bytes_sum"]).rename_columns(SUMS.names)

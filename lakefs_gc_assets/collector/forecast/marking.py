@@ -5,24 +5,25 @@ by another repository or by a range that no commit names: exactly what `run.mark
 `committed`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.forecast.holding import (
     HELD,
+    SETTLED,
     add_bits,
     as_bytes,
     has_all,
     lacks_some,
     read_addresses,
     read_ranges,
+    settle,
 )
 from lakefs_gc_assets.collector.forecast.scenarios import Questions
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
@@ -43,14 +44,18 @@ class Marked(Generic[R]):
     """What scenarios would mark.
 
     Attributes:
-        addresses: every address that commits hold (HELD), with the bits of scenarios and holders.
+        objects: what commits hold (SETTLED), with the bits of scenarios and holders.
+        placed: every address that commits hold, for each of its folders (PLACED); None where nobody asks.
+        entries: how many entries ranges have.
         candidates: MARKED. Where not everything could be asked, an object may be there once for each scenario.
         ranges: how many ranges were read.
         undecided: for deletions of branches and tags, whether objects count as staying because there is more to ask
             than `hidden_suspect_limit`.
     """
 
-    addresses: R
+    objects: R
+    placed: R | None
+    entries: int
     candidates: R
     ranges: int
     undecided: bool
@@ -71,13 +76,14 @@ class _Elsewhere:
 
 @contextmanager
 def mark(
-    step: Step[R], questions: Questions, uncommitted: Uncommitted[R], tables: tuple[str, ...]
+    step: Step[R], questions: Questions, uncommitted: Uncommitted[R], tables: tuple[str, ...], depth: int = 0
 ) -> Iterator[Marked[R]]:
     """Reads each range once, and subtracts; what it yields is of use until the exit.
 
     Args:
         uncommitted: prepared before the commits were read.
         tables: ids of the files of the refs dump.
+        depth: how many components of paths make the folders that objects are told by; 0 where nobody asks.
     Raises:
         CollectionError: a file cannot be read, or the server fails.
     """
@@ -95,9 +101,10 @@ def mark(
     live = [*uncommitted.addresses, *others, step.references().committed(beside)]
     live_count = uncommitted.count + sum(each.count for each in elsewhere.unread) + sum(each.count for each in beside)
     with ExitStack() as stack:
-        read = read_addresses(step, ranges, width, noted_sizes.folder_of(step))
-        addresses = stack.enter_context(engine.cached(read, promised))
-        expiring = engine.where(addresses, partial(_may_go, as_bytes(every, width)))
+        read = read_addresses(step, ranges, every, width, noted_sizes.folder_of(step), depth)
+        cached = stack.enter_context(engine.cached(read, promised))
+        objects = _settled(engine, cached, as_bytes(every, width)) if depth else cached
+        expiring = engine.where(objects, partial(lacks_some, as_bytes(every, width)))
         universe = engine.without_exactly(engine.select(expiring, *MARKED.names), deleted_before(step))
         unreferenced = engine.without(
             universe, *(engine.select(rows, "address") for rows in live), count=promised + live_count
@@ -109,13 +116,19 @@ def mark(
         eligible = stack.enter_context(engine.cached(unkept, promised))
         listed = engine.select(universe, "address", "size", "etag")
         candidates, undecided = _clear(step, stack, questions, eligible, listed)
-        yield Marked(addresses, candidates, len(ranges), undecided)
+        yield Marked(objects, cached if depth else None, promised, candidates, len(ranges), undecided)
 
 
-def _may_go(every: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Which objects some scenario lets go, as far as commits say."""
-    certain = rows.column("certain")
-    return pc.and_(certain, lacks_some(every, rows))
+def _settled(engine: Engine[R], placed: R, every: bytes) -> R:
+    """The objects of addresses that are told for each folder (PLACED), as SETTLED."""
+    return engine.map_batches(placed, partial(_settle_first, every), SETTLED)
+
+
+def _settle_first(every: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        first = pa.Table.from_batches([batch.filter(batch.column("first"))]).select(HELD.names)
+        if first.num_rows:
+            yield from settle(every, first).to_batches()
 
 
 def _find_elsewhere(

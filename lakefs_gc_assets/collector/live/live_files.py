@@ -3,6 +3,7 @@
 Each function returns a plain table; what cannot be read raises CorruptFile, and nothing is ever skipped.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -28,6 +29,8 @@ _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
 _CERTAIN = pa.field("certain", pa.bool_())
 HELD_ENTRIES = pa.schema([*(column.with_nullable(True) for column in LISTED), _CERTAIN])
 """Entries of ranges as objects; of one that is not certain only the address is told, and it may mean another object."""
+FOLDER = pa.field("folder", pa.string())
+"""Where an entry is: the first components of its logical path, each with its slash; empty at the top."""
 FOLDERS = pa.schema([pa.field("address", pa.string()), pa.field("folder", pa.binary())])
 """Addresses, each with the first folder of a path, its slash included; empty for what lies in no folder."""
 _NO_OBJECTS = frozenset(get_args(Entity))
@@ -70,33 +73,51 @@ class LiveFiles:
         `last_modified` is the time in the name, else the entry's. An ETag that is no MD5 is left out: that of an upload
         in parts, whose LastModified would be in doubt, says nothing here, where nothing was listed.
         """
-        return self._objects(self._with_etags(record))
+        return self._objects(self._with_etags(record))[1]
 
-    def held(self, record: RangeRecord) -> pa.Table:
+    def held(self, record: RangeRecord, depth: int = 0) -> pa.Table:
         """What a range references inside the namespace (LISTED and `certain`).
 
         What `entries` gives is certain. Of every other address that it may mean, each once, nothing but the address is
         told: what has it stays.
+
+        Args:
+            depth: with so many components, rows have the column FOLDER, and an address a row for each entry.
         """
-        found = self._with_etags(record)
+        found = self._with_etags(record, ["keys"] if depth else [])
         if self.noted is not None:
             self.noted.note(record.id, found.sizes)
-        listed = self._objects(found)
-        _, keys = self._keys(found.addresses, found.address_types)
-        certain = listed.append_column(_CERTAIN, pa.repeat(pa.scalar(True), listed.num_rows))
-        if len(keys) == listed.num_rows:
-            return certain.cast(HELD_ENTRIES)
-        others = keys.filter(pc.invert(pc.is_in(keys, value_set=listed.column("address").combine_chunks()))).unique()
-        columns = {name: pa.nulls(len(others), HELD_ENTRIES.field(name).type) for name in HELD_ENTRIES.names}
-        columns |= {"address": others, _CERTAIN.name: pa.repeat(pa.scalar(False), len(others))}
-        return pa.concat_tables([certain.cast(HELD_ENTRIES), pa.table(columns, schema=HELD_ENTRIES)])
+        places, listed = self._objects(found)
+        certain = listed.append_column(_CERTAIN, pa.repeat(pa.scalar(True), listed.num_rows)).cast(HELD_ENTRIES)
+        folders = _folders(found, depth) if depth else None
+        if folders is not None:
+            certain = certain.append_column(FOLDER, folders.take(places))
+        if listed.num_rows == len(found):
+            return certain
+        others = self._uncertain(found, places, listed, folders)
+        return pa.concat_tables([certain, others]) if others.num_rows else certain
 
-    def _with_etags(self, record: RangeRecord) -> ranges.RangeEntries:
+    def _uncertain(
+        self, found: ranges.RangeEntries, certain: pa.Int64Array, listed: pa.Table, folders: pa.StringArray | None
+    ) -> pa.Table:
+        """What `held` tells of entries that are not certain."""
+        places, keys = self._keys(found.addresses, found.address_types)
+        if folders is None:
+            keys = keys.filter(pc.invert(pc.is_in(keys, value_set=listed.column("address").combine_chunks()))).unique()
+        else:
+            others = pc.invert(pc.is_in(places, value_set=certain))
+            places, keys = places.filter(others), keys.filter(others)
+        columns = {name: pa.nulls(len(keys), HELD_ENTRIES.field(name).type) for name in HELD_ENTRIES.names}
+        columns |= {"address": keys, _CERTAIN.name: pa.repeat(pa.scalar(False), len(keys))}
+        table = pa.table(columns, schema=HELD_ENTRIES)
+        return table if folders is None else table.append_column(FOLDER, folders.take(places))
+
+    def _with_etags(self, record: RangeRecord, further: Sequence[ranges.OptionalColumn] = ()) -> ranges.RangeEntries:
         key = METADATA_PREFIX + record.id
-        return ranges.read_range(fetch(self.store, key), key, expected=record, columns=["etags"])
+        return ranges.read_range(fetch(self.store, key), key, expected=record, columns=["etags", *further])
 
-    def _objects(self, found: ranges.RangeEntries) -> pa.Table:
-        """Entries whose address is certain, as objects (LISTED)."""
+    def _objects(self, found: ranges.RangeEntries) -> tuple[pa.Int64Array, pa.Table]:
+        """Entries whose address is certain: their places, and what they are as objects (LISTED)."""
         assert found.etags is not None
         places, keys = self._keys(found.addresses, found.address_types, only_certain=True)
         read = names.read(keys, self.window_size)
@@ -115,7 +136,8 @@ class LiveFiles:
             ],
             schema=LISTED,
         )
-        return listed.filter(pc.not_equal(read.layouts, Layout.SPECIAL.value))
+        usual = pc.not_equal(read.layouts, Layout.SPECIAL.value)
+        return places.filter(usual), listed.filter(usual)
 
     def paths(self, record: RangeRecord, address: str) -> list[bytes]:
         """The logical paths at which a range may reference an address inside the namespace."""
@@ -233,6 +255,14 @@ class LiveFiles:
         )
         keys = pa.concat_arrays([addresses.filter(usual), pa.array([key for _, key in others], pa.string())])
         return places, keys
+
+
+def _folders(found: ranges.RangeEntries, depth: int) -> pa.StringArray:
+    """The folder (FOLDER) of each entry; what is no UTF-8 is written with escapes."""
+    named = pc.replace_substring_regex(found.keys, pattern=rf"(?s)^((?:[^/]*/){{0,{depth}}}).*$", replacement=r"\1")
+    each = named.dictionary_encode()
+    texts = pa.array([name.decode(errors="backslashreplace") for name in each.dictionary.to_pylist()], pa.string())
+    return texts.take(each.indices)
 
 
 def _ranges_of(name: str, data: bytes, key: str) -> pa.Table:

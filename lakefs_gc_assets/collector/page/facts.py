@@ -11,6 +11,7 @@ from typing import Any
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -26,7 +27,7 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.guards import Gauge, Mark
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.page.garbage import Amount, Garbage, count_by_month
+from lakefs_gc_assets.collector.page.garbage import Garbage, count_by_month
 from lakefs_gc_assets.collector.page.last_held import LastHeld, count_last_held
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.report import Report

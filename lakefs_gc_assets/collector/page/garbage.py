@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
@@ -63,9 +64,6 @@ _COUNTED = pa.schema(
 )
 """Objects and bytes of a group by age, size or reason; each of the largest objects is a group named by its address."""
 
-Amount = tuple[int, int]
-"""Objects and bytes."""
-
 
 @dataclass(frozen=True, slots=True)
 class LargeObject:
@@ -102,8 +100,8 @@ class Garbage:
             if row["by"] == _LARGEST:
                 large.append(LargeObject(row["group"], row["bytes"], row["oldest"]))
                 continue
-            objects, total = sums[row["by"]].get(row["group"], (0, 0))
-            sums[row["by"]][row["group"]] = objects + row["objects"], total + row["bytes"]
+            objects, total = sums[row["by"]].get(row["group"], Amount())
+            sums[row["by"]][row["group"]] = Amount(objects + row["objects"], total + row["bytes"])
             oldest = min(filter(None, (oldest, row["oldest"])), default=None)
         large.sort(key=lambda each: (-each.size, each.address))
         return cls(sums[_AGE], sums[_SIZE], oldest, tuple(large[:LARGEST]), sums[_WHY])
@@ -111,7 +109,7 @@ class Garbage:
     @property
     def amount(self) -> Amount:
         """How many objects and bytes there are in all."""
-        return sum(objects for objects, _ in self.by_size.values()), sum(total for _, total in self.by_size.values())
+        return Amount(*(sum(each) for each in zip(*self.by_size.values(), strict=True)))
 
 
 def count_by_tasks(frame: StoredFrame[CandidateFigures], engine: Engine[R], now: datetime) -> Garbage:
@@ -156,12 +154,12 @@ def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[
             (_SIZE, SIZES, sizes, [*SIZES.values()]),
         ):
             for group, inside in zip(groups, _split(sizes, values, least), strict=True):
-                objects, total = counts.get((by, group), (0, 0))
-                counts[by, group] = objects + len(inside), total + (pc.sum(inside).as_py() or 0)
+                objects, total = counts.get((by, group), Amount())
+                counts[by, group] = Amount(objects + len(inside), total + (pc.sum(inside).as_py() or 0))
         for row in _by_why(batch):
             why = row["why"] or UNKNOWN_WHY
-            objects, total = counts.get((_WHY, why), (0, 0))
-            counts[_WHY, why] = objects + row["size_count"], total + row["size_sum"]
+            objects, total = counts.get((_WHY, why), Amount())
+            counts[_WHY, why] = Amount(objects + row["size_count"], total + row["size_sum"])
         oldest = min(filter(None, (oldest, pc.min(written).as_py())), default=None)
         table = pa.Table.from_batches([batch]).select(_COLUMNS)
         large = _largest(table if large is None else pa.concat_tables([large, table]))
@@ -217,8 +215,8 @@ def count_by_month(manifest: Manifest[CandidateFigures], window_size: WindowSize
     months: dict[str, Amount] = {}
     for file in manifest.files:
         month = _month(file.slice_window, window_size)
-        objects, total = months.get(month, (0, 0))
-        months[month] = objects + file.rows, total + file.object_bytes
+        objects, total = months.get(month, Amount())
+        months[month] = Amount(objects + file.rows, total + file.object_bytes)
     return dict(sorted(months.items()))
 
 

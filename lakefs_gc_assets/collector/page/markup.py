@@ -40,6 +40,7 @@ figure{margin:.8rem 0}
 svg{display:block;width:100%;max-width:44rem;height:auto}
 svg text{fill:var(--ink);font:12px system-ui,sans-serif}
 .bar{fill:var(--bar)}.live{fill:var(--live)}.kept{fill:var(--kept)}.over{fill:var(--bad)}.rail{fill:var(--line)}
+.curve{fill:none;stroke:var(--bar);stroke-width:2}.grid{stroke:var(--line)}.now{stroke:var(--kept);stroke-dasharray:5 4}
 @media print{:root{--ink:#000;--soft:#333;--paper:#fff;--box:#fff;--line:#999;--bar:#4f43dd;--live:#2e7d4f;
 --kept:#b36b00;--bad:#b3261e}
 main{max-width:none;padding:0}h2{break-after:avoid}figure,tr,.box{break-inside:avoid}

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from xml.etree.ElementTree import Element
 
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import RunFacts
-from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Amount
+from lakefs_gc_assets.collector.page.garbage import AGES, SIZES
 from lakefs_gc_assets.collector.page.last_held import Held
 from lakefs_gc_assets.collector.page.markup import element, table
 from lakefs_gc_assets.collector.plan import Flow
@@ -186,11 +187,11 @@ def _last_held(facts: RunFacts) -> Iterator[Element]:
     by_rule, by_folder = dict[str, Amount](), dict[str, Amount]()
     for each in found.held:
         for groups, name in ((by_rule, f"{_branch(each)}: {each.rule}"), (by_folder, each.folder or _NO_FOLDER)):
-            objects, total = groups.get(name, (0, 0))
-            groups[name] = objects + each.objects, total + each.bytes
+            objects, total = groups.get(name, Amount())
+            groups[name] = Amount(objects + each.objects, total + each.bytes)
     last = "the commit that held it last"
     if found.unheld_objects:
-        by_rule[_UNHELD] = found.unheld_objects, found.unheld_bytes
+        by_rule[_UNHELD] = Amount(found.unheld_objects, found.unheld_bytes)
     yield from _drawn(f"Garbage by branch and rule of {last}", "Branch and rule", by_rule, _most(by_rule))
     yield from _drawn(f"Garbage by top-level path in {last}", "Path", by_folder, _most(by_folder))
     yield table(

@@ -75,6 +75,21 @@ def test_objects_are_counted_by_their_bits(rows: list[Any]) -> None:
     assert sum(each["objects"] for each in found) == len(certain)
 
 
+@given(ROWS, st.integers(0, 2 ** (8 * WIDTH) - 1))
+def test_what_stays_in_all_scenarios_is_only_counted(rows: list[Any], every: int) -> None:
+    whole = holding.unite(table(rows))
+    found = holding.settle(holding.as_bytes(every, WIDTH), whole)
+    certain = [each for each in whole.to_pylist() if each["certain"]]
+    going = [each for each in certain if int.from_bytes(each["held"], "little") & every != every]
+    assert [each for each in found.to_pylist() if each["address"]] == [{**each, "objects": 1} for each in going]
+    sums = [each for each in found.to_pylist() if not each["address"]]
+    assert len({each["held"] for each in sums}) == len(sums) <= len(certain) - len(going)
+    batches = [batch for each in (found[:2], found[2:]) for batch in each.to_batches()]
+    counted = pa.Table.from_batches(holding.count(batches), SUMS).sort_by("held")
+    plainly = pa.table(whole.filter(whole.column("certain"))).to_batches()
+    assert counted.equals(pa.Table.from_batches(holding.count(plainly), SUMS).sort_by("held"))
+
+
 def test_rows_with_bits_of_different_lengths_are_an_error() -> None:
     with pytest.raises(pa.ArrowInvalid):
         holding.words_of(pa.array([b"12345678", b"1"], pa.binary()))

@@ -83,6 +83,7 @@ ADDRESSES = st.one_of(
     st.text(max_size=8).map(lambda text: "data/x/" + text),
 )
 TYPES = st.sampled_from([0, 1, 2, 3, 255])
+FOLDERS = st.sampled_from([b"", b"a/", b"a/b/", b"a/b/c/d/", b"/", b"a//b/", b"\xff/", b"two\nlines/x/"])
 
 
 class TestRanges:
@@ -169,6 +170,25 @@ class TestHeldEntries:
         others = found.filter(pc.invert(found.column("certain"))).column("address").to_pylist()
         live = read(files(shared_store).range(record))
         assert sorted(others) == sorted(live - set(certain.column("address").to_pylist()))
+
+    @settings(max_examples=60)
+    @given(entries=st.lists(st.tuples(FOLDERS, ADDRESSES, TYPES), min_size=1, max_size=12), depth=st.integers(1, 3))
+    def test_are_in_the_folder_of_each_entry(
+        self, shared_store: LocalStore, entries: list[tuple[bytes, str, int]], depth: int
+    ) -> None:
+        staged: dict[str | bytes, Staged] = {
+            folder + f"{number:03}".encode(): Staged(address, kind)
+            for number, (folder, address, kind) in enumerate(entries)
+        }
+        record = put_range(shared_store, staged)
+        found = files(shared_store).held(record, depth)
+        assert {(each["address"], each["folder"]) for each in found.to_pylist()} == {
+            (key, "".join(f"{part}/" for part in folder.decode(errors="backslashreplace").split("/")[:-1][:depth]))
+            for folder, address, kind in entries
+            for key in NAMESPACE.live_keys(address, kind)
+        }
+        certain, known = (each.filter(each.column("certain")) for each in (found, files(shared_store).held(record)))
+        assert certain.drop_columns("folder").to_pylist() == known.to_pylist()
 
     def test_have_their_sizes_noted(self, store: LocalStore) -> None:
         record = put_range(store, {"a": Staged(KEY, size=3), "b": Staged(KEY + "1", size=5)})

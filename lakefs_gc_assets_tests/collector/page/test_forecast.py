@@ -1,0 +1,105 @@
+"""The page of a forecast: what it says and draws, however large and however named."""
+
+from datetime import UTC, datetime, timedelta
+from xml.etree import ElementTree
+
+import pytest
+
+from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.forecast.folders import ByFolder, FolderHolding, Portion
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
+from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
+from lakefs_gc_assets.collector.page import forecast as page
+from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, read
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+GIB = 2**30
+
+
+def made(name: str = "dev", holders: int = 2, folders: int = 2, in_force: int = 3 * GIB) -> Forecast:
+    rules = [Freed(Scenario(Kind.IN_FORCE, "rules in force", 4), Amount(9, in_force))]
+    for place, days in enumerate(AGES):
+        called = "unlimited" if days is None else in_days(days)
+        rules.append(Freed(Scenario(Kind.AGE, called, 10 - place, days), Amount(10 - place, (10 - place) * GIB)))
+    rules.append(Freed(Scenario(Kind.POLICY, f"{name}.yaml", 1, notes=(f"no branch {name}",)), Amount(1, GIB)))
+    holdings = [
+        Holding(
+            Holder(Kind.BRANCH, f"{name}{number or ''}", 3, NOW - timedelta(days=number), stale=not number),
+            Amount(10, (1000 - number) * GIB),
+            Amount(1, 2 * GIB),
+            Freed(Scenario(Kind.BRANCH, name, 4), Amount(8, 2 * GIB)),
+        )
+        for number in range(holders)
+    ]
+    holdings.append(Holding(Holder(None, "dangling commits, pins and others", 0), Amount(), Amount()))
+    portion, none = Portion(Amount(2, GIB), Amount(1, GIB)), Portion(Amount(), Amount())
+    told = tuple(
+        FolderHolding(f"{name}/{number}/" if number else "", Amount(2, GIB), (*[portion] * holders, none))
+        for number in range(folders)
+    )
+    others = FolderHolding(None, Amount(7, 5 * GIB), tuple([portion] * (holders + 1)))
+    by_folder = ByFolder(2, told, others, 5)
+    return Forecast("repo", "id", NOW, NOW, 9, 9, Amount(99, 99 * GIB), tuple(rules), tuple(holdings), True, by_folder)
+
+
+def text(found: Forecast) -> str:
+    return " | ".join(read(page.render(found)).text)
+
+
+def test_it_says_what_the_forecast_says() -> None:
+    told = text(made())
+
+    assert "9 commits hold 99 objects, 99.0 GiB. By the rules in force a run would free 3.0 GiB of that." in told
+    assert "30 days | 5 | 5 | 5.0 GiB | 2.0 GiB" in told and "90 days | 3 | 3 | 3.0 GiB | 0 B" in told
+    assert "dev.yaml | 1 | 1 | 1.0 GiB | -2.0 GiB" in told and "dev.yaml: no branch dev" in told
+    assert "branch dev | 3 | 10 | 1,000.0 GiB | 2.0 GiB | 998.0 GiB | -1.0 GiB | 2026-11-22, stale" in told
+    assert "(dangling commits, pins and others) | 0 | 0 | 0 B" in told
+    assert "(top level) | 2 | 1.0 GiB | branch dev 1.0 GiB, branch dev1 1.0 GiB" in told
+    assert "(5 smaller ones) | 7, 5.0 GiB" in told
+    assert "collection.hidden_suspect_limit" in told
+
+
+def test_the_curve_goes_down_with_days_within_its_drawing() -> None:
+    ages = [each for each in made().rules if each.scenario.days is not None]
+    drawing = page.curve(ages, 3 * GIB).find("svg")
+    assert drawing is not None
+    (line,) = drawing.findall("polyline")
+    points = [tuple(map(float, point.split(","))) for point in (line.get("points") or "").split()]
+    assert len(points) == len(ages)
+    assert points == sorted(points)
+    assert [y for _, y in points] == sorted(y for _, y in points)
+    _, _, width, height = map(float, (drawing.get("viewBox") or "").split())
+    assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+    words = [each.text for each in drawing.findall("text")]
+    assert {"10.0 GiB", "rules in force: 3.0 GiB", "0", "365"} <= set(words)
+
+
+@pytest.mark.parametrize("in_force", [0, 20 * GIB])
+def test_a_forecast_that_frees_nothing_or_less_than_the_rules_has_its_curve(in_force: int) -> None:
+    found = made(in_force=in_force)
+    nothing = [Freed(each.scenario, Amount()) for each in found.rules if each.scenario.days is not None]
+    assert ElementTree.tostring(page.curve(nothing, in_force))
+    assert f"would free {'0 B' if not in_force else '20.0 GiB'}" in text(found)
+
+
+@pytest.mark.parametrize("days", [(), (5,), (5, 5)])
+def test_ages_that_make_no_curve_are_told_all_the_same(days: tuple[int, ...]) -> None:
+    found = made()
+    rules = tuple(Freed(Scenario(Kind.AGE, in_days(each), 1, each), Amount(1, 1)) for each in days)
+    changed = Forecast("repo", "id", NOW, NOW, 9, 9, Amount(9, 9), (found.rules[0], *rules), found.holdings)
+    assert "polyline" not in read(page.render(changed)).tags
+    assert text(changed).count("5 days") == len(days)
+
+
+def test_a_large_one_is_cut_and_says_so() -> None:
+    rendered = page.render(made(holders=1500, folders=100))
+    assert len(rendered) < 1_000_000
+    assert "1,201 more are in forecast.parquet" in " | ".join(read(rendered).text)
+    assert "1,495 more" in " | ".join(read(rendered).text)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_text(name: str) -> None:
+    plain, hostile = read(page.render(made())), read(page.render(made(name)))
+    assert hostile.tags == plain.tags
+    assert [each for each, _ in hostile.attributes] == [each for each, _ in plain.attributes]
