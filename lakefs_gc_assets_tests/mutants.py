@@ -1,35 +1,45 @@
 """Changes modules of the run one place at a time, and sees whether their fast tests notice: `make mutants`.
 
-mutmut makes the changes (mutants) and runs the tests, each mutant in a process of its own. It is not in the lock:
-`make mutants` installs it beside `.venv`. Operators of our own are added to its own, and those that change texts are
-left out: what a message says is no rule. Functions with a decorator are not changed: mutmut cannot stand in for them.
+mutmut makes the changes (mutants). It is not in the lock: `make mutants` installs it beside `.venv`. Operators of our
+own are added to its own, and those that change texts are left out: what a message says is no rule. Functions with a
+decorator are not changed: mutmut cannot stand in for them.
+
+Tests are collected once, and run once to see which functions each of them calls. Then each mutant has a process of its
+own, forked from that one, which runs the tests of the changed function, the fastest first, until one fails.
 
 This file is run by its path, with `python -P` and in the folder of the project: mutmut must be the first to import the
 package.
 """
 
 import argparse
+import ast
+import gc
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from datetime import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 
 import libcst as cst
 import mutmut
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, Phase, settings
 from mutmut import __main__ as runner
 from mutmut import file_mutation, node_mutation
 
 PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
-WORK = Path(".mutants")
+WORK = Path(".mutants").absolute()
+COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": "cutoff expiring failing guards lock order recheck run sightings step subtraction",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
@@ -41,45 +51,122 @@ _MODULES = {
 MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items() for name in names.split()}
 """Modules that can be asked for, inside of the package."""
 FURTHER_TESTS = {
+    "commits": ("collector/retention/test_retention.py",),
     "recheck": ("collector/test_run_guards.py",),
     "run": ("collector/test_run_guards.py",),
 }
 """Tests of a module beside the file that mirrors it."""
-_SERVICES = {"s3_server", "spark", "ReplayServer"}
-"""Fixtures and classes that start a service: clients that were used before a fork wait for ever after it."""
-_SURVIVED = {0: "survived", 5: "no test", 33: "no test", None: "not tried", -signal.SIGXCPU: "no end"}
-_LONGEST_SECONDS = 90.0
+_SERVICES = {"s3_server", "spark", "ReplayServer", "replaying", "replays"}
+"""What starts a service: clients that were used before a fork wait for ever after it."""
+_ON_S3 = re.compile(r"[\[_-]s3[\]_-]")
+"""In the names of tests that ask for the service where they begin."""
+_AROUND = 80
+_SHORTEST_LIMIT_SECONDS = 20.0
+_WAITING_SECONDS = 180
 _OPPOSITE = {"min": "max", "max": "min"}
 
 
+class Outcome(StrEnum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    NO_TEST = "no test"
+    NO_END = "no end"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one function.
+
+    Attributes:
+        module: as it is asked for.
+        name: the name of the module to Python, and of a function of its own there.
+    """
+
+    module: str
+    name: str
+
+    @property
+    def function(self) -> str:
+        """The function that is changed, as mutmut tells that it was called."""
+        return self.name.rpartition("__mutmut_")[0]
+
+    @property
+    def own_function(self) -> str:
+        """The name that the changed function has in its class or module."""
+        own = self.function.rpartition(".")[2]
+        return own.rpartition("ǁ")[2] if "ǁ" in own else own.removeprefix("x_")
+
+    def change(self) -> str:
+        """What differs from the function as it was, with a little of what is around it."""
+        codes: dict[str, str] = {}
+        for node in ast.walk(ast.parse((COPY / PACKAGE / MODULES[self.module]).read_text())):
+            if isinstance(node, ast.FunctionDef):
+                codes[node.name] = " ".join(" ".join(map(ast.unparse, [node.args, *node.body])).split())
+        before, after = (codes[each.rpartition(".")[2]] for each in (f"{self.function}__mutmut_orig", self.name))
+        start = _count_alike(before, after)
+        alike = _count_alike(before[start:][::-1], after[start:][::-1])
+        shown = slice(max(start - _AROUND, 0), start)
+        ends = (each[start : len(each) - alike + _AROUND] for each in (before, after))
+        return "\n".join(f"  {sign} {before[shown]}{end}" for sign, end in zip("-+", ends, strict=True))
+
+
+def _count_alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
 def main() -> None:
-    """Tries the modules that are asked for; prints figures of each, and what of each was not noticed."""
+    """Tries the modules that are asked for; prints what was not noticed as it goes, and figures of each module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="module", help=f"of {', '.join(MODULES)}; all unless given")
+    parser.add_argument("--functions", nargs="+", default=[], metavar="name", help="only mutants of these functions")
+    parser.add_argument("--again", action="store_true", help="only mutants that were not noticed, or not tried, before")
     options = parser.parse_args()
     if unknown := set(options.modules) - MODULES.keys():
         parser.error(f"no such module: {', '.join(sorted(unknown))}")
-    names = options.modules or list(MODULES)
-    try_mutants(names)
+    names: Sequence[str] = options.modules or list(MODULES)
+    made = make_mutants(names)
+    tried = [each for each in made if not options.functions or each.own_function in options.functions]
+    if options.again:
+        known = {mutant: outcome for name in names for mutant, outcome in outcomes_of(name).items()}
+        tried = [each for each in tried if known.get(each.name) != Outcome.KILLED]
+    else:
+        for name in names:
+            (OUTCOMES / name).unlink(missing_ok=True)
+    try_mutants(tried, sorted({str(TESTS / test) for name in names for test in tests_of(name)}))
     for name in names:
-        report(PACKAGE / MODULES[name])
+        outcomes = outcomes_of(name)
+        counts = Counter(outcomes.get(each.name, "not tried") for each in made if each.module == name)
+        print(json.dumps({"module": name, "mutants": counts.total(), **counts}))
 
 
-def try_mutants(names: Sequence[str]) -> None:
-    """Makes the mutants of these modules in a copy of the package, and runs their tests against each."""
-    copy = WORK / "mutants"
-    for folder in (WORK / PACKAGE, copy):
-        shutil.rmtree(folder, ignore_errors=True)
-    (WORK / "mutmut-stats.json").unlink(missing_ok=True)
-    for into in (WORK / PACKAGE, copy / PACKAGE):
-        shutil.copytree(PACKAGE, into, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(TESTS, copy / TESTS, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy("pyproject.toml", copy)
-    os.chdir(WORK)
-    # Tests of one process, of the disk alone, that need nothing of conftest.py, which starts Spark. A traceback would
-    # have pytest parse a module with all its mutants in it, which takes longer than the tests.
-    os.environ["PYTEST_ADDOPTS"] = "--noconftest --tb=no -p no:cacheprovider -p no:xdist -m 'not slow' -k 'not s3'"
-    os.environ["PYTHONPATH"] = str(copy.resolve())
+def make_mutants(names: Sequence[str]) -> list[Mutant]:
+    """Puts a copy of the package, and of its tests, where these modules hold all of their mutants."""
+    shutil.rmtree(COPY, ignore_errors=True)
+    for folder in (PACKAGE, TESTS):
+        shutil.copytree(folder, COPY / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy("pyproject.toml", COPY)
+    # Recordings lie beside the copy, where tests look for them, if they lie beside the checkout.
+    (WORK / "shared").unlink(missing_ok=True)
+    (WORK / "shared").symlink_to(Path("../shared").absolute())
+    _change_operators()
+    made: list[Mutant] = []
+    for name in names:
+        path = PACKAGE / MODULES[name]
+        changed, functions = file_mutation.mutate_file_contents(str(path), path.read_text())
+        (COPY / path).write_text(changed)
+        made += [Mutant(name, f"{'.'.join(path.with_suffix('').parts)}.{function}") for function in functions]
+    return made
+
+
+def try_mutants(mutants: Sequence[Mutant], tests: Sequence[str]) -> None:
+    """Runs the tests against each mutant, and keeps what became of it; prints what no test noticed."""
+    os.chdir(COPY)
+    sys.path.insert(0, str(COPY))
+    # What mutmut asks when a function tells it that it was called.
+    mutmut.config = runner.Config(also_copy=[], do_not_mutate=[], max_stack_depth=-1, debug=False, paths_to_mutate=[])
     settings.register_profile(
         "mutants",
         deadline=None,
@@ -91,38 +178,95 @@ def try_mutants(names: Sequence[str]) -> None:
         suppress_health_check=[*HealthCheck],
     )
     settings.load_profile("mutants")
-    # mutmut 3.3.1 asks a test for its name where pytest no longer has it.
-    setattr(pytest.Item, "_nodeid", property(lambda item: item.nodeid))  # noqa: B010
-    _change_operators()
-    _choose_tests()
-    runner.timeout_checker = _ends_mutants
-    mutmut.config = runner.Config(
-        also_copy=[],
-        do_not_mutate=[],
-        max_stack_depth=-1,
-        debug=False,
-        paths_to_mutate=[PACKAGE / MODULES[name] for name in names],
-        tests_dir=sorted({str(TESTS / test) for name in names for test in tests_of(name)}),
-    )
-    runner._run((), 1)
+    # Tests of one process, of the disk alone, that need nothing of conftest.py, which starts Spark. A traceback would
+    # have pytest parse a module with all its mutants in it, which takes longer than the tests.
+    chosen = ["--noconftest", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
+    os.environ["MUTANT_UNDER_TEST"] = ""
+    if code := pytest.main(["-q", "-s", *chosen, "--rootdir=.", *tests], plugins=[_Trial(mutants)]):
+        sys.exit(int(code))
+
+
+class _Trial:
+    """Stands in for pytest's own loop: runs all tests once, then those of each mutant.
+
+    It leaves out tests that need a service, or Spark, whatever their names are.
+    """
+
+    def __init__(self, mutants: Sequence[Mutant]) -> None:
+        self._mutants = mutants
+        self._tests: dict[str, list[tuple[float, pytest.Item]]] = defaultdict(list)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item)) and not _ON_S3.search(item.name)]
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        os.environ["MUTANT_UNDER_TEST"] = "stats"
+        for item in session.items:
+            mutmut._stats.clear()
+            started = time.process_time()
+            if not _passes(item):
+                raise pytest.UsageError(f"{item.nodeid} fails without any change")
+            for function in mutmut._stats:
+                self._tests[function].append((time.process_time() - started, item))
+        gc.collect()
+        gc.freeze()
+        for mutant in self._mutants:
+            outcome = self._try(mutant)
+            _keep(mutant, outcome)
+            if outcome != Outcome.KILLED:
+                print(f"\n{mutant.name}: {outcome}\n{mutant.change()}", flush=True)
+        return True
+
+    def _try(self, mutant: Mutant) -> Outcome:
+        tests = sorted(self._tests[mutant.function], key=lambda test: test[0])
+        if not tests:
+            return Outcome.NO_TEST
+        if not (pid := os.fork()):
+            _try_here(mutant, [item for _, item in tests], sum(seconds for seconds, _ in tests))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code in (-signal.SIGXCPU, -signal.SIGALRM):
+            return Outcome.NO_END
+        return Outcome.KILLED if code else Outcome.SURVIVED
+
+
+def _try_here(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) -> None:
+    """Runs tests until one fails, in a process of its own, which ends with 1 then, and with 0 if all of them pass."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    limit = int(time.process_time() + max(_SHORTEST_LIMIT_SECONDS, 10 * seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_WAITING_SECONDS)
+    os.environ["MUTANT_UNDER_TEST"] = mutant.name
+    code = 1
+    try:
+        code = 0 if all(map(_passes, items)) else 1
+    finally:
+        os._exit(code)
+
+
+def _passes(item: pytest.Item) -> bool:
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
 
 
 def tests_of(name: str) -> tuple[str, ...]:
     """Files of tests for a module, inside of the tests."""
     mirror = MODULES[name].with_name(f"test_{MODULES[name].name}")
-    own = (str(mirror),) if (Path("mutants") / TESTS / mirror).exists() else ()
+    own = (str(mirror),) if (COPY / TESTS / mirror).exists() else ()
     return own + FURTHER_TESTS.get(name, ())
 
 
-def report(path: Path) -> None:
-    """Prints how many mutants of a module there are and were noticed, and the others whole."""
-    codes: dict[str, int | None] = json.loads((Path("mutants") / f"{path}.meta").read_text())["exit_code_by_key"]
-    counts = Counter(_SURVIVED.get(code, "killed") for code in codes.values())
-    print(json.dumps({"module": path.stem, "mutants": len(codes), **counts}))
-    for mutant, code in codes.items():
-        if code in _SURVIVED and code is not None:
-            print(runner.get_diff_for_mutant(mutant))
-    sys.stdout.flush()
+def outcomes_of(name: str) -> Mapping[str, str]:
+    """What became of the mutants of a module that were tried, by their names; the last word counts."""
+    kept = OUTCOMES / name
+    return dict(line.split("\t") for line in kept.read_text().splitlines()) if kept.exists() else {}
+
+
+def _keep(mutant: Mutant, outcome: Outcome) -> None:
+    OUTCOMES.mkdir(exist_ok=True)
+    with (OUTCOMES / mutant.module).open("a") as kept:
+        kept.write(f"{mutant.name}\t{outcome}\n")
 
 
 def _change_operators() -> None:
@@ -143,31 +287,6 @@ def _change_operators() -> None:
     file_mutation.MutationVisitor._skip_node_and_children = skip
 
 
-def _choose_tests() -> None:
-    """Makes pytest leave out tests that need a service, or Spark, whatever their names are.
-
-    It also times tests, so that the fastest are run first: mutmut itself takes the time of their teardown alone.
-    """
-
-    class Chosen:
-        def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-            items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item))]
-
-        @pytest.hookimpl(trylast=True)
-        def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-            durations[item.nodeid] = durations.get(item.nodeid, 0.0) + call.duration
-            mutmut.duration_by_test[item.nodeid] = durations[item.nodeid]
-
-    durations: dict[str, float] = {}
-
-    run = runner.PytestRunner.execute_pytest
-
-    def execute(tests: runner.PytestRunner, params: list[str], plugins: Sequence[object] = ()) -> int:
-        return int(run(tests, params, plugins=[*plugins, Chosen()]))
-
-    runner.PytestRunner.execute_pytest = execute
-
-
 def _names_in(item: pytest.Item) -> set[str]:
     """Names of the fixtures of a test, and those that the code of the test and of its fixtures speaks of."""
     if not isinstance(item, pytest.Function):
@@ -175,22 +294,6 @@ def _names_in(item: pytest.Item) -> set[str]:
     fixtures = [each.func for defined in item._fixtureinfo.name2fixturedefs.values() for each in defined]
     codes = (getattr(function, "__code__", None) for function in (item.function, *fixtures))
     return {*item.fixturenames}.union(*(code.co_names for code in codes if code))
-
-
-def _ends_mutants(mutants: Sequence[tuple[runner.SourceFileMutationData, str, int | None]]) -> Callable[[], None]:
-    """Ends the tests of a mutant that take too long. mutmut's own limit is 15 s, which a busy machine may need."""
-
-    def end() -> None:
-        while True:
-            time.sleep(1)
-            now = datetime.now()
-            for data in {id(each): each for each, _, _ in mutants}.values():
-                for pid, started_at in dict(data.start_time_by_pid).items():
-                    if (now - started_at).total_seconds() > _LONGEST_SECONDS:
-                        with suppress(ProcessLookupError):
-                            os.kill(pid, signal.SIGXCPU)
-
-    return end
 
 
 def _opposite_extreme(node: cst.Call) -> Iterable[cst.CSTNode]:

@@ -81,6 +81,12 @@ class TestDumps:
         assert (found.commits, found.fetched, found.files) == (4, 0, ())
         assert found.heads == {"main": digest("metarange of b")}
 
+    def test_says_when_it_was_asked_for_and_read_and_which_files_it_has(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
+        found = live(dumping(RefsDump(False), dump), store, HandClock())
+        assert (found.started_at, found.ended_at) == (NOW, NOW + timedelta(seconds=0.2))
+        assert sorted(found.dump_tables) == sorted(key.removeprefix(METADATA) for key in all_keys(store))
+
     def test_commits_with_the_same_objects_share_a_metarange(self, store: LocalStore) -> None:
         same = [commit("a", metarange=digest("m")), commit("b", "a", metarange=digest("m"))]
         found = live(dumping(put_dump(store, same, [branch("main", "b"), branch("x", "a")])), store)
@@ -228,9 +234,26 @@ class TestWaiting:
     def test_for_a_dump_takes_longer_and_longer_pauses(self, store: LocalStore) -> None:
         clock = HandClock()
         live(dumping(*[RefsDump(False)] * 9, put_dump(store, LINE, MAIN)), store, clock)
-        assert clock.slept == sorted(clock.slept)
-        assert len(clock.slept) == 9
-        assert max(clock.slept) == 10
+        assert clock.slept == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
+
+    def test_ends_when_the_time_is_over_to_the_moment(self, store: LocalStore) -> None:
+        settings = CollectionSettings(wait_before_dump_seconds=0, dump_timeout_seconds=3)
+        clock = HandClock()
+        with pytest.raises(LakeFSError, match="not done after 3 s"):
+            live(dumping(*[RefsDump(False)] * 5, put_dump(store, LINE, MAIN)), store, clock, settings)
+        assert clock.slept == [0.2, 0.4, 0.8, 1.6]
+        clock = HandClock()
+        live(dumping(*[RefsDump(False)] * 4, put_dump(store, LINE, MAIN)), store, clock, settings)
+        assert clock.slept == [0.2, 0.4, 0.8, 1.6]
+
+    def test_and_another_dump_are_told(self, store: LocalStore) -> None:
+        notes: list[str] = []
+        api = dumping(put_dump(store, LINE, []), put_dump(store, LINE, MAIN))
+        commits.live_commits(api, store, CollectionSettings(), HandClock(), NOW, notes.append)
+        assert notes == [
+            "waiting 30 s before the refs dump",
+            "the refs dump names no branch, and every repository has one; asking for another one",
+        ]
 
     def test_for_a_dump_that_never_ends_ends_the_run(self, store: LocalStore) -> None:
         clock = HandClock()
@@ -251,13 +274,20 @@ class TestTheMetadataFolder:
         files = {key.removeprefix(METADATA) for key in all_keys(store)}
         for name in ("dummy", "a" * 63, "A" * 64, "g" * 64, f"{'a' * 64}.json", "retention/" + "a" * 64):
             store.put(METADATA + name, b"")
+        clock = HandClock()
+
+        def slow() -> Commit:
+            clock.sleep(5)
+            return commit("c", metarange=metarange)
+
         api = ScriptedApi(
             dump_starts=Script(refusal),
             branch_lists=Script((branch("main", "c"), branch("new", "root"))),
-            commits={digest("c"): Script(commit("c", metarange=metarange)), ROOT.id: Script(ROOT)},
+            commits={digest("c"): Script(slow), ROOT.id: Script(ROOT)},
         )
         notes: list[str] = []
-        found = commits.live_commits(api, store, NO_WAIT, HandClock(), NOW, notes.append)
+        found = commits.live_commits(api, store, NO_WAIT, clock, NOW, notes.append)
+        assert (found.started_at, found.ended_at) == (NOW, NOW + timedelta(seconds=5))
         assert found.source is CommitSource.METADATA_FOLDER
         assert set(found.files) == files
         assert len(found.files) == 2
