@@ -5,7 +5,8 @@ own are added to its own, and those that change texts are left out: what a messa
 decorator are not changed: mutmut cannot stand in for them.
 
 Tests are collected once, and run once to see which functions each of them calls. Then each mutant has a process of its
-own, forked from that one, which runs the tests of the changed function, the fastest first, until one fails.
+own, forked from that one, which runs the tests of the changed function until one fails: those first that failed before,
+then the fastest.
 
 This file is run by its path, with `python -P` and in the folder of the project: mutmut must be the first to import the
 package.
@@ -23,7 +24,7 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
@@ -41,17 +42,23 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "cutoff expiring failing guards lock order recheck run sightings step subtraction",
+    "collector": "cutoff expiring failing guards lock order recheck restored run sightings step subtraction why",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
-    "collector/live": "commits contents current hidden live_files other_repositories ownership uncommitted unnamed",
+    "collector/live": (
+        "commits contents current hidden hidden_staged live_files noted_sizes other_repositories ownership range_sizes "
+        "uncommitted unnamed"
+    ),
     "collector/retention": "active_commits policy retention retention_rules server_commits",
     "collector/sweep": "approval batches overtaking passes receipts undeletable validity",
+    "collector/universe": "parts",
     "lakefs": "addresses",
 }
 MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items() for name in names.split()}
 """Modules that can be asked for, inside of the package."""
 FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
+    "current": ("collector/test_run.py", "collector/test_run_guards.py"),
+    "hidden_staged": ("collector/live/test_contents.py",),
     "recheck": ("collector/test_run_guards.py",),
     "run": ("collector/test_run_guards.py",),
 }
@@ -195,6 +202,7 @@ class _Trial:
     def __init__(self, mutants: Sequence[Mutant]) -> None:
         self._mutants = mutants
         self._tests: dict[str, list[tuple[float, pytest.Item]]] = defaultdict(list)
+        self._failed = Counter[pytest.Item]()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item)) and not _ON_S3.search(item.name)]
@@ -218,19 +226,31 @@ class _Trial:
         return True
 
     def _try(self, mutant: Mutant) -> Outcome:
-        tests = sorted(self._tests[mutant.function], key=lambda test: test[0])
+        tests = self._tests[mutant.function]
         if not tests:
             return Outcome.NO_TEST
+        # What failed with other mutants of the function is likely to fail again.
+        tests.sort(key=lambda test: (-self._failed[test[1]], test[0]))
+        read, write = os.pipe()
         if not (pid := os.fork()):
-            _try_here(mutant, [item for _, item in tests], sum(seconds for seconds, _ in tests))
+            _try_here(mutant, [item for _, item in tests], sum(seconds for seconds, _ in tests), write)
+        os.close(write)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with os.fdopen(read, "rb") as told:
+            if place := told.read():
+                self._failed[tests[int(place)][1]] += 1
         if code in (-signal.SIGXCPU, -signal.SIGALRM):
             return Outcome.NO_END
         return Outcome.KILLED if code else Outcome.SURVIVED
 
 
-def _try_here(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) -> None:
-    """Runs tests until one fails, in a process of its own, which ends with 1 then, and with 0 if all of them pass."""
+def _try_here(mutant: Mutant, items: Sequence[pytest.Item], seconds: float, tell: int) -> None:
+    """Runs tests until one fails, in a process of its own, which ends with 1 then, and with 0 if all of them pass.
+
+    Args:
+        seconds: of processor that the tests take without any change.
+        tell: the file descriptor to which the place of the test that failed is written.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -241,7 +261,11 @@ def _try_here(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) -> N
     os.environ["MUTANT_UNDER_TEST"] = mutant.name
     code = 1
     try:
-        code = 0 if all(map(_passes, items)) else 1
+        failed = next((place for place, item in enumerate(items) if not _passes(item)), None)
+        if failed is None:
+            code = 0
+        else:
+            os.write(tell, str(failed).encode())
     finally:
         os._exit(code)
 
@@ -273,7 +297,7 @@ def _change_operators() -> None:
     """Leaves out changes of texts, adds what a hurried collector does, and looks into data classes as well."""
     kept = [each for each in node_mutation.mutation_operators if each[1] is not node_mutation.operator_string]
     file_mutation.mutation_operators = [
-        *kept,
+        *((node, _strict(change) if node is cst.Call else change) for node, change in kept),
         (cst.Call, _opposite_extreme),
         (cst.Raise, _pass),
         (cst.Expr, _without_call),
@@ -282,7 +306,8 @@ def _change_operators() -> None:
     skips = file_mutation.MutationVisitor._skip_node_and_children
 
     def skip(visitor: file_mutation.MutationVisitor, node: cst.CSTNode) -> bool:
-        return not isinstance(node, cst.ClassDef) and bool(skips(visitor, node))
+        strict = isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "strict"
+        return strict or (not isinstance(node, cst.ClassDef) and bool(skips(visitor, node)))
 
     file_mutation.MutationVisitor._skip_node_and_children = skip
 
@@ -294,6 +319,19 @@ def _names_in(item: pytest.Item) -> set[str]:
     fixtures = [each.func for defined in item._fixtureinfo.name2fixturedefs.values() for each in defined]
     codes = (getattr(function, "__code__", None) for function in (item.function, *fixtures))
     return {*item.fixturenames}.union(*(code.co_names for code in codes if code))
+
+
+def _strict(change: Callable[[cst.Call], Iterable[cst.CSTNode]]) -> Callable[[cst.Call], Iterable[cst.CSTNode]]:
+    """Leaves `strict=` alone: it says what cannot be otherwise, so nobody can test it."""
+
+    def changed(node: cst.Call) -> Iterable[cst.CSTNode]:
+        strict = [each for each in node.args if each.keyword is not None and each.keyword.value == "strict"]
+        for mutated in change(node):
+            kept = mutated.args if isinstance(mutated, cst.Call) else ()
+            if all(any(each is other for other in kept) for each in strict):
+                yield mutated
+
+    return changed
 
 
 def _opposite_extreme(node: cst.Call) -> Iterable[cst.CSTNode]:
