@@ -83,7 +83,9 @@ class TestDumps:
 
     def test_says_when_it_was_asked_for_and_read_and_which_files_it_has(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
-        found = live(dumping(RefsDump(False), dump), store, HandClock())
+        api = dumping(RefsDump(False), dump)
+        found = live(api, store, HandClock())
+        assert api.tasks_asked == ["task", "task"]
         assert (found.started_at, found.ended_at) == (NOW, NOW + timedelta(seconds=0.2))
         assert sorted(found.dump_tables) == sorted(key.removeprefix(METADATA) for key in all_keys(store))
 
