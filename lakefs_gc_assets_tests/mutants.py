@@ -68,7 +68,7 @@ _SERVICES = {"s3_server", "spark", "ReplayServer", "replaying", "replays"}
 _ON_S3 = re.compile(r"[\[_-]s3[\]_-]")
 """In the names of tests that ask for the service where they begin."""
 _AROUND = 80
-_SHORTEST_LIMIT_SECONDS = 20.0
+_SHORTEST_LIMIT_SECONDS = 3.0
 _WAITING_SECONDS = 180
 _OPPOSITE = {"min": "max", "max": "min"}
 
@@ -254,7 +254,7 @@ def _try_here(mutant: Mutant, items: Sequence[pytest.Item], seconds: float, tell
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    limit = int(time.process_time() + max(_SHORTEST_LIMIT_SECONDS, 10 * seconds))
+    limit = int(time.process_time() + _SHORTEST_LIMIT_SECONDS + 3 * seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_WAITING_SECONDS)
