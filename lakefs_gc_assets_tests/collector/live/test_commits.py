@@ -1,6 +1,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RefsDump
+from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -117,6 +119,31 @@ class TestDumps:
                 live(dumping(dump), store)
             store.put(key, whole)
         live(dumping(dump), store)
+
+    def test_whichever_file_of_a_table_is_damaged_is_named(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
+        for key in all_keys(store):
+            whole = store.get(key)
+            store.put(key, whole[:-1])
+            with pytest.raises(CorruptFile) as caught:
+                live(dumping(dump), store)
+            assert caught.value.file == key
+            store.put(key, whole)
+
+    @pytest.mark.parametrize("table", ["commit", "branch", "tag"])
+    def test_a_part_that_is_not_as_its_table_says_ends_the_run(self, store: LocalStore, table: str) -> None:
+        dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
+        metaranges = {
+            "commit": "commits_meta_range_id",
+            "branch": "branches_meta_range_id",
+            "tag": "tags_meta_range_id",
+        }
+        key = METADATA + getattr(dump, metaranges[table])
+        first, *others = ranges.read_metarange(store.get(key), key, entity=table)
+        stated = put_metarange(store, [replace(first, count=first.count + 1), *others], entity=table.encode())
+        with pytest.raises(CorruptFile, match="metarange") as caught:
+            live(dumping(replace(dump, **{metaranges[table]: stated})), store)
+        assert caught.value.file == METADATA + first.id
 
     def test_tables_that_were_exchanged_end_the_run(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, MAIN)
