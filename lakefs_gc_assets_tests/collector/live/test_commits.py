@@ -23,6 +23,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RefsDump
 from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -131,18 +132,18 @@ class TestDumps:
             store.put(key, whole)
 
     @pytest.mark.parametrize("table", ["commit", "branch", "tag"])
-    def test_a_part_that_is_not_as_its_table_says_ends_the_run(self, store: LocalStore, table: str) -> None:
+    def test_a_part_that_is_not_as_its_table_says_ends_the_run(self, store: LocalStore, table: Entity) -> None:
         dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
-        metaranges = {
+        fields = {
             "commit": "commits_meta_range_id",
             "branch": "branches_meta_range_id",
             "tag": "tags_meta_range_id",
         }
-        key = METADATA + getattr(dump, metaranges[table])
+        key = METADATA + getattr(dump, fields[table])
         first, *others = ranges.read_metarange(store.get(key), key, entity=table)
         stated = put_metarange(store, [replace(first, count=first.count + 1), *others], entity=table.encode())
         with pytest.raises(CorruptFile, match="metarange") as caught:
-            live(dumping(replace(dump, **{metaranges[table]: stated})), store)
+            live(dumping(replace(dump, **{fields[table]: stated})), store)
         assert caught.value.file == METADATA + first.id
 
     def test_tables_that_were_exchanged_end_the_run(self, store: LocalStore) -> None:
