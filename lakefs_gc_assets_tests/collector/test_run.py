@@ -662,7 +662,7 @@ class TestLookingAround:
         opened = replace(
             folder.opened,
             namespace=Namespace.parse("s3://bucket/repo"),
-            settings=CollectionSettings(also_live=("named",)),
+            settings=CollectionSettings(also_live=["named"]),
         )
         found = run.look_around(folder.step(opened))
         assert found == Neighbours(nested=("inner",), unchecked=("a", "b"))

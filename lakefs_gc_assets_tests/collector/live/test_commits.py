@@ -1,7 +1,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -143,7 +143,7 @@ class TestDumps:
         first, *others = ranges.read_metarange(store.get(key), key, entity=table)
         stated = put_metarange(store, [replace(first, count=first.count + 1), *others], entity=table.encode())
         with pytest.raises(CorruptFile, match="metarange") as caught:
-            live(dumping(replace(dump, **{fields[table]: stated})), store)
+            live(dumping(RefsDump(**{**asdict(dump), fields[table]: stated})), store)
         assert caught.value.file == METADATA + first.id
 
     def test_tables_that_were_exchanged_end_the_run(self, store: LocalStore) -> None:
