@@ -129,6 +129,10 @@ class TestDumps:
             with pytest.raises(CorruptFile) as caught:
                 live(dumping(dump), store)
             assert caught.value.file == key
+            store.delete([key])
+            with pytest.raises(CorruptFile) as caught:
+                live(dumping(dump), store)
+            assert (caught.value.file, caught.value.check) == (key, "existence")
             store.put(key, whole)
 
     @pytest.mark.parametrize("table", ["commit", "branch", "tag"])
