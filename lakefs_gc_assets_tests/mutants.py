@@ -57,6 +57,7 @@ MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items(
 """Modules that can be asked for, inside of the package."""
 FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
+    "expiring": ("collector/test_preparations.py",),
     "hidden_staged": ("collector/live/test_contents.py",),
     "recheck": ("collector/test_run_guards.py",),
     "run": ("collector/test_run_guards.py",),
