@@ -59,6 +59,7 @@ FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
     "expiring": ("collector/test_preparations.py",),
     "hidden_staged": ("collector/live/test_contents.py",),
+    "policy": ("collector/retention/test_retention_rules.py",),
     "recheck": ("collector/test_run_guards.py",),
     "run": ("collector/test_run_guards.py",),
 }

@@ -3,13 +3,15 @@ from datetime import datetime
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import failing
+from lakefs_gc_assets.collector import failing, lock
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened
 
 __all__ = ["opened"]
@@ -54,3 +56,30 @@ def test_an_approved_run_whose_sweep_failed_does_not_claim_that_nothing_was_dele
     leave_receipt(opened, plan)
     found = fail(opened, plan)
     assert (found.success, found.ending, found.dry_run) == (False, Ending.FAILED, False)
+
+
+class TestBetweenSteps:
+    def test_a_run_is_ended_and_its_lock_given_back(self, opened: OpenRepository) -> None:
+        plan = began(opened, DAY)
+        Lock.acquire(opened.store, run_id=plan.run_id, owner=plan.owner, now=NOW, expiry=DAY)
+        failing.end_between_steps(opened.store, plan.run_id, NOW, "no disk")
+        report = reports.read(opened.store, plan.run_id)
+        assert report is not None
+        assert (report.run_id, report.error, report.ended_at, report.success) == (plan.run_id, "no disk", NOW, False)
+        assert lock.holder(opened.store) is None
+
+    def test_the_lock_of_another_run_stays(self, opened: OpenRepository) -> None:
+        plan = began(opened, DAY)
+        Lock.acquire(opened.store, run_id="another", owner="somebody", now=NOW, expiry=DAY)
+        failing.end_between_steps(opened.store, plan.run_id, NOW, "no disk")
+        assert "somebody" in str(lock.holder(opened.store))
+
+    def test_a_run_without_a_plan_is_none(self, opened: OpenRepository) -> None:
+        with pytest.raises(CollectionError, match="has no plan"):
+            failing.end_between_steps(opened.store, "g4uk6erfnfus73frbnqg", NOW, "no disk")
+
+
+def test_a_run_that_failed_twice_says_what_failed_last(opened: OpenRepository) -> None:
+    plan = began(opened, DAY)
+    failing.store_report(opened.store, plan, NOW - DAY, "no network")
+    assert fail(opened, plan).error == "no disk"

@@ -404,38 +404,33 @@ class TestStaleBranches:
 
 
 class TestWhatTheLogIsTold:
-    def test_some_twenty_of_a_kind_and_how_many_more(self, server: Server) -> None:
+    @staticmethod
+    def defined(server: Server, count: int, notes: list[str]) -> LiveDefinition:
+        """With so many stale branches, whose heads the server's list lacks, as it lacks main's two commits of a week."""
+        lines = [commit(f"line {number:02}", 30, "first") for number in range(count)]
+        heads = [HEADS[0], *(Branch(f"b{number:02}", each.id) for number, each in enumerate(lines))]
+        server.listed = [("d", None)]
         server.write()
         server.written = True
-        lines = [commit(f"line {number:02}", 30, "first") for number in range(22)]
-        heads = [HEADS[0], *(Branch(f"b{number:02}", digest(f"line {number:02}")) for number in range(21))]
         server.api.dumps = Script(put_dump(server.store, [*HISTORY, *lines], heads, server.tags))
-        head = f"commit_id,expired,metarange_id\n{digest('d')},false,{metarange('d')}\n"
-        server.store.put(LIST, head.encode())
-        for count, more in ((20, None), (21, 1)):
-            heads_now = heads[: 1 + count]
-            server.api.dumps = Script(put_dump(server.store, [*HISTORY, *lines[:count]], heads_now, server.tags))
-            notes: list[str] = []
-            found = server.define(notes=notes, **server.policy("stale_after: 29d"))
-            # Besides the heads, b and c are of main's last week.
-            assert len(found.differences) == count + 2 and len(found.stale) == count
-            assert sum("stays by the definition alone" in note for note in notes) == 20
-            assert f"… and {count - 18} more commits that one of them keeps alone" in notes
-            assert sum("is stale" in note for note in notes) == 20
-            told = [note for note in notes if note.endswith("more stale branches")]
-            assert told == ([] if more is None else [f"… and {more} more stale branches"])
+        return server.define(notes=notes, **server.policy("stale_after: 29d"))
 
-    def test_all_of_twenty(self, server: Server) -> None:
-        lines = [commit(f"line {number:02}", 30, "first") for number in range(18)]
-        heads = [HEADS[0], *(Branch(f"b{number:02}", digest(f"line {number:02}")) for number in range(18))]
-        server.write()
-        server.written = True
-        server.api.dumps = Script(put_dump(server.store, [*HISTORY, *lines], heads, server.tags))
-        head = f"commit_id,expired,metarange_id\n{digest('d')},false,{metarange('d')}\n"
-        server.store.put(LIST, head.encode())
+    @pytest.mark.parametrize(
+        ("count", "more"),
+        [
+            (18, []),
+            (19, ["… and 1 more commits that one of them keeps alone"]),
+            (20, ["… and 2 more commits that one of them keeps alone"]),
+            (21, ["… and 3 more commits that one of them keeps alone", "… and 1 more stale branches"]),
+        ],
+    )
+    def test_twenty_of_a_kind_and_how_many_more(self, server: Server, count: int, more: list[str]) -> None:
         notes: list[str] = []
-        assert len(server.define(notes=notes).differences) == 20
-        assert not any("more commits" in note for note in notes)
+        found = self.defined(server, count, notes)
+        assert (len(found.differences), len(found.stale)) == (count + 2, count)
+        assert sum("stays by the definition alone" in note for note in notes) == min(count + 2, 20)
+        assert sum("is stale" in note for note in notes) == min(count, 20)
+        assert [note for note in notes if note.startswith("…")] == more
 
 
 def test_as_many_commits_are_asked_for_as_the_limit_says(server: Server) -> None:

@@ -123,12 +123,17 @@ class TestLists:
     def test_what_is_no_list_ends_the_run(self, data: bytes, words: str) -> None:
         with pytest.raises(CorruptFile, match="commits") as caught:
             read(data, "f")
-        assert words in str(caught.value)
+        assert words in str(caught.value) and (caught.value.file, caught.value.check) == ("f", "commits")
+
+    def test_of_one_commit_is_read_and_of_none_is_refused(self) -> None:
+        found = read(b"commit_id,expired,metarange_id\na,true,m\nb,false,n\n", "f")
+        assert (found.file, said(found)) == ("f", [("b", "n")])
 
     def test_that_are_missing_or_elsewhere_end_the_run(self, store: LocalStore) -> None:
         store.delete([FILE])
-        with pytest.raises(CorruptFile, match="existence"):
+        with pytest.raises(CorruptFile, match="existence") as caught:
             ask(ScriptedApi(prepare_commits_tasks=Script(DONE)), store)
+        assert caught.value.file == FILE
         elsewhere = PreparedCommits("r", "s3://other/repo/commits.csv")
         with pytest.raises(LakeFSError, match=r"s3://other/repo/commits\.csv, which is outside"):
             ask(ScriptedApi(prepare_commits_tasks=Script(PrepareCommitsTask(True, None, elsewhere))), store)
