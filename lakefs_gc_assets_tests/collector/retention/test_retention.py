@@ -406,7 +406,7 @@ class TestStaleBranches:
 class TestWhatTheLogIsTold:
     @staticmethod
     def defined(server: Server, count: int, notes: list[str]) -> LiveDefinition:
-        """With so many stale branches, whose heads the server's list lacks, as it lacks main's two commits of a week."""
+        """With so many stale branches; the server's list lacks their heads and two commits of the week of main."""
         lines = [commit(f"line {number:02}", 30, "first") for number in range(count)]
         heads = [HEADS[0], *(Branch(f"b{number:02}", each.id) for number, each in enumerate(lines))]
         server.listed = [("d", None)]
