@@ -227,31 +227,42 @@ class _Trial:
         return True
 
     def _try(self, mutant: Mutant) -> Outcome:
-        tests = self._tests[mutant.function]
-        if not tests:
-            return Outcome.NO_TEST
-        # What failed with other mutants of the function is likely to fail again.
-        tests.sort(key=lambda test: (-self._failed[test[1]], test[0]))
-        read, write = os.pipe()
-        if not (pid := os.fork()):
-            _try_here(mutant, [item for _, item in tests], sum(seconds for seconds, _ in tests), write)
-        os.close(write)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with os.fdopen(read, "rb") as told:
-            if place := told.read():
-                self._failed[tests[int(place)][1]] += 1
-        if code in (-signal.SIGXCPU, -signal.SIGALRM):
-            return Outcome.NO_END
-        return Outcome.KILLED if code else Outcome.SURVIVED
+        while tests := self._tests[mutant.function]:
+            # What failed with other mutants of the function is likely to fail again.
+            tests.sort(key=lambda test: (-self._failed[test[1]], test[0]))
+            code, place = _run_apart(mutant.name, [item for _, item in tests], sum(seconds for seconds, _ in tests))
+            if place is None:
+                return Outcome.NO_END if code else Outcome.SURVIVED
+            failed = tests[place][1]
+            if self._failed[failed] or not _run_apart("", [failed], tests[place][0])[0]:
+                self._failed[failed] += 1
+                return Outcome.KILLED
+            print(f"\n{failed.nodeid} fails a second time without any change: it is left out", flush=True)
+            for known in self._tests.values():
+                known[:] = [test for test in known if test[1] is not failed]
+        return Outcome.NO_TEST
 
 
-def _try_here(mutant: Mutant, items: Sequence[pytest.Item], seconds: float, tell: int) -> None:
-    """Runs tests until one fails, in a process of its own, which ends with 1 then, and with 0 if all of them pass.
+def _run_apart(mutant: str, items: Sequence[pytest.Item], seconds: float) -> tuple[int, int | None]:
+    """Runs tests in a process of its own until one fails.
 
     Args:
+        mutant: its name; empty for no mutant.
         seconds: of processor that the tests take without any change.
-        tell: the file descriptor to which the place of the test that failed is written.
+    Returns:
+        The process's exit code, 0 where all tests pass, and the place of the test that failed; None where none did, or
+        where the process was ended, since it took too long or crashed.
     """
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        _run_here(mutant, items, seconds, write)
+    os.close(write)
+    with os.fdopen(read, "rb") as told:
+        place = told.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(place) if place else None
+
+
+def _run_here(mutant: str, items: Sequence[pytest.Item], seconds: float, tell: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -259,7 +270,7 @@ def _try_here(mutant: Mutant, items: Sequence[pytest.Item], seconds: float, tell
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_WAITING_SECONDS)
-    os.environ["MUTANT_UNDER_TEST"] = mutant.name
+    os.environ["MUTANT_UNDER_TEST"] = mutant
     code = 1
     try:
         failed = next((place for place, item in enumerate(items) if not _passes(item)), None)
