@@ -199,7 +199,7 @@ def test_each_object_is_deleted_once_and_counted(
     asked: list[str] = []
     delete = opened.store.delete
 
-    def watched(keys: Sequence[str]) -> list[DeleteOutcome]:
+    def watched(keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         assert 0 < len(keys) <= limit
         asked.extend(keys)
         return delete(keys)
@@ -222,7 +222,7 @@ def test_an_object_that_cannot_be_deleted_is_named(opened: OpenRepository, monke
     swept(opened, 2)
     (run,) = expiring.decide(opened.store, 1).expired
 
-    def refused(keys: Sequence[str]) -> list[DeleteOutcome]:
+    def refused(keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         results = [DeleteResult.ACCEPTED] * (len(keys) - 1) + [DeleteResult.FAILED]
         return [DeleteOutcome(key, result, "denied") for key, result in zip(keys, results, strict=True)]
 
