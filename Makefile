@@ -30,7 +30,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow costs soak mutants fuzz demo bench ui build sbom audit clean
+.PHONY: help setup lock lint test test-slow costs soak mutants fuzz demo bench ui docs build sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +97,11 @@ ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0
 	@cp dagster.yaml .dagster/dagster.yaml
 	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)
 
+docs: $(INSTALLED) ## Builds the documentation into site/; broken links and settings that do not exist end it
+	@$(BIN)/python -m lakefs_gc_assets_tests.documentation
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 build: $(INSTALLED) ## Builds the package into dist/, a wheel and its sources, with what the lock has
 	@$(BIN)/python -m uv build --offline --no-build-isolation --python $(BIN)/python --clear --out-dir dist --quiet
 	@ls dist
@@ -109,5 +114,5 @@ audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements
 	@$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes --disable-pip
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
-	rm -rf .dagster .mutants .playground dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .dagster .mutants .playground dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -42,17 +42,34 @@ class Report:
     """What one run did.
 
     Attributes:
-        started_at: run start time.
-        last_read_slice: the newest slice that was listed; empty where none was.
+        format_version: version of this format.
+        run_id: id of the run, a text of twenty characters; of two ids the newer one sorts first.
+        attempt: id of the attempt whose frames these are; a step that is made again after a failure begins a new one.
+        repository: name of the lakeFS repository.
+        storage_namespace: where its objects lie, as lakeFS spells it.
+        flow: clean, optimized, committed or unified, as the run was made.
+        previous_run: the newest run that was opened before; null where there is none.
+        dry_run: nothing was to be deleted.
         success: every step ended, and every deletion was accepted or none was asked for; failures that earlier runs had
             noted as undeletable do not count.
+        ending: how the run ended, one of the endings.
+        started_at: run start time.
+        ended_at: when the report was made.
+        cutoff: objects that are not older by LastModified and by name stay.
+        windows: slice windows that the run was about.
+        last_read_slice: the newest slice that was listed; empty where none was.
+        counts: objects, addresses, commits and ranges by what they were found to be; empty where the run failed. Among
+            the names are listed, uncommitted, committed, candidates, deleted, quarantined, failed and kept_live.
+        object_bytes: sizes of what was listed, candidates, deleted and quarantined; empty where the run failed.
+        kept: unreferenced objects that stay, by reason.
+        commit_source: how the run learned of commits, such as a refs dump; empty where it failed.
+        server_run_ids: ids that the server gave to the uncommitted data that it prepared.
+        warnings: what a person must know before anything else; in a dry run the guards that a sweep would trip.
+        error: why the run failed; null where it did not.
         why_clean: why a run that was asked to be optimized was a clean one.
         base_run: the run that an optimized run built on.
-        checkpoint: what a later run can build on; None where it cannot.
+        checkpoint: what a later run can build on; null where it cannot.
         no_checkpoint: why it cannot, for a run that came to its end.
-        counts: objects and addresses by what they were found to be.
-        object_bytes: sizes by the same names.
-        kept: unreferenced objects that stay, by reason.
         loosened: settings that launches changed for this run, at its mark or at its approval, `sweep` among them where
             one asked for that.
     """

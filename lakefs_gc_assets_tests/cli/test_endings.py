@@ -67,13 +67,13 @@ def test_an_interrupt_ends_in_one_line_and_lets_go_of_what_is_held(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_the_help_and_the_readme_list_every_status() -> None:
+def test_the_help_and_the_page_about_scripts_list_every_status() -> None:
     shown = CliRunner().invoke(main, ["--help"]).stdout
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
     assert list(MEANINGS) == list(Status)
     for status, meaning in MEANINGS.items():
         assert re.search(rf"^ +{status} +{re.escape(meaning)}$", shown, re.MULTILINE), status
-        assert f"| {status} | {meaning} |" in readme
+        assert f"| {status} | {meaning} |" in page
 
 
 def test_the_version() -> None:

@@ -176,7 +176,7 @@ class World:
         wrong = self.servers.misbehaviour
         match what:
             case "vanish_commit":
-                # What a commit replaced stays by rules as long as the commit is young: a known limit, see the README.
+                # What a commit replaced stays by rules as long as the commit is young: a limit, see docs/limits.md.
                 tips = [] if self.setup.retention else self._unnamed_commits()
                 wrong.vanished |= {tips[number % len(tips)]} if tips else set()
             case "lost_branches_but_one":

@@ -1,0 +1,34 @@
+"""What `make docs` looks at before it builds the site: `python -m lakefs_gc_assets_tests.documentation`.
+
+Settings that do not exist, and generated pages that are out of date, end it; pictures that are older than the UI's code
+are a warning.
+"""
+
+import sys
+from collections.abc import Iterator
+
+from lakefs_gc_assets_tests.documentation import reference, screens
+from lakefs_gc_assets_tests.documentation.pages import name_of, pages, wrong_settings
+
+
+def problems() -> Iterator[str]:
+    """What is wrong with the pages, each with its page."""
+    for page in pages():
+        yield from (f"{name_of(page)}: {wrong}" for wrong in wrong_settings(page.read_text(encoding="utf-8")))
+    for page, write in reference.GENERATED.items():
+        if not page.exists() or page.read_text(encoding="utf-8") != write():
+            yield f"{name_of(page)} is out of date: write it by `python -m {reference.__name__}`"
+
+
+def main() -> None:
+    """Says what is wrong; exit status 1 where anything is."""
+    if (warning := screens.outdated()) is not None:
+        print(f"docs: warning: {warning}", file=sys.stderr)
+    found = list(problems())
+    for problem in found:
+        print(f"docs: {problem}", file=sys.stderr)
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

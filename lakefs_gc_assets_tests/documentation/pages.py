@@ -1,0 +1,162 @@
+"""The pages of the documentation: the code blocks, commands and settings that they have."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from lakefs_gc_assets.settings import REPOSITORIES, Configuration, Settings
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PROGRAM = "lakefs-gc"
+NOT_RUN = "not run: "
+"""How a comment begins that says, right before a block of commands, why no test runs it."""
+
+_FENCE = re.compile(r"^ {0,8}```(\w*)\n(.*?)^ {0,8}```$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(rf"<!-- {NOT_RUN}(.+?) -->\n+\Z", re.DOTALL)
+_INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?:    [^\n]*\n|\n(?=    ))+)")
+_INLINE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
+_SETTING = re.compile(r"`(\w+)\.([a-z_]+)(?:: [^`]*)?`")
+_FILES = {"report": ("json", "html")}
+"""Names of files that begin like a section."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced or indented block of a page.
+
+    Attributes:
+        language: of the fence; empty where it names none.
+        line: where its text begins, from 1.
+        not_run: why no test runs its commands, as the comment before it says; None where there is no such comment.
+    """
+
+    language: str
+    text: str
+    line: int
+    not_run: str | None = None
+
+
+def pages() -> list[Path]:
+    """The README and every page of the documentation."""
+    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def name_of(page: Path) -> str:
+    """What messages call a page."""
+    return str(page.relative_to(ROOT))
+
+
+def fenced(text: str) -> Iterator[Block]:
+    """The fenced blocks of a page."""
+    for found in _FENCE.finditer(text):
+        before = _COMMENT.search(text, 0, found.start())
+        line = text.count("\n", 0, found.start(2)) + 1
+        yield Block(found[1], found[2], line, before[1] if before else None)
+
+
+def indented(text: str) -> Iterator[Block]:
+    """The blocks that are code because they are indented; fenced ones are none."""
+    without = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), text)
+    for found in _INDENTED.finditer(without):
+        yield Block("", re.sub(r"^    ", "", found[1], flags=re.MULTILINE), text.count("\n", 0, found.start(1)) + 1)
+
+
+def commands(text: str, program: str = PROGRAM) -> Iterator[list[str]]:
+    """The words of each command of a program that stands on a line of a block; the program itself is left out."""
+    for block in (*fenced(text), *indented(text)):
+        if block.language in ("", "bash"):
+            for line in block.text.replace("\\\n", " ").splitlines():
+                yield from _calls(line, program)
+
+
+def mentions(text: str) -> Iterator[list[str]]:
+    """The words of each command that a sentence names; it may lack arguments."""
+    for found in _INLINE.finditer(_FENCE.sub("", text)):
+        if found[1].startswith(f"{PROGRAM} "):
+            yield shlex.split(found[1])[1:]
+
+
+def _calls(line: str, program: str) -> Iterator[list[str]]:
+    """The commands of a line of the shell, which may be put into variables or go on after a pipe."""
+    for part in re.split(r"\$\(|\s(?:\|\|?|&&|>)\s", line):
+        try:
+            words = shlex.split(part.strip().rstrip(")"), comments=True)
+        except ValueError:
+            continue  # A piece of another program's quotes.
+        while words and re.fullmatch(r"\w+=.*", words[0]):
+            words.pop(0)
+        if words and Path(words[0]).name == program:
+            yield words[1:]
+
+
+def sections() -> dict[str, tuple[str, ...]]:
+    """The names of settings by section."""
+    return {name: tuple(settings.model_fields) for name, settings in section_models().items()}
+
+
+def section_models() -> dict[str, type[Settings]]:
+    """The model of each section of a configuration file."""
+    return {
+        name: field.annotation
+        for name, field in Configuration.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
+    }
+
+
+def wrong_settings(text: str) -> Iterator[str]:
+    """What is wrong with settings that a page names, in sentences and in examples of the configuration file."""
+    known = sections()
+    # Properties of Spark look like settings of the section `spark`.
+    for section, name in _SETTING.findall(_FENCE.sub("", text)):
+        names = known.get(section)
+        if names and section != "spark" and name not in names and name not in _FILES.get(section, ()):
+            yield f"there is no setting {section}.{name}"
+    for block in (*fenced(text), *indented(text)):
+        content = _configuration(block)
+        if content is None:
+            continue
+        for entry in _entries(content):
+            try:
+                Configuration.model_validate(entry)
+            except ValidationError as error:
+                for problem in error.errors():
+                    yield f"line {block.line}: {'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}"
+
+
+def _configuration(block: Block) -> dict[str, Any] | None:
+    """The content of an example of a configuration file; None of any other block."""
+    if block.language not in ("", "yaml"):
+        return None
+    try:
+        content = yaml.safe_load(block.text)
+    except yaml.YAMLError:
+        return None
+    top = {*Configuration.model_fields, REPOSITORIES}
+    if not isinstance(content, dict) or not top & content.keys():
+        return None
+    found = _without_references(content)
+    assert isinstance(found, dict)
+    return found
+
+
+def _entries(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The content for each repository that it is about."""
+    shared = {name: value for name, value in content.items() if name != REPOSITORIES}
+    yield shared
+    yield from content.get(REPOSITORIES, ())
+
+
+def _without_references(value: object) -> object:
+    """The same with a text in place of each `{env: NAME}`."""
+    if isinstance(value, dict):
+        return "" if set(value) == {"env"} else {name: _without_references(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_references(each) for each in value]
+    return value

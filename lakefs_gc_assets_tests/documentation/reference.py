@@ -1,0 +1,217 @@
+"""The generated pages of reference: settings, commands, and the report of a run.
+
+`python -m lakefs_gc_assets_tests.documentation.reference` writes them; a test fails where one is out of date.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import click
+from pydantic.fields import FieldInfo
+
+from lakefs_gc_assets.cli import COMMANDS
+from lakefs_gc_assets.cli.endings import MEANINGS
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
+from lakefs_gc_assets.collector.report import FORMAT_VERSION, Ending, Report
+from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, section_models
+
+_NOTE = "<!-- Written by `python -m lakefs_gc_assets_tests.documentation.reference`: change what it is made from. -->"
+_ATTRIBUTE = re.compile(r"^    (\w+(?:, \w+)*): (.+(?:\n     +.+)*)", re.MULTILINE)
+_KINDS: dict[object, str] = {str: "text", bool: "switch", int: "whole number", float: "number"}
+_JSON_TYPES: dict[object, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "number",
+    float: "number",
+    datetime: "time",
+    Ending: "text",
+    Checkpoint: "object",
+    NoneType: "null",
+}
+
+
+def settings_page() -> str:
+    """Every setting of a configuration file."""
+    models = section_models()
+    tops = {name: field for name, field in Configuration.model_fields.items() if name not in models}
+    lines = [
+        "# Settings",
+        _NOTE,
+        "A configuration file is YAML: the settings of the first table at its top, the others in their sections. "
+        "Unknown names are refused. Where a value differs between machines, write `{env: NAME}` to take it from that "
+        "environment variable; settings marked as secret may only be given that way. With a list `repositories` the "
+        "sections hold for all of its entries, and an entry says what differs for it "
+        "([many repositories](../how-to/many-repositories.md)). The Dagster UI shows the same words under *Deployment, "
+        "Resources*.",
+        "A launch in the Dagster UI sets none of these; what it may decide is in the section `launch` "
+        "([who may do what](../security.md)).",
+        "## At the top",
+        _table(_setting_rows(tops), ("setting", "type", "default", "meaning")),
+    ]
+    for section, model in models.items():
+        lines += [
+            f"## {section}",
+            _text(inspect.getdoc(model) or ""),
+            _table(_setting_rows(model.model_fields), ("setting", "type", "default", "meaning")),
+        ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _setting_rows(fields: dict[str, FieldInfo]) -> Iterator[tuple[str, ...]]:
+    for name, field in fields.items():
+        extra = field.json_schema_extra
+        secret = isinstance(extra, dict) and bool(extra.get("dagster__is_secret"))
+        default = field.get_default(call_default_factory=True)
+        yield (
+            f"`{name}`",
+            _type(field) + (", secret" if secret else ""),
+            "" if default in ("", [], {}) else f"`{_scalar(default)}`",
+            _text(field.description or ""),
+        )
+
+
+def _scalar(value: object) -> str:
+    """A value as YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type(field: FieldInfo) -> str:
+    """What a setting takes, in words, with its limits."""
+    kind = field.annotation
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(f"`{each}`" if each else "empty" for each in get_args(kind))
+    if get_origin(kind) is list:
+        return "list of texts"
+    if get_origin(kind) is dict:
+        return "texts by name"
+    limits = [
+        f"{words} {getattr(each, limit)}"
+        for each in field.metadata
+        for limit, words in (("gt", "above"), ("ge", "at least"), ("le", "at most"))
+        if hasattr(each, limit)
+    ]
+    return ", ".join([_KINDS[kind], *limits])
+
+
+def commands_page() -> str:
+    """Every command with its options."""
+    lines = [
+        "# Commands",
+        _NOTE,
+        f"`{PROGRAM} COMMAND --help` says the same. What commands answer in JSON, and completion by the shell: "
+        "[the command line for scripts](../command-line.md).",
+    ]
+    for name in sorted(COMMANDS):
+        lines += _described(name, COMMANDS[name].load(), 2)
+    lines += [
+        "## Exit statuses",
+        _table(((str(int(status)), words) for status, words in MEANINGS.items()), ("status", "meaning")),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _described(name: str, command: click.Command, depth: int) -> list[str]:
+    """A command's usage, its help and its options; then the commands in it."""
+    context = click.Context(command, info_name=f"{PROGRAM} {name}")
+    usage = " ".join(command.collect_usage_pieces(context))
+    lines = [
+        f"{'#' * depth} {name}",
+        f"    {PROGRAM} {name} {usage}",
+        *map(_text, inspect.cleandoc(command.help or "").split("\n\n")),
+    ]
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    if options:
+        lines.append(_table((_option_row(each, context) for each in options), ("option", "meaning")))
+    if isinstance(command, click.Group):
+        for inner in sorted(command.commands):
+            lines += _described(f"{name} {inner}", command.commands[inner], depth + 1)
+    return lines
+
+
+def _option_row(option: click.Option, context: click.Context) -> tuple[str, str]:
+    """What `--help` says of an option."""
+    record = option.get_help_record(context)
+    assert record is not None
+    return f"`{record[0].replace('|', ', ')}`", _text(record[1])
+
+
+def report_page() -> str:
+    """Every field of the report of a run."""
+    meanings = report_meanings()
+    rows = ((f"`{name}`", _json_type(kind), _text(meanings[name])) for name, kind in get_type_hints(Report).items())
+    lines = [
+        "# The report of a run",
+        _NOTE,
+        "Each run leaves `report.json` in its folder, `_lakefs/retention/gc/uncommitted/RUN/`, failed runs too. "
+        "`lakefs-gc run --json`, `approve --json` and `report --json` answer it. Times are ISO 8601 in UTC, sizes "
+        f"bytes. This is format version {FORMAT_VERSION}; a program reads reports of its own version alone "
+        "([upgrading](../upgrading.md)), and the entry `sha256` finds what was changed by accident.",
+        _table(rows, ("field", "type", "meaning")),
+        "## Endings",
+        "`ending` is one of these texts. One may be added; none is changed or taken away.",
+        _table(((f"`{each.value}`",) for each in Ending), ("ending",)),
+        "## Reasons to keep",
+        "`kept` counts unreferenced objects that stay, by one of these texts.",
+        _table(((f"`{each.value}`",) for each in Kept), ("reason",)),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def report_meanings() -> dict[str, str]:
+    """What each field of a report means, as its class says under Attributes."""
+    found = inspect.getdoc(Report) or ""
+    return {
+        name: " ".join(words.split())
+        for names, words in _ATTRIBUTE.findall(found.partition("Attributes:")[2])
+        for name in names.split(", ")
+    }
+
+
+def _json_type(kind: object) -> str:
+    """What a field holds, in the words of JSON."""
+    if isinstance(kind, UnionType):
+        return " or ".join(dict.fromkeys(_json_type(each) for each in get_args(kind)))
+    if get_origin(kind) is dict:
+        return f"object of {_json_type(get_args(kind)[1])} by name"
+    if get_origin(kind) is tuple:
+        return f"list of {_json_type(get_args(kind)[0])}"
+    return _JSON_TYPES[kind]
+
+
+def _text(words: str) -> str:
+    """A text of the code as Markdown that shows it literally, but for its backticks."""
+    words = " ".join(words.split())
+    parts = re.split(r"(`[^`]*`)", words)
+    return "".join(part if part.startswith("`") else re.sub(r"([*<>])", r"\\\1", part) for part in parts).replace(
+        "|", "\\|"
+    )
+
+
+def _table(rows: Iterator[tuple[str, ...]], head: tuple[str, ...]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in lines)
+
+
+GENERATED: dict[Path, Callable[[], str]] = {
+    DOCS / "reference" / "settings.md": settings_page,
+    DOCS / "reference" / "commands.md": commands_page,
+    DOCS / "reference" / "report.md": report_page,
+}
+"""What writes each generated page."""
+
+
+def main() -> None:
+    """Writes the pages."""
+    for file, page in GENERATED.items():
+        file.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""The commands of the how-tos, run line by line as a reader would, against an embedded server.
+
+A block of commands that cannot be run here is marked by a comment right before it, which says why.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import lakefs_gc_assets
+from lakefs_gc_assets.embedded.core import Settings as ServerSettings
+from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.results import Run
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, REPOSITORIES, Configuration, Loaded
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, ROOT, Block, commands, fenced, name_of
+from lakefs_gc_assets_tests.embedded import clients
+
+HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
+NOT_RUN = {"first-run": 2, "inventories": 1, "own-project": 1, "schedule": 1}
+"""How many blocks of each page no test runs."""
+_KEY, _SECRET = "LAKEFS_ACCESS_KEY_ID", "LAKEFS_SECRET_ACCESS_KEY"
+_FILE = "lakefs-gc.yaml"
+_WAITS = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
+_OF_THE_SERVER = ("repository", "lakefs", "store", "spark")
+"""Sections of examples that are about a server and machines that are not there."""
+_PUT_INTO = re.compile(r"\b[Pp]ut\s(?:it|them)\sinto\s`([\w.]+)`")
+_COMMAND = re.compile(r"(?:^|[ /])(?:lakefs-gc|make|dagster|dg) \S", re.MULTILINE)
+
+
+def blocks(page: Path) -> list[Block]:
+    return list(fenced(page.read_text()))
+
+
+def lines(block: Block) -> list[str]:
+    """The commands of a block, each as a reader would give it."""
+    return [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("page", HOW_TOS, ids=name_of)
+def test_every_block_of_commands_is_run_or_says_why_not(page: Path) -> None:
+    found = blocks(page)
+
+    for block in found:
+        if _COMMAND.search(block.text):
+            assert block.language == "bash" or block.not_run, f"line {block.line}"
+    assert sum(bool(block.not_run) for block in found) == NOT_RUN.get(page.stem, 0)
+    in_blocks = [words for block in found for words in commands(f"```bash\n{block.text}```\n")]
+    assert list(commands(page.read_text())) == in_blocks, "commands stand in fenced blocks"
+
+
+def test_every_page_with_commands_that_can_be_run_has_a_test_that_runs_them() -> None:
+    to_run = {page.stem for page in HOW_TOS if any(b.language == "bash" and not b.not_run for b in blocks(page))}
+
+    assert to_run == set(re.findall(r"follow\(\"([\w-]+)\"", Path(__file__).read_text()))
+
+
+def test_the_steps_of_the_readme_are_those_of_the_first_run() -> None:
+    steps = (ROOT / "README.md").read_text().partition("## Your repository")[2].partition("\n## ")[0]
+    in_readme = [line.split()[1] for line in steps.splitlines() if line.strip().startswith(f"{PROGRAM} ")]
+    shown = [words[0] for words in commands((DOCS / "how-to" / "first-run.md").read_text())]
+
+    assert in_readme == ["init", "doctor", "run", "candidates", "report", "approve"]
+    assert [name for name in dict.fromkeys(shown) if name in in_readme] == in_readme
+
+
+@dataclass
+class Reader:
+    """Somebody who follows how-tos in a folder of their own.
+
+    Attributes:
+        repository: of the server, that words of commands are about.
+        collection: settings that stand in for the time that passes between steps.
+        said: standard output of each command, by the command as it was given.
+    """
+
+    server: EmbeddedServer
+    folder: Path
+    repository: str
+    collection: dict[str, Any] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def configuration(self) -> Configuration:
+        return configuration(self.server, self.repository)
+
+    @property
+    def newest_run(self) -> Run:
+        return next(lakefs_gc_assets.open(self.configuration).runs())
+
+    @property
+    def file(self) -> Path:
+        return self.folder / _FILE
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Writes the configuration file, without waits."""
+        collection = {**content.get("collection", {}), **_WAITS, **self.collection}
+        self.file.write_text(yaml.safe_dump({**content, "collection": collection}))
+
+    def configure(self) -> None:
+        """Writes a configuration file that reaches the server; secrets are in the environment."""
+        content = self.configuration.model_dump(exclude_defaults=True)
+        content["lakefs"] |= {"access_key_id": {"env": _KEY}, "secret_access_key": {"env": _SECRET}}
+        self.write(content)
+
+    def follow(self, name: str) -> None:
+        """Does what a page says, from its beginning to its end."""
+        text = (DOCS / "how-to" / f"{name}.md").read_text()
+        begin = 0
+        for block in fenced(text):
+            place = text.index(block.text, begin)
+            before, begin = text[begin:place], place + len(block.text)
+            if named := _PUT_INTO.findall(before.rpartition("\n## ")[2]):
+                (self.folder / named[-1]).write_text(block.text)
+            elif block.language == "yaml" and self.file.exists():
+                self._set(yaml.safe_load(block.text))
+            elif block.language == "bash" and not block.not_run:
+                for line in lines(block):
+                    self._run(line)
+
+    def _set(self, example: dict[str, Any]) -> None:
+        """Puts an example of settings into the configuration file."""
+        content = yaml.safe_load(self.file.read_text())
+        if REPOSITORIES in example:
+            content.pop("repository", None)
+        for section, values in example.items():
+            if section not in _OF_THE_SERVER:
+                content[section] = {**content.get(section, {}), **values} if isinstance(values, dict) else values
+        self.write(content)
+
+    def _run(self, line: str) -> None:
+        """Gives a command, answers what it asks, and takes up what it wrote. It must end well."""
+        given = re.sub(r"\b(RUN|ADDRESS)\b", lambda word: self._word(word[0]), line)
+        environment = {name: value for name, value in os.environ.items() if name != CONFIGURATION_VARIABLE}
+        environment |= {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            _KEY: self.server.access_key_id,
+            _SECRET: self.server.secret_access_key,
+            "SLACK_FAILURES": "http://127.0.0.1:1/failures",
+            "SLACK_RUNS": "http://127.0.0.1:1/runs",
+        }
+        environment.pop("DAGSTER_HOME", None)
+        ended = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", given],
+            cwd=self.folder,
+            env=environment,
+            input=self._answer(line),
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert ended.returncode == 0, f"{given}\n{ended.stdout}\n{ended.stderr}"
+        assert self.server.secret_access_key not in ended.stdout + ended.stderr
+        self.said[line] = ended.stdout
+        if line == "lakefs-gc init":
+            self.write(yaml.safe_load(self.file.read_text()))
+
+    def _answer(self, line: str) -> str:
+        if line == "lakefs-gc init":
+            return f"{self.server.url}\n{self.repository}\nlocal\n{self.server.objects_folder.resolve()}\n"
+        return "y\n"
+
+    def _word(self, word: str) -> str:
+        """What a reader puts in place of a word in capitals: the newest run, or an object that it found."""
+        newest = self.newest_run
+        return newest.id if word == "RUN" else str(newest.candidates.to_arrow()["address"][0])
+
+    def collect(self, **collection: Any) -> None:
+        """Makes a run, without Spark, before the page begins."""
+        content = self.configuration.model_dump()
+        content["collection"] |= collection
+        ArrowRuns(Loaded(Configuration.model_validate(content), {})).collect()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    """With a sample repository that has garbage of every kind, and no configuration file yet."""
+    (tmp_path / "folder").mkdir()
+    with EmbeddedServer(tmp_path / "lakefs") as server:
+        yield Reader(server, tmp_path / "folder", make_sample_repository(server, objects=60).repository)
+
+
+def candidates_of(reader: Reader) -> int:
+    """How many objects another run would find to be garbage."""
+    reader.collect()
+    return len(reader.newest_run.candidates)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_first_run(reader: Reader) -> None:
+    reader.follow("first-run")
+
+    found = len((reader.folder / "candidates.csv").read_text().splitlines()) - 1
+    assert found > 0
+    assert len(reader.said["lakefs-gc deleted"].splitlines()) == found
+    assert "dry run: ready\nsweep: ready" in reader.said["lakefs-gc doctor"]
+    assert (reader.folder / "run.html").read_text().startswith("<!")
+    assert candidates_of(reader) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_sweep_into_quarantine(reader: Reader) -> None:
+    # The days for which objects stay in quarantine have passed.
+    reader.collection = {"quarantine_days": 0}
+    reader.configure()
+    reader.follow("quarantine")
+
+    assert "moved to quarantine" in reader.said["lakefs-gc run --sweep"]
+    assert "0 in quarantine" not in reader.said["lakefs-gc purge --dry-run"]
+    assert candidates_of(reader) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_undoing_a_sweep(reader: Reader) -> None:
+    reader.collect(sweep=True, sweep_mode="quarantine")
+    gone = len(reader.newest_run.candidates)
+    reader.configure()
+    reader.follow("undo")
+
+    assert candidates_of(reader) == gone > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_retention_rules(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with EmbeddedServer(tmp_path / "lakefs", settings=ServerSettings()) as server:
+        now = datetime.now(UTC)
+        with server.clock.at(now - timedelta(days=60)):
+            clients.repository(server)
+            clients.upload(server, "replaced", b"old")
+            clients.commit(server, "old")
+        with server.clock.at(now - timedelta(days=40)):
+            clients.upload(server, "replaced", b"new")
+            clients.commit(server, "new")
+        reader = Reader(server, tmp_path / "folder", "repo")
+        reader.configure()
+        reader.follow("retention")
+
+        assert "28d" in reader.said["lakefs-gc policy set rules.json"]
+        assert "56d" in reader.said["lakefs-gc policy check policy.yaml"]
+        [found] = reader.said["lakefs-gc candidates"].splitlines()
+        assert "only expired commits hold it" in found
+        assert reader.said["lakefs-gc approve RUN"].partition("\n")[0].endswith("committed: deleted")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_many_repositories(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with EmbeddedServer(tmp_path / "lakefs") as server:
+        for name in ("measurements", "images"):
+            clients.repository(server, name)
+            clients.upload(server, "a", b"a", name=name)
+            clients.commit(server, "first", name=name)
+        reader = Reader(server, tmp_path / "folder", "images")
+        reader.configure()
+        reader.follow("many-repositories")
+
+        assert "measurements at local://measurements" in reader.said["lakefs-gc status --repository measurements"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_watching_and_finding_out_what_went_wrong(reader: Reader) -> None:
+    reader.collect()
+    reader.configure()
+    reader.follow("monitoring")
+    reader.follow("troubleshooting")
+
+    assert "lakefs_gc_last_run_success" in (reader.folder / "lakefs-gc.prom").read_text()
+    assert "USD" in (reader.folder / "run.html").read_text()
+    assert reader.said["lakefs-gc explain ADDRESS"]

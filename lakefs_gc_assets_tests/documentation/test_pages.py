@@ -1,0 +1,315 @@
+"""What the pages name is there: settings, commands, tests, messages, targets of make; and they are built as a site."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from lakefs_gc_assets.cli import main
+from lakefs_gc_assets_tests.documentation import __main__ as checks
+from lakefs_gc_assets_tests.documentation import screens
+from lakefs_gc_assets_tests.documentation.pages import (
+    DOCS,
+    ROOT,
+    commands,
+    fenced,
+    indented,
+    mentions,
+    name_of,
+    pages,
+    wrong_settings,
+)
+from lakefs_gc_assets_tests.documentation.reference import GENERATED
+from lakefs_gc_assets_tests.documentation.reference import main as write_reference
+
+PAGES = pytest.mark.parametrize("page", pages(), ids=name_of)
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@PAGES
+def test_settings_that_a_page_names_are_there(page: Path) -> None:
+    assert list(wrong_settings(page.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("Set `collection.sweeps`.", "there is no setting collection.sweeps"),
+        ("Set `launch.sweep: any`, see `report.json`, `spark.sql.x` and `store_df`.", None),
+        ("```yaml\ncollection: {min_age: 3}\n```\n", "line 2: collection.min_age: extra inputs are not permitted"),
+        ("a\n\n    collection:\n      min_age_hours: old\n", "line 3: collection.min_age_hours: input should be"),
+        ("```yaml\nlakefs: {secret_access_key: {env: A}}\nrepositories: [{repository: a}]\n```\n", None),
+        ("```yaml\nrepositories: [{repository: a, colection: {}}]\n```\n", "line 2: colection: extra"),
+        ("```yaml\ndefault: 21d\n```\n", None),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_found(text: str, wrong: str | None) -> None:
+    found = list(wrong_settings(text))
+
+    assert len(found) == (wrong is not None)
+    assert not wrong or found[0].startswith(wrong)
+
+
+def parsed(words: list[str], folder: Path) -> None:
+    """Parses a command as the command line does, without running it. Raises click.UsageError."""
+    name, *rest = words
+    command = main.get_command(click.Context(main), name)
+    if command is None:
+        raise click.UsageError(f"there is no command {name}")
+    if isinstance(command, click.Group) and rest and rest[0] in command.commands:
+        command, rest = command.commands[rest[0]], rest[1:]
+    command.make_context(name, rest)
+
+
+def every_call(text: str) -> Iterator[list[str]]:
+    for words in commands(text):
+        yield [re.sub(r"[\[\]…]", "", word) for word in words if word != "…"]
+
+
+@PAGES
+def test_commands_of_a_page_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in every_call(page.read_text()):
+        if GENERATED.keys() & {page}:
+            continue
+        if words and words[0] not in ("--help", "--version"):
+            parsed(words, tmp_path)
+
+
+@PAGES
+def test_commands_that_a_sentence_names_are_there(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in mentions(page.read_text()):
+        if words[0] not in ("--help", "--version", "COMMAND"):
+            try:
+                parsed([re.sub(r"[\[\]…]", "", word) for word in words], tmp_path)
+            except click.MissingParameter:
+                continue  # A sentence need not say all of a command.
+
+
+@pytest.mark.parametrize("words", [["sweep"], ["run", "--swep"], ["run", "--flow", "full"], ["approve"]])
+def test_a_command_that_does_not_exist_is_found(words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError):
+        parsed(words, tmp_path)
+
+
+def test_commands_are_found_wherever_a_line_has_them() -> None:
+    text = (
+        "a\n\n    .venv/bin/lakefs-gc run  # what would go\n\n"
+        "```bash\nDAGSTER_HOME=x lakefs-gc status --json | jq '.a | b'\nid=$(lakefs-gc report --json)\n"
+        "lakefs-gc candidates \\\n  --out a.csv && lakefs-gc metrics > b\n```\n\n"
+        "```python\nlakefs-gc demo\n```\n\nSay `lakefs-gc approve` and `other approve`.\n"
+    )
+
+    assert sorted(commands(text)) == [
+        ["candidates", "--out", "a.csv"],
+        ["metrics"],
+        ["report", "--json"],
+        ["run"],
+        ["status", "--json"],
+    ]
+    assert list(mentions(text)) == [["approve"]]
+
+
+def targets(text: str) -> set[str]:
+    """Targets of make that a page names, in blocks and in sentences."""
+    found = {each.split()[1] for each in re.findall(r"`(make [a-z][^`]*)`", text)}
+    for block in (*fenced(text), *indented(text)):
+        if block.language in ("", "bash"):
+            found |= {
+                shlex.split(line, comments=True)[1]
+                for line in block.text.splitlines()
+                if line.startswith("make ") and len(line.split()) > 1
+            }
+    return {each for each in found if re.fullmatch(r"[a-z-]+", each)}
+
+
+def test_targets_of_make_that_pages_name_are_there() -> None:
+    known = set(re.findall(r"^([a-z-]+):.* ## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {target for page in (*pages(), ROOT / "CONTRIBUTING.md") for target in targets(page.read_text())}
+
+    assert {"demo", "ui", "test", "docs"} <= named
+    assert named <= known
+
+
+def test_the_readme_names_what_ci_runs() -> None:
+    run = (ROOT / ".ci" / "run").read_text()
+    steps = set(re.findall(r"^phase make ([a-z-]+)$", run, re.MULTILINE))
+
+    assert {"lint", "test", "test-slow"} <= steps & targets((ROOT / "README.md").read_text())
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_links_of_pages_outside_of_the_site_lead_somewhere(page: Path) -> None:
+    links = [link for link in _LINK.findall(page.read_text()) if "://" not in link]
+
+    assert links
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@cache
+def names_of_tests() -> frozenset[str]:
+    """The names of all tests."""
+    files = (ROOT / "lakefs_gc_assets_tests").rglob("*.py")
+    return frozenset(
+        name for file in files for name in re.findall(r"^ *def (test_\w+)\(", file.read_text(), re.MULTILINE)
+    )
+
+
+@PAGES
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    named = set(re.findall(r"`(?:Test\w+\.)?(test_\w+)`", page.read_text()))
+
+    assert named - names_of_tests() == set()
+
+
+def test_every_rule_of_safety_says_why_and_names_a_test() -> None:
+    rules = re.split(r"^### ", (DOCS / "safety.md").read_text(), flags=re.MULTILINE)[1:]
+
+    assert len(rules) >= 26
+    for rule in rules:
+        assert re.search(r"\*Why:\* \w", rule), rule
+        assert re.search(r"\*Tests?:\* `test_\w+`", rule), rule
+
+
+def test_what_is_wrong_with_pages_ends_make_docs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(checks.problems()) == []
+    monkeypatch.setattr(screens, "outdated", lambda: "the pictures are old")
+    for wrong, status in (((), 0), (("a.md: there is no setting b.c",), 1)):
+        monkeypatch.setattr(checks, "problems", lambda wrong=wrong: iter(wrong))
+        with pytest.raises(SystemExit) as ended:
+            checks.main()
+        assert ended.value.code == status
+        assert capsys.readouterr().err.splitlines() == [
+            "docs: warning: the pictures are old",
+            *(f"docs: {each}" for each in wrong),
+        ]
+
+
+@cache
+def texts() -> tuple[str, ...]:
+    """The texts of the package, those with something put in too, where that stands as `…`."""
+    found = []
+    for file in (ROOT / "lakefs_gc_assets").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return tuple(found)
+
+
+def messages() -> list[str]:
+    text = (DOCS / "how-to" / "troubleshooting.md").read_text()
+    return re.findall(r"^-   `(.+)`$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("message", messages())
+def test_the_program_says_the_messages_that_are_explained(message: str) -> None:
+    parts = [part.strip(" ,") for part in message.split("…") if part.strip(" ,")]
+    pattern = re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
+
+    assert any(pattern.search(text) for text in texts())
+
+
+def test_messages_are_found_on_their_page() -> None:
+    assert len(messages()) > 25
+
+
+@pytest.mark.parametrize("page", GENERATED, ids=name_of)
+def test_generated_pages_are_up_to_date(page: Path) -> None:
+    assert page.read_text() == GENERATED[page](), "write it by python -m lakefs_gc_assets_tests.documentation.reference"
+
+
+def test_generated_pages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.md"
+    monkeypatch.setattr("lakefs_gc_assets_tests.documentation.reference.GENERATED", {file: lambda: "a\n"})
+    write_reference()
+
+    assert file.read_text() == "a\n"
+
+
+def committed(folder: Path, path: str, hour: int) -> None:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(str(hour))
+    names = {"AUTHOR": "a", "COMMITTER": "a"}
+    environment = {
+        **os.environ,
+        **{f"GIT_{who}_{what}": f"{name}@example.com" for who, name in names.items() for what in ("NAME", "EMAIL")},
+        **{f"GIT_{who}_DATE": f"2026-11-23T{hour:02}:00:00Z" for who in names},
+    }
+    for command in (["add", "."], ["commit", "--quiet", "--message", path]):
+        subprocess.run(["git", "-C", str(folder), *command], env=environment, check=True)
+
+
+def test_pictures_that_are_older_than_the_code_are_told(tmp_path: Path) -> None:
+    assert "no checkout" in (screens.outdated(tmp_path / "nowhere") or "")
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    committed(tmp_path, "README.md", 1)
+    assert "never committed" in (screens.outdated(tmp_path) or "")
+    committed(tmp_path, "docs/screens/runs.png", 2)
+    assert screens.outdated(tmp_path) is None
+    committed(tmp_path, "lakefs_gc_assets/defs/assets.py", 5)
+    assert "3.0 hours older" in (screens.outdated(tmp_path) or "")
+    committed(tmp_path, "docs/screens/runs.png", 6)
+    assert screens.outdated(tmp_path) is None
+    assert all((ROOT / path).exists() for path in (screens.PICTURES, *screens.DRAWN_BY))
+
+
+class _Loads(HTMLParser):
+    """What a page loads from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        loaded = [values.get("src")] if tag in ("script", "img", "iframe", "source") else []
+        if tag == "link" and values.get("rel") in ("stylesheet", "preload", "preconnect", "icon", "dns-prefetch"):
+            loaded.append(values.get("href"))
+        self.addresses += [each for each in loaded if each and re.match(r"(?:[a-z]+:)?//", each)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return folder
+
+
+def test_every_page_is_in_the_site_and_loads_nothing_from_elsewhere(site: Path) -> None:
+    built = list(site.rglob("*.html"))
+
+    assert len(built) >= len(list(DOCS.rglob("*.md")))
+    for page in built:
+        loads = _Loads()
+        loads.feed(page.read_text())
+        assert loads.addresses == [], page
+    assert (site / "screens" / "lineage.png").is_file()
+
+
+def test_the_site_names_no_repository_and_measures_nobody() -> None:
+    content = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+    assert content["theme"]["font"] is False
+    assert not {"repo_url", "site_url", "extra_javascript", "extra_css"} & content.keys()
+    assert "analytics" not in content["extra"]
