@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtr
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
+from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_frames import (
     COMMITTED_FIGURES,
     LISTED_FIGURES,
@@ -89,10 +89,22 @@ PARTS = "0123456789abcdef0123456789abcdef-3"
 MICROSECOND = timedelta(microseconds=1)
 
 
+class Noting(ArrowEngine):
+    """Notes about how many rows it is told that tables have which it subtracts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int) -> ArrowRows:
+        self.counts.append(count)
+        return super().without(rows, *live, count=count)
+
+
 def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_stays(tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
-    engine, plan = ArrowEngine(), replace(PLAN, cutoff=NOW - timedelta(days=1), windows=("2026-11",))
+    engine, plan = Noting(), replace(PLAN, cutoff=NOW - timedelta(days=1), windows=("2026-11",))
     rows: dict[str, dict[str, Any]] = {
         "staged": {},
         "committed": {},
@@ -125,6 +137,7 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
     )
 
     found = engine.collect(unreferenced)
+    assert engine.counts == [stored.count + staged.count + committed.count] == [14]
     assert dict(zip(found["address"].to_pylist(), found["kept"].to_pylist(), strict=True)) == {
         "may go": None,
         "at the cutoff": Kept.YOUNG,

@@ -133,6 +133,7 @@ class TestDumps:
             with pytest.raises(CorruptFile) as caught:
                 live(dumping(dump), store)
             assert (caught.value.file, caught.value.check) == (key, "existence")
+            assert caught.value.detail == "the file is missing from the object store"
             store.put(key, whole)
 
     @pytest.mark.parametrize("table", ["commit", "branch", "tag"])
@@ -177,6 +178,14 @@ class TestCommitsThatADumpLacks:
         )
         assert live(api, store).metarange_ids == metaranges("a", "b", "merge", "first", "second", "deep")
 
+    def test_one_that_is_met_again_does_not_end_the_search(self, store: LocalStore) -> None:
+        """Of two tagged commits one is the other's parent: it is met twice before the third one's turn comes."""
+        new = [commit("lone", "b"), commit("c", "b"), commit("d", "c"), commit("e", "d")]
+        tags = [branch("v1", "lone"), branch("v2", "d"), branch("v3", "e")]
+        api = dumping(put_dump(store, LINE, MAIN, tags), known=new)
+        assert live(api, store).metarange_ids == metaranges("a", "b", "lone", "c", "d", "e")
+        assert len(api.commits_asked) == 4
+
     def test_tags_and_parents_are_fetched_too(self, store: LocalStore) -> None:
         tagged, parent = commit("tagged", "parent"), commit("parent", "a")
         dump = put_dump(store, [ROOT, LINE[1], commit("b", "a", "lost")], MAIN, [Branch("v1", tagged.id)])
@@ -206,7 +215,8 @@ class TestCommitsThatADumpLacks:
         api = dumping(broken, put_dump(store, LINE, MAIN))
         assert live(api, store).metarange_ids == metaranges("a", "b")
         assert api.dump_starts.calls == 2
-        with pytest.raises(LakeFSError, match="3 refs dumps in a row were incomplete"):
+        words = f"3 refs dumps in a row were incomplete, .* {digest('vanished')}, which the server does not know"
+        with pytest.raises(LakeFSError, match=words):
             live(dumping(broken), store)
 
     def test_a_server_that_fails_meanwhile_ends_the_run(self, store: LocalStore) -> None:
@@ -361,8 +371,11 @@ class TestTheMetadataFolder:
             branch_lists=Script((branch("main", "a"),)),
             commits={digest("a"): Script(commit("a"))},
         )
-        with pytest.raises(CorruptFile, match="existence"):
+        with pytest.raises(
+            CorruptFile, match=r"existence.*a branch head's metarange is not in the object store"
+        ) as found:
             live(api, store)
+        assert found.value.file == METADATA + digest("metarange of a")
 
     def test_is_listed_after_the_heads_were_read(self, store: LocalStore) -> None:
         written = []
