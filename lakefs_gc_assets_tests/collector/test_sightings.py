@@ -174,6 +174,17 @@ class TestEarlierSightings:
         (line,) = [line for line in repository.told if "an earlier run saw are kept for longer" in line]
         assert damaged in line
 
+    def test_of_a_file_that_is_damaged_are_left_out_and_told(
+        self, repository: Repository, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        repository.sighted(5 * HOUR, a=NOW - 5 * HOUR)
+        run_id = repository.sighted(4 * HOUR, b=NOW - 4 * HOUR)
+        (file,) = repository.step(2 * HOUR).stored_of(run_id, SIGHTINGS_DF).manifest.files
+        repository.opened.store.put(file.key, b"nothing")
+        with caplog.at_level(logging.WARNING):
+            assert repository.read(NOW).keys() == {"data/a"}
+        assert "an earlier run saw are kept for longer" in caplog.text and file.key in caplog.text
+
 
 def test_an_hour_to_the_microsecond_before_the_listing_is_old_enough(repository: Repository) -> None:
     began = NOW - HOUR
