@@ -10,7 +10,7 @@ import pytest
 
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.live import cross_repository, uncommitted
+from lakefs_gc_assets.collector.live import cross_repository, noted_sizes, range_sizes, uncommitted
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import (
     Committed,
@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import AddressType
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -122,6 +122,11 @@ class TestUncommittedData:
             return Prepared(started_at, NOW, (server_run if own else "other",), ("f",) if own else ("g",), 1)
 
         monkeypatch.setattr(uncommitted, "prepare_checked", prepared)
+        its = cast(ScriptedApi, repositories.other.api)
+        its.changes_of["main"] = Script([DiffEntry("p", "added")])
+        slice_ = xids.Generator().descending(NOW)
+        staged = f"data/{slice_}/{xids.Generator().ascending(NOW)}"
+        its.stats["main", "p"] = Script(ObjectStats("p", repositories.own.namespace.uri + staged, 1))
         told = list[int]()
         found = prepare_uncommitted(step, told.append)
 
@@ -130,8 +135,9 @@ class TestUncommittedData:
             for each in (step.repository, repositories.other)
         ]
         assert asked == [(*each, {"commits_expire": False}) for each in given]
-        assert addresses(step, found.addresses) == {"data/own", "data/others"}
-        assert len(found.addresses) == 3
+        assert addresses(step, found.addresses) == {"data/own", "data/others", staged}
+        (row,) = step.engine.collect(found.addresses[2]).to_pylist()
+        assert row == {"address": staged, "slice": slice_, "slice_window": f"{NOW:%Y-%m}"}
         assert (found.started_at, found.ended_at) == (NOW + timedelta(minutes=1), step.repository.clock.now())
         assert (found.files, found.count) == (2, 500_000)
         assert preparations.noted(repositories.own.store, step.plan.run_id) == [server_run]
@@ -176,7 +182,11 @@ class TestCommits:
         assert [each.repository.namespace.uri for each in found.unread] == ["local://own/", "local://other/"]
         assert found.unnamed is not None and unnamed in found.unnamed.ids and len(found.unnamed.records) == 1
         assert (found.definition, found.own.commits) == (None, 1)
+        assert (found.unnamed.repository, found.unnamed.source) == (step.repository, CommitSource.REFS_DUMP)
         assert addresses(step, found.addresses(step)) == {"data/x", "data/y", "data/z"}
+        assert range_sizes.files_of(repositories.own.store, step.plan.run_id) == []
+        assert addresses(step, found.addresses(step, noted_sizes.folder_of(step))) == {"data/x", "data/y", "data/z"}
+        assert sum(file.sizes for file in range_sizes.files_of(repositories.own.store, step.plan.run_id)) == 3
         again = ask_committed(step, NOW, found.ids)
         assert (again.ids - set(again.own.dump_tables), again.ranges) == (frozenset(), 0)
 
