@@ -14,9 +14,9 @@ LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
 MODULES ?=
-# Processes of the tests; each takes files, dearest first. One more than cores: a third of their time tests wait, for
-# servers and JVMs. Each needs up to 4 GB.
-WORKERS ?= 3
+# Processes of the tests; each takes files, dearest first. Of all tests one more than cores: a third of their time they
+# wait, for servers and JVMs. Of a few, a process takes longer to begin than it saves. Each needs up to 4 GB.
+WORKERS ?= $(if $(TESTS),2,3)
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -111,7 +111,11 @@ sbom: $(INSTALLED) ## Writes sbom.json, a CycloneDX bill of materials, from requ
 	  --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file sbom.json
 
 audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements.lock pins; needs a database over the network
-	@$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes --disable-pip
+	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \
+	$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes \
+	  --disable-pip --strict --progress-spinner off 2> "$$log" && tail -n 1 "$$log" || { tail -n 1 "$$log" >&2; \
+	echo "audit: there are weaknesses, or packages that no database could be asked about. By default it is pypi.org," \
+	  "which mirrors do not stand in for; PIP_AUDIT_VULNERABILITY_SERVICE=osv asks api.osv.dev" >&2; exit 1; }
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
 	rm -rf .dagster .mutants .playground dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache

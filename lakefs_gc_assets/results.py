@@ -110,7 +110,8 @@ class Table:
     def to_spark(self, session: "SparkSession") -> "DataFrame":
         """The rows as a DataFrame of this session; its workers read the files, and need this package.
 
-        Keys of the store, where the configuration has any, travel with Spark's tasks.
+        Spark's workers read keys of the store from the environment that they were started in, where the file takes
+        them from there; other keys travel with Spark's tasks.
         """
         tasks = spark_session.TASKS_PER_CORE * spark_session.parallelism(session)
         return spark_tasks.dataframe_of(self._stored.rows(spark_engine.SparkEngine(session, tasks)))

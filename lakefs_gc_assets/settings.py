@@ -82,6 +82,17 @@ class LakeFSSettings(Settings):
     )
 
 
+CREDENTIALS = (
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "account_key",
+    "sas_token",
+    "client_secret",
+)
+"""Settings of `store` that other processes read from their own environment where the file takes them from there."""
+
+
 class StoreSettings(Settings):
     """The object store that holds the repository. Left empty, credentials come from the service's usual chain."""
 
@@ -156,6 +167,41 @@ class StoreSettings(Settings):
         default="",
         description="Folder that a local:// storage namespace is relative to, as in lakeFS's blockstore.local.path.",
     )
+    from_environment: dict[str, str] = Field(
+        default_factory=dict,
+        description="Credentials that are in environment variables: the variable's name by that of the setting. "
+        "`secret_access_key: {env: NAME}` means the same. Spark's executors are told the name alone, and read their "
+        "own environment.",
+    )
+
+    @field_validator("from_environment")
+    @classmethod
+    def _require_credentials(cls, variables: dict[str, str]) -> dict[str, str]:
+        if unknown := [name for name in variables if name not in CREDENTIALS]:
+            raise ValueError(f"{', '.join(unknown)}: no credential of `store`, which are {', '.join(CREDENTIALS)}")
+        return variables
+
+    def __hash__(self) -> int:
+        """A hash of the content: what is handed to other processes is told apart by its settings."""
+        return hash(self.model_dump_json())
+
+    def by_reference(self) -> "StoreSettings":
+        """The settings without credentials that are in environment variables: for other processes."""
+        return self.model_copy(update=dict.fromkeys(self.from_environment, ""))
+
+    def with_credentials(self) -> "StoreSettings":
+        """The settings with credentials from the environment of this process.
+
+        Raises ConfigurationError where a variable is not set here.
+        """
+        for name, variable in self.from_environment.items():
+            if variable not in os.environ:
+                raise ConfigurationError(
+                    f"store.{name} is to come from the environment variable {variable}, which is not set on "
+                    f"{os.uname().nodename}: executors of Spark are told its name alone. Set it for them as well, or "
+                    "give them a role that may use the bucket"
+                )
+        return self.model_copy(update={name: os.environ[variable] for name, variable in self.from_environment.items()})
 
 
 class CollectionSettings(Settings):
@@ -555,6 +601,7 @@ def loaded_from(content: dict[str, Any], source: str) -> Loaded:
         ConfigurationError: naming the source, the setting and what is wrong with it.
     """
     content = deepcopy(content)
+    _name_credentials_in_environment(content)
     secrets: dict[tuple[str, str], str] = {}
     for section, name in _secret_fields():
         values = content.get(section)
@@ -577,6 +624,16 @@ def loaded_from(content: dict[str, Any], source: str) -> Loaded:
     }
     configuration = _validated(_resolved(content, ()), source)
     return Loaded(configuration, secrets, apart=bool(configuration.name), text_variables=texts)
+
+
+def _name_credentials_in_environment(content: dict[str, Any]) -> None:
+    """Notes the variables of credentials of the store, for processes that are told these alone."""
+    store = content.get("store")
+    if not isinstance(store, dict):
+        return
+    found = {name: variable for name in CREDENTIALS if (variable := _reference(store.get(name))) is not None}
+    if found:
+        store["from_environment"] = {**(store.get("from_environment") or {}), **found}
 
 
 def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) -> None:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from lakefs_gc_assets.collector import planning, report
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -21,7 +22,6 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
 
 Between = Callable[[str], None]

@@ -6,11 +6,11 @@ from typing import Any
 
 from lakefs_gc_assets.collector import checking
 from lakefs_gc_assets.collector import run as protocol
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 
 INPUTS = {
     "store_df": (),

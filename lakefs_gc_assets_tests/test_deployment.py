@@ -1,5 +1,7 @@
 """What `deployment/` holds: the manifest's Dagster on a real PostgreSQL, and names that must be the package's."""
 
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,11 +96,12 @@ def test_every_pod_has_as_few_rights_as_it_needs(name: str) -> None:
 
     assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, 10001)
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    for each in (container, *pod.get("initContainers", [])):
+        assert each["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
     assert "livenessProbe" in container
     assert {mount["name"] for mount in container["volumeMounts"]} == {"configuration", "home", "temporary"}
     assert "--uid 10001" in (FOLDER / "Containerfile").read_text()
@@ -145,7 +148,36 @@ def test_the_images_have_what_settings_point_to() -> None:
     text = (FOLDER / "Containerfile").read_text()
     folder, _, name = EMRServerlessSettings().entry_point.removeprefix("local://").rpartition("/")
     assert f"WORKDIR {folder}\n" in text
-    assert f"cp lakefs_gc_assets/defs/{name} {name}" in text
+    assert f"cp lakefs_gc_assets/defs/{name} {folder}/{name}" in text
     mounts = manifest()["Deployment", "lakefs-gc-code"]["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert f"{CONFIGURATION_VARIABLE}={mounts[0]['mountPath']}/lakefs-gc.yaml" in text
     assert f"DAGSTER_HOME={mounts[1]['mountPath']}" in text
+
+
+def test_what_numba_compiled_in_the_image_is_where_a_run_may_write() -> None:
+    """The root of its pod cannot be written, and numba uses no folder that it cannot write to."""
+    pod = deployments()["lakefs-gc-code"]
+    cache = manifest()["ConfigMap", "lakefs-gc-environment"]["data"]["NUMBA_CACHE_DIR"]
+    [container] = pod["initContainers"]
+    assert container["command"][-1] == cache
+    [mount] = container["volumeMounts"]
+    assert Path(cache).parent == Path(mount["mountPath"]) and mount in pod["containers"][0]["volumeMounts"]
+    assert container["image"] == pod["containers"][0]["image"]
+    text = (FOLDER / "Containerfile").read_text()
+    assert text.count(f"ENV NUMBA_CACHE_DIR={container['command'][2]}\n") == 2
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+def test_every_container_takes_the_image_by_its_digest(tmp_path: Path) -> None:
+    """As kustomization.yaml says it is done."""
+    shutil.copytree(FOLDER, tmp_path / "deployment")
+    file = tmp_path / "deployment" / "kustomization.yaml"
+    digest = f"sha256:{'0' * 64}"
+    file.write_text(file.read_text().replace("# images:", "images:").replace("#   ", "  ").replace("sha256:…", digest))
+    ended = subprocess.run(["kubectl", "kustomize", str(file.parent)], capture_output=True, text=True, check=True)
+    pods = [
+        each["spec"]["template"]["spec"] for each in yaml.safe_load_all(ended.stdout) if each["kind"] == "Deployment"
+    ]
+    images = [each["image"] for pod in pods for each in (*pod["containers"], *pod.get("initContainers", []))]
+    assert len(images) == len(deployments()) + 1
+    assert set(images) == {f"registry.example.com/lakefs-gc-dagster@{digest}"}

@@ -1,5 +1,6 @@
 """The whole graph by the command line on Google Cloud Storage and Azure over HTTP, with quarantine and restore."""
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -31,7 +32,8 @@ from lakefs_gc_assets_tests.stores import azure_container, azure_server, gcs_buc
 
 __all__ = ["azure_container", "azure_server", "gcs_bucket", "gcs_server"]
 
-SECRETS = {"TEST_AZURE_KEY": ACCOUNT_KEY}
+# Before any test starts Spark: its Python workers read credentials from the environment that it was started in.
+os.environ["TEST_AZURE_KEY"] = ACCOUNT_KEY
 
 
 @dataclass
@@ -53,7 +55,7 @@ class InCloud:
         """What a user types; exit status 0."""
         settings = {**self.content, "collection": {**self.content["collection"], **collection}}
         self.file.write_text(yaml.safe_dump(settings))
-        secrets = {**SECRETS, "TEST_LAKEFS_SECRET": self.server.secret_access_key}
+        secrets = {"TEST_LAKEFS_SECRET": self.server.secret_access_key}
         result = CliRunner().invoke(main, [name, "--config", str(self.file), *arguments], env=secrets)
         assert result.exit_code == 0, result.output
         return result

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.embedded import bucket as buckets
@@ -19,7 +20,6 @@ from lakefs_gc_assets.embedded import demo, users
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration, Loaded
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.s3_server import Request, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server

@@ -1,5 +1,6 @@
 """What runs left, read from Python; and every example of docs/python.md."""
 
+import json
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Configuration, Loa
 from lakefs_gc_assets.storage.opening import StoreOpener, readable_path
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 
+NOTEBOOK = Path(__file__).parents[1] / "docs" / "candidates.ipynb"
 DOCUMENT = Path(__file__).parents[1] / "docs" / "python.md"
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _NOT_HERE = ("duckdb", "polars")
@@ -203,6 +205,25 @@ def test_every_example_of_the_page_runs(made: Made, file: Path, spark: SparkSess
     assert names["total"] == names["by_month"].sum() == made.swept.object_bytes["candidates"]
     assert list(names["largest"]["size"]) == sorted(names["frame"]["size"], reverse=True)[:10]
     assert names["dataset"].count_rows() == names["reader"].read_all().num_rows == len(made.garbage)
+
+
+def test_the_notebook_runs_and_holds_no_outputs(made: Made, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    names: dict[str, Any] = {}
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+            exec(compile("".join(cell["source"]), f"{NOTEBOOK.name}, {cell['id']}", "exec"), names)  # noqa: S102
+
+    assert capsys.readouterr().out.startswith(f"run {made.swept.run_id} of {made.sample.repository}: ")
+    garbage = made.swept.counts["candidates"]
+    assert sum(names["by_reason"]["size_count"].to_pylist()) == garbage
+    assert names["by_age"]["objects"].sum() == names["outcomes"]["objects"].sum() == garbage
+    assert names["outcomes"].index.to_list() == ["accepted"]
+    assert names["largest"] == names["frame"]["size"].max()
+    assert all(Path(path).is_file() for path in names["paths"])
 
 
 @pytest.mark.parametrize("library", _NOT_HERE)

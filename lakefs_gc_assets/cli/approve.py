@@ -17,6 +17,7 @@ from lakefs_gc_assets.cli.options import (
     loaded_configuration,
     show_progress,
 )
+from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.cli.run import require_report, tell_ended
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.sweep import approval
@@ -51,8 +52,8 @@ def approve(
         show_progress(f"run {run_id} of {found.span.ended_at:%F %T}Z found {objects}")
     if not yes and not click.confirm("Delete them, unless they are live by now?", err=True):
         sys.exit(Status.FAILED)
-    with instance() as home:
-        error = execute_approved(loaded, run_id, show_progress, collector.clock, home, level)
+    with instance() as home, shown_progress(level) as (progress, watch):
+        error = execute_approved(loaded, run_id, progress, collector.clock, home, level, watch)
     if error is not None:
         raise error
     tell_ended(require_report(opened.store, run_id), as_json)

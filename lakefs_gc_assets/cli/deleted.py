@@ -5,9 +5,9 @@ from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.frame_output import FORMAT, OUT, Format, TextColumn, shown_size, write_frame
+from lakefs_gc_assets.cli.frame_output import FORMAT, JSON_LINES, OUT, Format, TextColumn, shown_size, write_frame
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration
+from lakefs_gc_assets.cli.options import CONFIG, QUIET, REPOSITORY, loaded_configuration, progress_unless
 
 _COLUMNS = (
     TextColumn("decided_at", 20),
@@ -22,13 +22,19 @@ _COLUMNS = (
 @CONFIG
 @REPOSITORY
 @FORMAT
+@JSON_LINES
 @OUT
+@QUIET
 @click.argument("run_id", metavar="[RUN]", required=False)
-def deleted(file: Path | None, repository: str | None, form: Format, out: BinaryIO, run_id: str | None) -> None:
+def deleted(
+    file: Path | None, repository: str | None, form: Format, out: BinaryIO, quiet: bool, run_id: str | None
+) -> None:
     """Lists what became of each object that a run was to delete.
 
     By default of the newest run that swept. The outcome is accepted (deleted), quarantined, failed, or kept_live; of a
     dry run it is dry_run.
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
-    write_frame(opened, "deleted_report", run_id, lambda report: not report.dry_run, _COLUMNS, form, out)
+    write_frame(
+        opened, "deleted_report", run_id, lambda report: not report.dry_run, _COLUMNS, form, out, progress_unless(quiet)
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.options import FOLDER, OBJECTS, RULES, STORE_URL, RuleSet
+from lakefs_gc_assets.cli.options import FOLDER, JSON, OBJECTS, RULES, STORE_URL, RuleSet, answer, show_progress
 from lakefs_gc_assets.embedded.playground import playground
 
 
@@ -16,10 +16,14 @@ from lakefs_gc_assets.embedded.playground import playground
 @OBJECTS
 @STORE_URL
 @click.option("--port", default=8000, show_default=True, help="Port of the lakeFS API.")
-def embedded(folder: Path, rules: RuleSet, objects: int, store_url: str, port: int) -> None:
+@JSON
+def embedded(folder: Path, rules: RuleSet, objects: int, store_url: str, port: int, as_json: bool) -> None:
     """Serves an embedded lakeFS with a sample repository until interrupted. It is no production server."""
+    say = show_progress if as_json else click.echo
     with (
-        playground(folder, rules=rules, objects=objects, port=port, store_url=store_url),
+        playground(folder, rules=rules, objects=objects, port=port, store_url=store_url, say=say) as environment,
         suppress(KeyboardInterrupt),
     ):
+        if as_json:
+            answer({"environment": environment}, indent=None)
         threading.Event().wait()

@@ -1,13 +1,20 @@
 """`lakefs-gc forecast`: what other rules of retention would free, and what each branch and tag holds."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    answer,
+    loaded_configuration,
+    progress_unless,
+)
 from lakefs_gc_assets.collector.forecast.forecast import Amount, Forecast, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.retention import policy_file
@@ -47,12 +54,14 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
     help="One retention for all branches and dangling commits, in days, or `unlimited`. May be given again. By default "
     "0, 1, 3, 7, 14, 30, 60, 90, 180, 365 and unlimited.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say everything as one JSON object.")
+@QUIET
+@JSON
 def forecast(
     file: Path | None,
     repository: str | None,
     policies: tuple[Path, ...],
     ages: tuple[int | None, ...],
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Says what other rules of retention would free, and what each branch and tag holds.
@@ -62,9 +71,9 @@ def forecast(
     """
     parsed = {str(policy): policy_file.load(policy) for policy in policies}
     collector = open_collector(loaded_configuration(file, repository))
-    found = forecast_now(collector, show_progress, ages, parsed)
+    found = forecast_now(collector, progress_unless(quiet), ages, parsed)
     if as_json:
-        click.echo(json.dumps(encode(found), indent=1, ensure_ascii=False))
+        answer(encode(found))
         return
     for line in describe(found):
         click.echo(line)

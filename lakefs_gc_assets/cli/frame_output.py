@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from lakefs_gc_assets.cli.options import show_progress
+from lakefs_gc_assets.cli.options import Progress
 from lakefs_gc_assets.collector import past_frames
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
@@ -30,6 +30,7 @@ FORMAT = click.option(
     show_default=True,
     help="A table for people; csv, json (an object on each line) and parquet have every column.",
 )
+JSON_LINES = click.option("--json", "form", flag_value="json", help="The same as --format json.")
 OUT = click.option(
     "--out",
     type=click.File("wb", lazy=True, atomic=True),
@@ -70,12 +71,14 @@ def write_frame(
     columns: Sequence[TextColumn],
     form: Format,
     out: BinaryIO,
+    progress: Progress,
 ) -> None:
-    """Writes a frame of a run, and says on standard error of which run it is and how much.
+    """Writes a frame of a run, and tells of which run it is and how much.
 
     Args:
         run_id: None for the newest run that ended well, has the frame, and is meant.
         columns: of the table for people; the other formats have all of the frame.
+        progress: is told which run it was, and how much.
     Raises:
         CollectionError: where there is no such run, or the frame is not stored or damaged.
     """
@@ -86,7 +89,7 @@ def write_frame(
     schema = files.nullable(kind.schema)
     tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in found.files)
     _WRITERS[form](tables, schema, columns, out)
-    show_progress(f"run {found.span.run_id}: {found.rows:,} objects, {size(found.object_bytes)}")
+    progress(f"run {found.span.run_id}: {found.rows:,} objects, {size(found.object_bytes)}")
 
 
 def read_manifest(repository: OpenRepository, frame: str, run_id: str) -> Manifest[Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from click.exceptions import NoSuchCommand
 from click.shell_completion import CompletionItem
 
 from lakefs_gc_assets.cli.endings import one_line_errors
@@ -71,9 +72,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Begins what takes long, and imports the command meanwhile; a shell that completes a line begins nothing."""
-        if not ctx.resilient_parsing and (found := self._lazy_commands.get(args[0])) is not None:
-            found.begin(args[1:])
+        """Begins what takes long, and imports the command meanwhile; a shell that completes a line begins nothing.
+
+        Raises NoSuchCommand, which says what may have been meant.
+        """
+        if not ctx.resilient_parsing:
+            if args[0] not in self._lazy_commands:
+                raise NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx)
+            self._lazy_commands[args[0]].begin(args[1:])
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import click
 import yaml
 
+from lakefs_gc_assets.cli.options import JSON, answer
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.settings import DEFAULT_FILE
 
@@ -44,6 +45,7 @@ _PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
     show_default=True,
     help="File to write; one that is there stays as it is.",
 )
+@JSON
 def init(
     endpoint: str | None,
     repository: str | None,
@@ -54,6 +56,7 @@ def init(
     key_variable: str,
     secret_variable: str,
     out: Path,
+    as_json: bool,
 ) -> None:
     """Writes a configuration file to begin with.
 
@@ -77,6 +80,9 @@ def init(
         store="\n".join(_section("store", lines)),
     )
     _write(out, text)
+    if as_json:
+        answer({"file": str(out), "variables": [key_variable, secret_variable]})
+        return
     click.echo(f"wrote {out}. Set {key_variable} and {secret_variable}, then try: lakefs-gc doctor --config {out}")
 
 
@@ -106,10 +112,10 @@ def _ask(option: str, question: str) -> str:
 def _ask_for_kind() -> StoreKind:
     kinds: tuple[StoreKind, ...] = get_args(StoreKind)
     try:
-        answer = click.prompt("What its objects lie in", type=click.Choice(kinds), default="s3", err=True)
+        chosen = click.prompt("What its objects lie in", type=click.Choice(kinds), default="s3", err=True)
     except click.Abort:
         raise click.UsageError("nobody is there to ask: give --store.") from None
-    return next(kind for kind in kinds if kind == answer)
+    return next(kind for kind in kinds if kind == chosen)
 
 
 def _without_credentials(option: str, url: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, loaded_configurations
+from lakefs_gc_assets.cli.options import CONFIG, JSON, answer, loaded_configurations
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -38,7 +38,8 @@ HELP = {
 
 @click.command()
 @CONFIG
-def metrics(file: Path | None) -> None:
+@JSON
+def metrics(file: Path | None, as_json: bool) -> None:
     """Prints the newest figures of each repository in Prometheus' text format.
 
     Meant for the textfile collector of the node exporter: write it to a file beside, and move that over the old one.
@@ -48,6 +49,9 @@ def metrics(file: Path | None) -> None:
         label = loaded.configuration.label
         repository = open_collector(loaded).open_to_read()
         samples += [(name, {"repository": label, **labels}, value) for name, labels, value in measure(repository)]
+    if as_json:
+        answer([{"name": _PREFIX + name, "labels": labels, "value": value} for name, labels, value in samples])
+        return
     for line in format_samples(samples):
         click.echo(line)
 

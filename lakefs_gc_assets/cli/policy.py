@@ -8,7 +8,16 @@ import click
 
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_to_look
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, Progress, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    Progress,
+    answer,
+    loaded_configuration,
+    progress_unless,
+)
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import policy_file, retention, retention_rules, rules_file, rules_in_force
@@ -29,48 +38,51 @@ def policy() -> None:
 @policy.command()
 @CONFIG
 @REPOSITORY
+@QUIET
+@JSON
 @click.argument("checked", metavar="[POLICY]", type=_FILE, required=False)
-def check(file: Path | None, repository: str | None, checked: Path | None) -> None:
+def check(file: Path | None, repository: str | None, quiet: bool, as_json: bool, checked: Path | None) -> None:
     """Checks a policy file, by default the one of the configuration, and shows what it would keep.
 
     Exit status 3 where it cannot be read, 4 where a sweep by it would be refused.
     """
     if checked is not None:
         require_readable(checked)
-    lines, refused = read_rules(loaded_configuration(file, repository), checked, show_progress)
-    for line in lines:
-        click.echo(line)
-    if refused:
+    found = read_rules(loaded_configuration(file, repository), checked, progress_unless(quiet))
+    found.tell(as_json)
+    if found.refused:
         sys.exit(Status.REFUSED)
 
 
 @policy.command()
 @CONFIG
 @REPOSITORY
-def show(file: Path | None, repository: str | None) -> None:
+@QUIET
+@JSON
+def show(file: Path | None, repository: str | None, quiet: bool, as_json: bool) -> None:
     """Shows the rule of each branch and how many commits it keeps."""
-    lines, _ = read_rules(loaded_configuration(file, repository), None, show_progress)
-    for line in lines:
-        click.echo(line)
+    read_rules(loaded_configuration(file, repository), None, progress_unless(quiet)).tell(as_json)
 
 
 @policy.command("set")
 @CONFIG
 @REPOSITORY
 @click.option("--yes", is_flag=True, help="Set them without asking.")
+@QUIET
+@JSON
 @click.argument("rules", type=_FILE)
-def set_rules(file: Path | None, repository: str | None, yes: bool, rules: Path) -> None:
+def set_rules(file: Path | None, repository: str | None, yes: bool, quiet: bool, as_json: bool, rules: Path) -> None:
     """Replaces the repository's retention rules by those of a JSON file, after showing what they would keep.
 
     The file is what `lakectl gc set-config` takes. Rules that cannot be meant are refused.
     """
-    proposal = Proposal.read(loaded_configuration(file, repository), rules, show_progress)
-    for line in proposal.lines:
-        click.echo(line)
-    if not yes and not click.confirm("Set these rules?"):
+    proposal = Proposal.read(loaded_configuration(file, repository), rules, progress_unless(quiet))
+    proposal.found.tell(as_json)
+    if not yes and not click.confirm("Set these rules?", err=as_json):
         sys.exit(Status.FAILED)
     proposal.accept()
-    click.echo("the rules are set")
+    if not as_json:
+        click.echo("the rules are set")
 
 
 def require_readable(file: Path) -> None:
@@ -78,8 +90,31 @@ def require_readable(file: Path) -> None:
     policy_file.load(file)
 
 
-def read_rules(loaded: Loaded, policy: Path | None, progress: Progress) -> tuple[list[str], bool]:
-    """Reads the rules in force; returns them as lines, and whether a sweep by them would be refused.
+@dataclass(frozen=True)
+class RulesInForce:
+    """Rules and what they keep.
+
+    Attributes:
+        lines: for a person.
+        content: for a program.
+        refused: whether a sweep by these rules would be refused.
+    """
+
+    lines: list[str]
+    content: dict[str, object]
+    refused: bool
+
+    def tell(self, as_json: bool) -> None:
+        """Answers with them."""
+        if as_json:
+            answer(self.content)
+            return
+        for line in self.lines:
+            click.echo(line)
+
+
+def read_rules(loaded: Loaded, policy: Path | None, progress: Progress) -> RulesInForce:
+    """Reads the rules in force.
 
     Args:
         policy: a policy file in place of the one of the settings.
@@ -105,12 +140,12 @@ class Proposal:
     """Rules for the server that somebody wants to set.
 
     Attributes:
-        lines: what they would keep.
+        found: what they would keep.
     """
 
     client: LakeFSClient
     rules: RetentionRules
-    lines: list[str]
+    found: RulesInForce
 
     @classmethod
     def read(cls, loaded: Loaded, file: Path, progress: Progress) -> "Proposal":
@@ -134,17 +169,24 @@ class Proposal:
             )
         configuration = loaded.with_secrets()
         client = LakeFSClient(configuration.lakefs, configuration.repository, repository.clock)
-        lines, _ = _describe(repository, Readings(dump, rules, policy, None))
-        return cls(client, rules, lines)
+        return cls(client, rules, _describe(repository, Readings(dump, rules, policy, None)))
 
     def accept(self) -> None:
         """Sets the rules."""
         self.client.set_retention_rules(self.rules)
 
 
-def _describe(repository: OpenRepository, readings: Readings) -> tuple[list[str], bool]:
+def _describe(repository: OpenRepository, readings: Readings) -> RulesInForce:
     now = repository.clock.now()
     found = retention.retention(repository.api, readings, repository.settings, now)
     definition = retention.define(readings, found, repository.settings, now)
     title = f"{repository.facts.id} at {repository.namespace.uri}"
-    return [title, *rules_in_force.described(readings, found, definition, now)], bool(definition.guards)
+    return RulesInForce(
+        [title, *rules_in_force.described(readings, found, definition, now)],
+        {
+            "repository": repository.facts.id,
+            "storage_namespace": repository.namespace.uri,
+            **rules_in_force.encode(readings, found, definition, now),
+        },
+        bool(definition.guards),
+    )

@@ -1,5 +1,6 @@
 """`lakefs-gc report`: what a run found and did, as lines, as JSON, or as a page."""
 
+import json
 import tempfile
 from pathlib import Path
 from typing import BinaryIO
@@ -7,7 +8,7 @@ from typing import BinaryIO
 import click
 
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, REPOSITORY, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, show_progress
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.page import garbage, page
@@ -22,7 +23,7 @@ from lakefs_gc_assets.settings import ReportSettings
 @CONFIG
 @REPOSITORY
 @click.option("--html", type=click.File("wb", lazy=True, atomic=True), help="File to write the page to; - for here.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as it is stored.")
+@JSON
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @click.option(
     "--again",
@@ -54,7 +55,7 @@ def report(
     elif opens:
         open_page(page_of(opened, found, loaded.configuration.report, again), found)
     elif as_json:
-        click.echo(found.to_json())
+        answer(json.loads(found.to_json()))
     else:
         for line in describe(found):
             click.echo(line)

@@ -18,14 +18,14 @@ from lakefs_gc_assets.cli.options import (
     answer,
     level_of,
     loaded_configuration,
-    show_progress,
 )
+from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.defs.running import execute, instance, opened
+from lakefs_gc_assets.defs.running import Watch, execute, instance, opened
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -68,7 +68,9 @@ def run(
     """
     level = level_of(quiet, verbose)
     loaded = loaded_configuration(file, repository)
-    tell_ended(collect(loaded, sweep, show_progress, SystemClock(), Flow(flow), level), as_json)
+    with shown_progress(level) as (progress, watch):
+        found = collect(loaded, sweep, progress, SystemClock(), Flow(flow), level, watch)
+    tell_ended(found, as_json)
 
 
 def collect(
@@ -78,18 +80,19 @@ def collect(
     clock: Clock,
     flow: Flow = Flow.CLEAN,
     level: int = logging.INFO,
+    watch: Watch | None = None,
 ) -> Report:
     """Opens a run and makes it in this process.
 
     Args:
-        sweep, progress, level: as for `execute`.
+        sweep, progress, level, watch: as for `execute`.
     Returns:
         The report that the run leaves.
     Raises:
         CollectionError: where the run could not be opened, or a step ended it.
     """
     with instance() as home:
-        _, run_id, error = execute(loaded, sweep, progress, clock, home, flow, level)
+        _, run_id, error = execute(loaded, sweep, progress, clock, home, flow, level, watch)
     if error is not None:
         raise error
     return require_report(opened(loaded, clock).open().store, run_id)

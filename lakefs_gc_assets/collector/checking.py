@@ -36,10 +36,12 @@ def find_live_candidates(
         if not frame.count:
             continue
         named = candidates.rows(engine, "address")
-        both = engine.distinct(engine.among_exactly(frame.rows(engine, "address"), named, candidates.count))
-        if count := engine.count(both):
-            shown = ", ".join(sorted(engine.collect(both, limit=_SHOWN).column("address").to_pylist()))
-            found.append(Violation(f"disjoint from {frame.name}", shown, count))
+        both = engine.among_exactly(frame.rows(engine, "address"), named, candidates.count)
+        # Rows of an address are brought together only where there are some.
+        if engine.count(both):
+            each = engine.distinct(both)
+            shown = ", ".join(sorted(engine.collect(each, limit=_SHOWN).column("address").to_pylist()))
+            found.append(Violation(f"disjoint from {frame.name}", shown, engine.count(each)))
     return found
 
 

@@ -1,7 +1,8 @@
 """The port through which a run works with tables of addresses, wherever they are.
 
-The product's engine works on Spark. A second one works on plain Arrow tables in one process; simulations and unit tests
-run the same protocol on it. One contract suite holds both to what is said here.
+The product's engine works on Spark, and leaves to a second one, on plain Arrow tables in one process, the few rows that
+the driver holds already. Simulations and unit tests run the same protocol on the second one alone. One contract suite
+holds both to what is said here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -33,7 +34,8 @@ class Engine(Protocol[R]):
     """Makes and compares tables of addresses.
 
     Rows are a promise: nothing is read before an operation that gives a result (`count`, `collect`, `count_…`) asks for
-    them, and what is used by two of these is made twice unless it is `cached`. Rows have no order. An address that is
+    them, and what is used by two of these is made twice unless it is `cached`. Only of few rows that this process holds
+    may be made at once what others are compared with. Rows have no order. An address that is
     null equals no address.
 
     Several operations take `count`: how many rows all operands have together, about. It decides how the work is split
@@ -181,6 +183,18 @@ class Engine(Protocol[R]):
 
     def count_outcomes(self, receipts: R) -> pa.Table:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
+        ...
+
+    def hold(self, rows: R, count: int) -> R:
+        """The same rows, made at once and held by this process where they are few: what follows costs less then.
+
+        Args:
+            count: how many rows there are.
+        """
+        ...
+
+    def spread(self, rows: R) -> R:
+        """The same rows, dealt out to tasks: for work that waits for a store."""
         ...
 
     def cached(self, rows: R, at_most: int) -> AbstractContextManager[R]:

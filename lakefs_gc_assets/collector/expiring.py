@@ -27,6 +27,7 @@ FRAMES = (
     "uncommitted_df",
     "committed_df",
     "candidates",
+    "unheld",
     "unrecognised",
     "sightings",
     PENDING,

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.lock import release_owned
+from lakefs_gc_assets.collector.lock import is_held_by, release_owned
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -30,3 +30,20 @@ def end_between_steps(store: ObjectStore, run_id: str, now: datetime, error: str
     plan = plans.read(store, run_id)
     store_report(store, plan, now, error)
     release_owned(store, plan.owner)
+
+
+def end_if_left(store: ObjectStore, run_id: str, owner: str, now: datetime, error: str) -> None:
+    """Ends a run whose process was interrupted where no step could end it, unless it gave its lock back.
+
+    Args:
+        owner: who took the lock for this run.
+    Raises:
+        CollectionError: the store cannot be reached.
+    """
+    if not is_held_by(store, owner):
+        return
+    try:
+        store_report(store, plans.read(store, run_id), now, error)
+    finally:
+        # There may be no plan yet: the lock is taken first.
+        release_owned(store, owner)

@@ -188,6 +188,15 @@ def holder(store: ObjectStore) -> str | None:
     )
 
 
+def is_held_by(store: ObjectStore, owner: str) -> bool:
+    """Whether this owner has the lock and has not released it."""
+    try:
+        _, current = _read(store)
+    except ObjectNotFound:
+        return False
+    return current.owner == owner and not current.released
+
+
 def release_owned(store: ObjectStore, owner: str) -> None:
     """Releases the lock of an owner that ended without its steps; somebody else's lock stays."""
     try:

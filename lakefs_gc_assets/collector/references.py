@@ -17,7 +17,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.opening import StoreOpener
 
-_REQUEST = 20_000
+REQUEST_WEIGHT = 20_000
 """What a request for a file costs, as a number of entries: even a file with few entries takes as long to fetch."""
 
 
@@ -111,7 +111,7 @@ class References(Generic[R]):
 
 def weight_of(record: RangeRecord) -> int:
     """How long a range takes to be read, in entries."""
-    return _REQUEST + record.count
+    return REQUEST_WEIGHT + record.count
 
 
 def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:

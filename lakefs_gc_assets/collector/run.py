@@ -11,7 +11,7 @@ Each step stores one frame, which the next one reads: a run that is broken off g
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -59,15 +59,16 @@ from lakefs_gc_assets.collector.reporting import (
     stored_mark,
 )
 from lakefs_gc_assets.collector.restored import restored_before
+from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
-from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_live
+from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.why import add_why, by_flow
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, OrderViolation, StorageError
 
 Stored = StoredFrame[StoredFigures]
 UncommittedData = StoredFrame[UncommittedFigures]
@@ -179,8 +180,18 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     written = step.write_distinct(COMMITTED_DF, addresses, count)
     if before:
         noted_sizes.take_over(step, before.run_id)
+    if found.definition:
+        note_last_holders(step, found.definition.last_holders)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
     return step.complete(COMMITTED_DF, figures, written, (uncommitted,), found.own.started_at)
+
+
+def note_last_holders(step: Step[R], holders: pa.Table) -> None:
+    """Stores which commit held what expired last, for the page of the run; without it the run is as good."""
+    try:
+        last_holders.write(step.repository.store, step.plan.run_id, step.plan.attempt, holders)
+    except StorageError as error:
+        step.warn(f"which commits held the garbage last is not noted: {error}")
 
 
 def require_source_of_base_run(found: Committed, before: BaseCheckpoint | None) -> None:
@@ -233,11 +244,15 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     step.require_attempt(listed, uncommitted, committed)
     engine = step.engine
     earlier = sightings.read_earlier(step, listed.manifest.span.started_at)
-    rows = subtract_live(step, listed, uncommitted, committed, earlier)
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
-    with engine.in_background(find_gap) as found_gap, engine.cached(rows, listed.count) as unreferenced:
+    with ExitStack() as stack:
+        found_gap = stack.enter_context(engine.in_background(find_gap))
+        unheld = subtract_committed(step, listed, committed)
+        rows = subtract_live(step, listed, unheld, uncommitted, earlier)
+        unreferenced = stack.enter_context(engine.cached(rows, unheld.count))
         reasons = count_reasons(engine, unreferenced)
-        eligible = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
+        unkept = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
+        eligible = engine.hold(unkept, reasons.eligible)
         etags = partial(listed.rows, engine, "address", "size", "etag")
         clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags)
         with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:

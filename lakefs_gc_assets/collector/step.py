@@ -195,7 +195,8 @@ class Step(Generic[R]):
         manifests.write(self.repository.store, made.manifest)
         if frame.name in STEPS:
             seconds = (made.manifest.span.ended_at - made.manifest.span.started_at).total_seconds()
-            self.log(f"{made.count:,} rows in {seconds:.1f} s")
+            rate = f", {made.count / seconds:,.0f} a second" if made.count and seconds >= 1 else ""
+            self.log(f"{made.count:,} rows in {seconds:.1f} s{rate}")
         return made
 
     def _of_files(

@@ -1,4 +1,8 @@
-"""Subtracts what is live from what was listed, and says why some unreferenced objects stay."""
+"""Subtracts what is live from what was listed, and says why some unreferenced objects stay.
+
+What commits hold is most of it, and is subtracted once: what it leaves is stored, and both the candidates and the
+checkpoint are made of that.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,29 +10,47 @@ from dataclasses import dataclass
 from lakefs_gc_assets.collector import sightings
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.frame.kinds import CommittedFigures, StoredFigures, UncommittedFigures
+from lakefs_gc_assets.collector.frame.kinds import (
+    UNHELD_DF,
+    CommittedFigures,
+    NoFigures,
+    StoredFigures,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.step import Step
+
+
+def subtract_committed(
+    step: Step[R], listed: StoredFrame[StoredFigures], committed: StoredFrame[CommittedFigures]
+) -> StoredFrame[NoFigures]:
+    """Stores the listed objects that no live commit holds as the frame `unheld`.
+
+    Where nothing is committed, its files are those of the listing.
+    """
+    engine = step.engine
+    if not committed.count:
+        return step.complete(UNHELD_DF, NoFigures(), listed.manifest.files, (listed, committed))
+    rows = engine.without(listed.rows(engine), committed.rows(engine, "address"), count=listed.count + committed.count)
+    return step.complete(UNHELD_DF, NoFigures(), step.write(UNHELD_DF, rows), (listed, committed))
 
 
 def subtract_live(
     step: Step[R],
     listed: StoredFrame[StoredFigures],
+    unheld: StoredFrame[NoFigures],
     uncommitted: StoredFrame[UncommittedFigures],
-    committed: StoredFrame[CommittedFigures],
     earlier: R,
 ) -> R:
     """Listed objects that nothing references (LISTED), and in the column `kept` why each stays; null where it may go.
 
     Args:
+        unheld: those that no commit holds.
         earlier: first sightings of objects uploaded in parts.
     """
     engine = step.engine
     unreferenced = engine.without(
-        listed.rows(engine),
-        uncommitted.rows(engine, "address"),
-        committed.rows(engine, "address"),
-        count=listed.count + uncommitted.count + committed.count,
+        unheld.rows(engine), uncommitted.rows(engine, "address"), count=unheld.count + uncommitted.count
     )
     sighted = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
     return engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)

@@ -1,12 +1,15 @@
-"""Dealing work out to tasks, and gathering small batches into larger ones."""
+"""Dealing work out to tasks and threads, and gathering small batches into larger ones."""
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import pyarrow as pa
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:
@@ -47,3 +50,23 @@ def gather(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
             waiting = []
     if waiting:
         yield pa.concat_batches(waiting)
+
+
+def work_ahead(work: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
+    """What comes of each item, in order; threads work at the next ones while the caller deals with one.
+
+    Args:
+        at_once: how many items are worked at, or wait for the caller with what came of them.
+    """
+    with ThreadPoolExecutor(at_once) as threads:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                waiting.append(threads.submit(work, item))
+                if len(waiting) == at_once:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -13,7 +13,6 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.page.garbage import count_by_tasks
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -71,7 +70,7 @@ def candidates(
         # Pictures that nobody will see are not drawn: this instance is gone with its process.
         if not context.instance.is_ephemeral:
             now = collector.clock.now()
-            garbage = count_by_tasks(found, collector.engine(this.repository.settings), now)
+            garbage = pages.keep_counted(collector, this.repository, found, now, context.log.warning)
             context.add_output_metadata(garbage_pictures(found, garbage, this.plan.slice_window, now))
         return found
 

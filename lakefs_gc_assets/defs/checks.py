@@ -17,7 +17,6 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyspark.sql.functions as F
 from pandera.config import ValidationDepth, config_context
 from pandera.pyspark import DataFrameSchema
 from pyspark.sql import DataFrame
@@ -48,8 +47,8 @@ from lakefs_gc_assets.defs.models import MODELS, FrameModel
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import chosen, made_last, run_id_of
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.spark import tasks
-from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 
 _Find = Callable[["Checked"], list[Violation]]
 _BROKEN = pa.schema([pa.field("rule", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
@@ -66,18 +65,18 @@ def define(names: Names) -> list[dg.AssetChecksDefinition]:
     return [*(_check(names, name, "shape", shape, _well_shaped) for name in STEPS), *_rules(names)]
 
 
-def shape_violations(rows: Rows, model: type[FrameModel]) -> list[Violation]:
+def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -> list[Violation]:
     """What is wrong with a frame's columns and values, in pandera's words; a sound frame is read once.
 
-    pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then the tasks
-    that read the frame count the rows that break any rule of its schema, and only where there are some does pandera
-    look itself.
+    pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then those that
+    read the frame, tasks or for few rows the driver, count the rows that break any rule of its schema, and only where
+    there are some does pandera look itself.
     """
-    schema, frame = model.to_schema(), tasks.dataframe_of(rows)
+    schema, frame = model.to_schema(), dataframe_of(rows)
     # No environment variable may turn this off.
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         misshapen = _errors(_names_and_types(schema), frame)
-        broken = {} if misshapen else broken_rules(rows, schema)
+        broken = {} if misshapen else broken_rules(engine, rows, schema)
         if not misshapen and not broken:
             return []
         frame.persist()
@@ -87,7 +86,7 @@ def shape_violations(rows: Rows, model: type[FrameModel]) -> list[Violation]:
             frame.unpersist()
 
 
-def broken_rules(rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
+def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
     """How many rows break each rule about values of a schema; rules that hold are left out."""
     rules: dict[str, tuple[str, Callable[[pa.Array], pa.BooleanArray]]] = {}
     for name, column in schema.columns.items():
@@ -101,8 +100,8 @@ def broken_rules(rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
             counts = [pc.sum(breaks(batch.column(name))).as_py() or 0 for name, breaks in rules.values()]
             yield pa.record_batch({"rule": [*rules], "rows": counts}, _BROKEN)
 
-    summed = tasks.map_batches(rows, count, _BROKEN).groupBy("rule").agg(F.sum("rows").alias("rows")).collect()
-    counts = {row["rule"]: row["rows"] for row in summed}
+    counted = engine.collect(engine.map_batches(rows, count, _BROKEN)).group_by("rule").aggregate([("rows", "sum")])
+    counts = {row["rule"]: row["rows_sum"] for row in counted.to_pylist()}
     return {rule: counts[rule] for rule in rules if counts.get(rule)}
 
 
@@ -234,7 +233,8 @@ def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
 
 
 def _well_shaped(checked: Checked) -> list[Violation]:
-    return shape_violations(checked.frame.rows(checked.collector.engine()), MODELS[checked.frame_name])
+    engine = checked.collector.engine()
+    return shape_violations(engine, checked.frame.rows(engine), MODELS[checked.frame_name])
 
 
 def _disjoint(checked: Checked) -> list[Violation]:

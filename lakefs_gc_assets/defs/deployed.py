@@ -46,7 +46,8 @@ def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:
     found: dict[str, object] = {"endpoint_url": endpoint, "region": settings.region or resource.region_name or ""}
     if not settings.endpoint_url and resource.endpoint_url:
         found["path_style"] = True  # As its own client does.
-    if not any((settings.profile, settings.access_key_id, settings.secret_access_key, settings.session_token)):
+    given = (settings.profile, settings.access_key_id, settings.secret_access_key, settings.session_token)
+    if not any((*given, settings.from_environment)):
         found |= {
             "profile": resource.profile_name or "",
             "access_key_id": resource.aws_access_key_id or "",

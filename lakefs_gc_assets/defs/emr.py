@@ -29,7 +29,7 @@ from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderVi
 from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName, Loaded
 
 _OP = "run_on_emr_serverless"
-_ENVIRONMENT = "spark.emr-serverless.driverEnv."
+_ENVIRONMENT, _OF_EXECUTORS = "spark.emr-serverless.driverEnv.", "spark.executorEnv."
 
 
 class Asking(dg.Config):
@@ -111,7 +111,11 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
             f"spark.config.{next(iter(hidden))} comes from the environment, and AWS shows what starts a job run: "
             "set it in the application of EMR Serverless"
         )
-    properties = {_ENVIRONMENT + variable: f"EMR.secret@{name}" for variable, name in settings.environment.items()}
+    secrets = {variable: f"EMR.secret@{name}" for variable, name in settings.environment.items()}
+    properties = {_ENVIRONMENT + variable: secret for variable, secret in secrets.items()}
+    # Executors read credentials of the store themselves, and nothing else.
+    needed = loaded.configuration.store.from_environment.values()
+    properties |= {_OF_EXECUTORS + variable: secret for variable, secret in secrets.items() if variable in needed}
     return {
         "applicationId": settings.application_id,
         "executionRoleArn": settings.execution_role_arn,

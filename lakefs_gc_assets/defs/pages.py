@@ -1,6 +1,7 @@
 """The page of a run that a step has just ended, kept beside its report; see `collector.page`."""
 
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -10,11 +11,13 @@ import dagster as dg
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import LOCAL_ROWS, StoredFrame
-from lakefs_gc_assets.collector.page import garbage, page
+from lakefs_gc_assets.collector.page import counted, garbage, page
 from lakefs_gc_assets.collector.page.garbage import Garbage
+from lakefs_gc_assets.collector.page.last_held import WITH_A_RUN
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 Warn = Callable[[str], None]
@@ -29,16 +32,44 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Wa
     now = collector.clock.now()
 
     def count(candidates: Manifest[CandidateFigures]) -> Garbage:
-        if candidates.rows <= LOCAL_ROWS:
-            return garbage.count_here(repository.store, candidates, now)
         frame = StoredFrame(CANDIDATES_DF, candidates, repository.opener)
-        return garbage.count_by_tasks(frame, collector.engine(repository.settings), now)
+        return counted.find(repository.store, candidates) or count_garbage(collector, repository, frame, now)
 
     def make() -> None:
-        made = page.make_page(repository.store, run_id, repository.settings, collector.target.report, now, count)
+        prices = collector.target.report
+        made = page.make_page(repository.store, run_id, repository.settings, prices, now, count, WITH_A_RUN)
         page.write(repository.store, run_id, made)
 
     return shown(repository, run_id, collector.store.endpoint_url) if _try(make, run_id, warn) else {}
+
+
+def count_garbage(
+    collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime
+) -> Garbage:
+    """Counts candidates, by tasks where they are many.
+
+    Args:
+        now: the moment that ages count back from, UTC.
+    """
+    if frame.count <= LOCAL_ROWS:
+        return garbage.count_here(repository.store, frame.manifest, now)
+    return garbage.count_by_tasks(frame, collector.engine(repository.settings), now)
+
+
+def keep_counted(
+    collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime, warn: Warn
+) -> Garbage:
+    """Counts candidates as `count_garbage` does, and stores the counts, so that the page need not count them again.
+
+    Args:
+        warn: is told where they could not be stored.
+    """
+    found = count_garbage(collector, repository, frame, now)
+    try:
+        counted.keep(repository.store, frame.manifest, found)
+    except StorageError as error:
+        warn(f"what the candidates were counted to be is not stored, so they are counted again for the page: {error}")
+    return found
 
 
 def keep_failed(collector: Collector, run_id: str, warn: Warn) -> None:
@@ -56,10 +87,12 @@ def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
     now = collector.clock.now()
 
     def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:
-        return garbage.count_here(store, candidates, now) if candidates.rows <= LOCAL_ROWS else None
+        if candidates.rows <= LOCAL_ROWS:
+            return garbage.count_here(store, candidates, now)
+        return counted.find(store, candidates)
 
     settings, report = collector.collection.settings(), collector.target.report
-    page.write(store, run_id, page.make_page(store, run_id, settings, report, now, count))
+    page.write(store, run_id, page.make_page(store, run_id, settings, report, now, count, WITH_A_RUN))
 
 
 def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[str, Any]:

@@ -3,20 +3,23 @@
 import logging
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import takewhile
+from typing import Protocol
 
 import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
+from lakefs_gc_assets.collector import failing
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.defs import opening
-from lakefs_gc_assets.defs.failures import kind_of
+from lakefs_gc_assets.defs.failures import kind_of, summary
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, asset_of
 from lakefs_gc_assets.defs.resources import Collector, collector
@@ -25,6 +28,24 @@ from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interru
 from lakefs_gc_assets.settings import LaunchSettings, Loaded
 
 Progress = Callable[[str], None]
+
+
+class Watch(Protocol):
+    """Is told of the steps of a run as they are made, for somebody who looks on. Steps are called as their assets."""
+
+    def begins(self, step: str) -> None:
+        """A step begins."""
+        ...
+
+    def notes(self, step: str, message: str) -> None:
+        """A step says what it is doing, which is then no line."""
+        ...
+
+    def ends(self, step: str) -> None:
+        """A step came to its end."""
+        ...
+
+
 _STACK = ("\tat ", "  File ", "Traceback ")
 _LINE = 1000
 _NOT_REACHED = "Dependencies for step "
@@ -39,6 +60,7 @@ def execute(
     home: dg.DagsterInstance,
     flow: Flow = Flow.CLEAN,
     level: int = logging.INFO,
+    watch: Watch | None = None,
 ) -> tuple[bool, str, CollectionError | None]:
     """Makes one run on an instance; returns whether it succeeded, its id, and what stopped it.
 
@@ -47,19 +69,40 @@ def execute(
         progress: is called with each line of the log.
         home: the instance that keeps the run's history.
         level: the least level of these lines, as in `logging`; with DEBUG also what Dagster says of each step.
+        watch: is told of steps; what these say is then no line, warnings left aside.
     Raises:
         CollectionError: the run cannot be opened.
     """
     changes = {} if sweep is None else {"sweep": sweep}
     loaded, names = decided_here(loaded, **changes), Names.of_loaded(loaded)
-    definitions = build(loaded, clock, {"console": line_logger(progress, level)})
-    new = opening.open_run(home, opened(loaded, clock), flow)
+    definitions = build(loaded, clock, {"console": line_logger(progress, level, watch)})
+    collecting = opened(loaded, clock)
+    new = opening.open_run(home, collecting, flow)
     if level <= logging.INFO:
         progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
     job = definitions.resolve_job_def(names.of("collect"))
     console: dict[str, object] = {"loggers": {"console": {}}}
-    result = job.execute_in_process(instance=home, tags=new.tags, run_config=console, raise_on_error=False)
-    return result.success, new.run_id, _failure(result, new.run_id)
+    owner = str(uuid.uuid4())
+    try:
+        result = job.execute_in_process(
+            instance=home, tags=new.tags, run_config=console, raise_on_error=False, run_id=owner
+        )
+    except BaseException as error:
+        _end_if_left(collecting, new.run_id, owner, summary(error))
+        raise
+    failure = _failure(result, new.run_id)
+    if failure is not None:
+        told = "interrupted" if isinstance(failure, Interrupted) else str(failure)
+        _end_if_left(collecting, new.run_id, owner, told)
+    return result.success, new.run_id, failure
+
+
+def _end_if_left(collecting: Collector, run_id: str, owner: str, why: str) -> None:
+    """Ends the run in the store where it was interrupted as no step could end it: in Dagster's code, say."""
+    store = collecting.last_opened()
+    if store is not None:
+        with suppress(CollectionError):
+            failing.end_if_left(store, run_id, owner, collecting.clock.now(), why)
 
 
 def execute_approved(
@@ -69,16 +112,17 @@ def execute_approved(
     clock: Clock,
     home: dg.DagsterInstance,
     level: int = logging.INFO,
+    watch: Watch | None = None,
 ) -> CollectionError | None:
     """Approves a dry run and makes its last step, which sweeps after a recheck; returns what stopped it.
 
     Args:
-        progress, level: as for `execute`.
+        progress, level, watch: as for `execute`.
     Raises:
         CollectionError: where there is no such run.
     """
     loaded, names = decided_here(loaded, approve_run=run_id), Names.of_loaded(loaded)
-    definitions = build(loaded, clock, {"console": line_logger(progress, level)})
+    definitions = build(loaded, clock, {"console": line_logger(progress, level, watch)})
     plan = plans.read(opened(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
     windows = names.partitions.add(home, run_id, plan.windows)
@@ -129,31 +173,48 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield home
 
 
-def line_logger(progress: Progress, level: int = logging.INFO) -> dg.LoggerDefinition:
+def line_logger(progress: Progress, level: int = logging.INFO, watch: Watch | None = None) -> dg.LoggerDefinition:
     """A console that shows a run's messages as plain lines.
 
     Args:
         level: of the lines that are told, as in `logging`; with DEBUG also what Dagster says of each step.
+        watch: as for `execute`.
     """
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             meta = getattr(record, "dagster_meta", {})
             message = meta.get("orig_message") or record.getMessage()
-            step = meta.get("step_key")
-            if level > logging.DEBUG and (meta.get("dagster_event") or message.startswith(_NOT_REACHED)):
+            step, event = meta.get("step_key"), meta.get("dagster_event")
+            if watch is not None and step and event is not None:
+                _tell_event(watch, asset_of(step), event)
+            if record.levelno < level:
+                return
+            if level > logging.DEBUG and (event or message.startswith(_NOT_REACHED)):
                 return
             if step:
-                message = f"{step}: {message.removeprefix(f'{asset_of(step)}: ')}"
+                message = message.removeprefix(f"{asset_of(step)}: ")
+                if watch is not None and record.levelno < logging.WARNING:
+                    watch.notes(asset_of(step), message)
+                    return
+                message = f"{step}: {message}"
             progress(f"  {message}")
 
     @dg.logger
     def lines(_: dg.InitLoggerContext) -> logging.Logger:
-        logger = logging.Logger("lakefs-gc", level)
+        # Dagster says at the level DEBUG where it is, which somebody who looks on is told.
+        logger = logging.Logger("lakefs-gc", level if watch is None else logging.DEBUG)
         logger.addHandler(Lines())
         return logger
 
     return lines
+
+
+def _tell_event(watch: Watch, step: str, event: dg.DagsterEvent) -> None:
+    if event.event_type is dg.DagsterEventType.STEP_START:
+        watch.begins(step)
+    elif event.event_type is dg.DagsterEventType.STEP_SUCCESS:
+        watch.ends(step)
 
 
 def _failure(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionError | None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +69,14 @@ class DagsterUI:
                     return str(entry["name"])
         raise AssertionError
 
-    def make_first_run(self, location: str) -> None:
+    def make_first_run(self, location: str, say: Callable[[str], None] = click.echo) -> None:
         """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
 
         Raises CollectionError where it is not made; one that fails can be looked at as well.
         """
         if self._newest_run() is not None:
             return
-        click.echo("making a dry run, so that there is something to look at")
+        say("making a dry run, so that there is something to look at")
         selector = {"repositoryName": "__repository__", "repositoryLocationName": location, "jobName": "open_run"}
         launched = self.ask(_LAUNCH, parameters={"selector": selector, "runConfigData": {}})["launchRun"]
         if launched["__typename"] != "LaunchRunSuccess":
@@ -152,12 +152,23 @@ def ending_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def serve(environment: Mapping[str, str], port: int, log: Path) -> int:
-    """Serves the UI until it ends, and returns its status; the last line on standard output is its URL.
+def serve(
+    environment: Mapping[str, str],
+    port: int,
+    log: Path,
+    say: Callable[[str], None] = click.echo,
+    tell: Callable[[str], None] = click.echo,
+) -> int:
+    """Serves the UI until it ends, and returns its status.
 
-    Raises CollectionError where it does not start.
+    Args:
+        say: is told each line that a person should read.
+        tell: is told the URL, once there is something to see.
+
+    Raises:
+        CollectionError: it does not start.
     """
     with started(environment, port, log) as ui:
-        ui.make_first_run(ui.wait_until_loaded())
-        click.echo(ui.url)
+        ui.make_first_run(ui.wait_until_loaded(), say)
+        tell(ui.url)
         return ui.process.wait()

@@ -1,6 +1,6 @@
 """A place to try the collector: an embedded server with a sample repository."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,28 +27,35 @@ _SOON = {"optimized_every_hours": 0.05, "sensor_interval_seconds": 10}
 
 @contextmanager
 def playground(
-    folder: Path, *, rules: RuleSet, objects: int, port: int, store_url: str = ""
+    folder: Path,
+    *,
+    rules: RuleSet,
+    objects: int,
+    port: int,
+    store_url: str = "",
+    say: Callable[[str], None] = click.echo,
 ) -> Iterator[dict[str, str]]:
     """Serves a sample repository from a folder, made at the first time; yields the environment that points to it.
 
     The configuration file lies in the folder; it names the secret's environment variable, not the secret.
     With a `store_url` such as s3://bucket/prefix, objects lie there.
+
+    Args:
+        say: is told each line that a person should read.
     """
     store = bucket.settings_from_environment(store_url) if store_url else None
     server = bucket.server(folder / "lakefs", rules, store_url, store, port=port, credentials=(ACCESS_KEY_ID, _SECRET))
     with server:
         if not _exists(server, REPOSITORY):
             sample = make_sample_repository(server, objects=objects, repository=REPOSITORY)
-            click.echo(
-                f"made repository {REPOSITORY}: {len(sample.live)} live objects, {len(sample.garbage)} of garbage"
-            )
+            say(f"made repository {REPOSITORY}: {len(sample.live)} live objects, {len(sample.garbage)} of garbage")
         file = folder / _CONFIGURATION_FILE
         content = configuration(server, REPOSITORY, store).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}
         content["automation"] = _SOON
         file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-        click.echo(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")
-        click.echo(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}; configuration of the collector in {file}")
+        say(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")
+        say(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}; configuration of the collector in {file}")
         yield {CONFIGURATION_VARIABLE: str(file.resolve()), _SECRET_VARIABLE: _SECRET}
 
 

@@ -89,7 +89,7 @@ def compared(
 ) -> DataFrame:
     """What `compare` makes of each part: of all its blocks, whoever cut them, which Spark's grouping promises."""
     columns = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
-    return tasks.union(blocks).groupBy("part").applyInArrow(compare, columns)
+    return tasks.union_all(blocks).groupBy("part").applyInArrow(compare, columns)
 
 
 def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema) -> DataFrame:
@@ -101,7 +101,7 @@ def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from change(map(_each_once, _each_part(batches)))
 
-    in_order = tasks.union(blocks).repartition("part").sortWithinPartitions("part")
+    in_order = tasks.union_all(blocks).repartition("part").sortWithinPartitions("part")
     return in_order.mapInArrow(run, from_arrow_schema(schema))
 
 

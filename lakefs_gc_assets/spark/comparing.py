@@ -1,8 +1,10 @@
 """Pure functions over DataFrames, those that take more than a line: why an object stays, what may be equal."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
@@ -20,18 +22,22 @@ def moment(time: datetime) -> Column:
     return F.timestamp_micros(F.lit((time - _EPOCH) // timedelta(microseconds=1)))
 
 
-def kept_because(unreferenced: DataFrame, cutoff: datetime, windows: Collection[str], sighted: DataFrame) -> DataFrame:
+def kept_because(
+    unreferenced: DataFrame, cutoff: datetime, windows: Collection[str], sighted: DataFrame | None
+) -> DataFrame:
     """Adds the column `kept`: why an unreferenced object stays (a value of Kept), null where it may go.
 
     Args:
         unreferenced: rows of the listing that nothing references.
         cutoff: LastModified and the time in the name must both be earlier.
         windows: the windows that the run collects.
-        sighted: addresses (`address`) of objects uploaded in parts that an earlier run listed long enough ago.
+        sighted: addresses (`address`) of objects uploaded in parts that an earlier run listed long enough ago; None
+            where there are none.
     """
     limit = moment(cutoff)
-    seen = sighted.select("address").distinct().withColumn("sighted", F.lit(True))
-    multipart = F.col("etag").rlike(MULTIPART_ETAG) & F.col("sighted").isNull()
+    multipart = F.col("etag").rlike(MULTIPART_ETAG)
+    if sighted is not None:
+        multipart &= F.col("sighted").isNull()
     young = (F.col("last_modified") >= limit) | (F.col("issued_at") >= limit)
     timed = F.col("layout").isin(Layout.SLICE.value, Layout.SHARDED.value)
     reason = (
@@ -40,8 +46,41 @@ def kept_because(unreferenced: DataFrame, cutoff: datetime, windows: Collection[
         .when(~F.col("slice_window").isin(*windows), F.lit(Kept.OTHER_WINDOW.value))
         .when(F.coalesce(multipart, F.lit(False)), F.lit(Kept.MULTIPART.value))
     )
-    told = unreferenced.join(seen, "address", "left").withColumn("kept", reason)
-    return told.select(*unreferenced.columns, "kept")
+    told = unreferenced
+    if sighted is not None:
+        seen = sighted.select("address").distinct().withColumn("sighted", F.lit(True))
+        told = told.join(seen, "address", "left")
+    return told.withColumn("kept", reason).select(*unreferenced.columns, "kept")
+
+
+KEPT = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart", pa.int64())])
+OUTCOMES = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
+"""What is counted of rows, by its first column."""
+
+
+def count_kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Counts the rows of each batch by why they stay (KEPT), and those of them that were uploaded in parts."""
+    for batch in batches:
+        ones = pa.array([1] * batch.num_rows, pa.int64())
+        parts = pc.fill_null(pc.match_substring_regex(batch.column("etag"), MULTIPART_ETAG), False).cast(pa.int64())
+        rows = pa.table([batch.column("kept"), ones, parts], schema=KEPT)
+        yield from added_up(rows, KEPT).to_batches()
+
+
+def count_outcomes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Counts receipts of each batch, and their bytes, by outcome (OUTCOMES)."""
+    for batch in batches:
+        ones = pa.array([1] * batch.num_rows, pa.int64())
+        rows = pa.table([batch.column("outcome"), ones, batch.column("size")], schema=OUTCOMES)
+        yield from added_up(rows, OUTCOMES).to_batches()
+
+
+def added_up(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Sums of all other columns for each value of the first."""
+    first, *others = schema.names
+    summed = rows.group_by(first).aggregate([(name, "sum") for name in others])
+    columns = [summed.column(first), *(summed.column(f"{name}_sum") for name in others)]
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:

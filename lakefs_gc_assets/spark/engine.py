@@ -1,28 +1,72 @@
-"""The product's engine: tables of addresses on Spark."""
+"""The product's engine: tables of addresses on Spark, and few rows in the driver."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
-from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows, Batches
 from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart, Holds, Item, ReadItem, Result
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.spark import blocks, comparing, tasks
-from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
+from lakefs_gc_assets.spark.tasks import HERE, Held, Reading, Rows, dataframe_of
 
 FEW_ADDRESSES = 300_000
 """Up to so many are sent to every executor, about 100 MB: less work than to shuffle what they are joined with."""
+_FEW_REQUESTS = 1000
+"""Rows that take one bulk request, or a thousand requests at a time: about as long as for tasks to begin."""
+_ADDRESS = pa.schema([pa.field("address", pa.string())])
+_NUMBER = pa.schema([pa.field("number", pa.int64())])
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_driver_where_held(
+    operation: Callable[Concatenate["SparkEngine", P], T],
+) -> Callable[Concatenate["SparkEngine", P], T]:
+    """The operation, which the engine of the driver makes where the driver holds the rows of all operands."""
+
+    @wraps(operation)
+    def chosen(engine: "SparkEngine", /, *arguments: P.args, **named: P.kwargs) -> T:
+        operands = [rows for each in (*arguments, *named.values()) for rows in _operands(each)]
+        if not operands or not all(isinstance(rows, Held) for rows in operands):
+            return operation(engine, *arguments, **named)
+        here = getattr(HERE, operation.__name__)
+        made = here(*map(_as_held, arguments), **{name: _as_held(each) for name, each in named.items()})
+        return cast(T, Held(session_of(operands), made) if isinstance(made, ArrowRows) else made)
+
+    return chosen
+
+
+def session_of(operands: Sequence[Rows]) -> SparkSession:
+    """The session that operands belong to."""
+    return tasks.session_of(operands[0])
+
+
+def _operands(argument: object) -> list[Rows]:
+    found = argument if isinstance(argument, list | tuple) else [argument]
+    return [each for each in found if isinstance(each, DataFrame | Reading | Held)]
+
+
+def _as_held(argument: Any) -> Any:
+    """An argument as the driver's engine takes it."""
+    if isinstance(argument, list | tuple):
+        return [_as_held(each) for each in argument]
+    return argument.rows if isinstance(argument, Held) else argument
 
 
 class SparkEngine:
     """Makes and compares tables of addresses on Spark; `collector.engine.Engine` says what each operation gives.
 
-    What a task can do alone with the rows that it reads is done in that task, before Spark gets the rows.
+    What a task can do alone with the rows that it reads is done in that task, before Spark gets the rows. What the
+    driver holds stays there: no task begins for a few rows, and what they are compared with is not moved.
     """
 
     def __init__(self, spark: SparkSession, tasks: int) -> None:
@@ -34,96 +78,135 @@ class SparkEngine:
         return self._tasks
 
     def table(self, table: pa.Table) -> Rows:
-        """Rows that the driver holds; a file's worth, since they travel with the plan."""
-        return tasks.of_table(self._spark, table)
+        """Rows that the driver holds: few stay with it; more, a file's worth, travel with the plan."""
+        few = table.num_rows <= tasks.LOCAL_ROWS
+        return Held.of_table(self._spark, table) if few else tasks.of_table(self._spark, table)
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> Rows:
         """Rows that tasks read, of at most a few hundred megabytes of items: these travel with the function."""
-        return Reading(self._spark, groups, read, schema)
+        return Reading(self._spark, groups, read, schema) if any(groups) else self.table(schema.empty_table())
 
+    @in_driver_where_held
     def union(self, first: Rows, *more: Rows) -> Rows:
         """All rows of frames that have the same columns, in the tasks that each of them has."""
-        return tasks.union([first, *more]) if more else first
+        return tasks.union([first, *more])
 
+    @in_driver_where_held
     def select(self, rows: Rows, *columns: str) -> Rows:
         """Some columns, in this order."""
         return tasks.select(rows, *columns)
 
+    @in_driver_where_held
     def where(self, rows: Rows, holds: Holds) -> Rows:
         """The rows of which something holds."""
         return tasks.where(rows, holds)
 
+    @in_driver_where_held
     def where_among(self, rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
         """The rows whose text in a column is among the values; None stands for null."""
         return tasks.where_among(rows, column, values)
 
+    @in_driver_where_held
     def map_batches(self, rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
         """What a function makes of the rows of each task, in the task that reads them."""
         return tasks.map_batches(rows, change, schema)
 
+    @in_driver_where_held
     def map_distinct(self, frames: Sequence[Rows], change: ChangeBatches, schema: pa.Schema, count: int) -> Rows:
         """What a function makes of one row for each address; it runs once in each task, which has many parts."""
         parts = blocks.parts_of(frames[0], count)
-        return blocks.merged([blocks.cut_once(rows, parts) for rows in frames], change, schema)
+        return blocks.merged([blocks.cut_once(rows, parts) for rows in tasks.not_empty(frames)], change, schema)
 
+    @in_driver_where_held
     def map_by_address(self, rows: Rows, change: ChangePart, schema: pa.Schema, count: int) -> Rows:
         """What a function makes of the rows, which it gets in parts: all of one address are in one part."""
         return blocks.compared([blocks.cut(rows, blocks.parts_of(rows, count))], blocks.changed(change), schema)
 
+    @in_driver_where_held
     def distinct(self, rows: Rows) -> Rows:
         """Each row once."""
         return dataframe_of(rows).distinct()
 
+    @in_driver_where_held
     def without(self, rows: Rows, *live: Rows, count: int) -> Rows:
-        """The rows whose address is in none of the live frames, compared by a 64-bit hash: a collision keeps."""
+        """The rows whose address is in none of the live frames.
+
+        Of few rows that the driver holds, tasks say which they come across; others are compared by a 64-bit hash, of
+        which a collision keeps.
+        """
+        if isinstance(rows, Held):
+            return self._compared_here(HERE.without, rows, live)
         parts = blocks.parts_of(rows, count)
-        cut = [blocks.cut(rows, parts), *(blocks.cut_hashes(frame, parts, frame=1) for frame in live)]
+        held = tasks.not_empty(live) if live else ()
+        cut = [blocks.cut(rows, parts), *(blocks.cut_hashes(frame, parts, frame=1) for frame in held)]
         return blocks.compared(cut, blocks.unmatched, tasks.schema_of(rows))
 
+    @in_driver_where_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is not among the addresses; few of these are sent to every task."""
+        if isinstance(addresses, Held):
+            return tasks.where(rows, partial(_is_not_among, _named(addresses)))
+        if isinstance(rows, Held):
+            return self._compared_here(HERE.without_exactly, rows, [addresses])
         return _joined(rows, tasks.select(addresses, "address"), ["address"], "left_anti", count)
 
+    @in_driver_where_held
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is among the addresses; few of these are sent to every task."""
+        if isinstance(addresses, Held):
+            return tasks.where(rows, partial(_is_among, _named(addresses)))
+        if isinstance(rows, Held):
+            return self._compared_here(HERE.among_exactly, rows, [addresses])
         return _joined(rows, tasks.select(addresses, "address"), ["address"], "left_semi", count)
 
+    @in_driver_where_held
     def without_matching(self, rows: Rows, others: Rows, columns: Sequence[str]) -> Rows:
         """The rows that have no equal in all of these columns; null equals nothing."""
         return _joined(rows, tasks.select(others, *columns), columns, "left_anti")
 
+    @in_driver_where_held
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
         """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
-        return comparing.kept_because(dataframe_of(unreferenced), cutoff, windows, dataframe_of(sighted))
+        none = isinstance(sighted, Held) and not HERE.count(sighted.rows)
+        earlier = None if none else dataframe_of(sighted)
+        return comparing.kept_because(dataframe_of(unreferenced), cutoff, windows, earlier)
 
+    @in_driver_where_held
     def same_content(self, rows: Rows, others: Rows) -> Rows:
         """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
         return comparing.same_content(dataframe_of(rows), dataframe_of(others))
 
+    @in_driver_where_held
     def youngest_of_each(self, rows: Rows) -> Rows:
         """One row (LISTED) for each address: the one that was modified last."""
         newest = F.max_by(F.struct(*LISTED.names), "last_modified").alias("row")
         return dataframe_of(rows).groupBy("address").agg(newest).select("row.*")
 
+    @in_driver_where_held
     def earliest_sightings(self, rows: Rows) -> Rows:
         """For each address its earliest `first_listed_at`."""
         return dataframe_of(rows).groupBy("address").agg(F.min("first_listed_at").alias("first_listed_at"))
 
+    @in_driver_where_held
     def sightings_of(self, rows: Rows, earlier: Rows, listed_at: datetime) -> Rows:
         """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment."""
         seen = dataframe_of(tasks.select(rows, "address", "slice_window"))
         first = F.coalesce(F.col("first_listed_at"), comparing.moment(listed_at)).alias("first_listed_at")
         return seen.join(dataframe_of(earlier), "address", "left").select("address", "slice_window", first)
 
+    @in_driver_where_held
     def count(self, rows: Rows) -> int:
         """How many rows there are."""
-        return dataframe_of(rows).count()
+        counted = tasks.map_batches(rows, _count_rows, _NUMBER).toArrow()
+        return sum(counted.column("number").to_pylist())
 
+    @in_driver_where_held
     def collect(self, rows: Rows, limit: int | None = None) -> pa.Table:
         """The rows in the driver, at most so many: no task sends more."""
         found = dataframe_of(rows)
         return (found if limit is None else found.limit(limit)).toArrow()
 
+    @in_driver_where_held
     def count_by_sets(self, *frames: Rows, count: int) -> dict[int, int]:
         """How many distinct addresses are in the same frames, with one action: bit k of a key is frame k's."""
         parts = blocks.parts_of(frames[0], count)
@@ -133,23 +216,87 @@ class SparkEngine:
             counts[row["sets"]] += row["addresses"]
         return dict(counts)
 
+    @in_driver_where_held
     def count_kept(self, rows: Rows) -> pa.Table:
         """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
-        multipart = F.count_if(F.col("etag").rlike(MULTIPART_ETAG)).alias("multipart")
-        return dataframe_of(rows).groupBy("kept").agg(F.count("*").alias("objects"), multipart).toArrow()
+        counted = tasks.map_batches(tasks.select(rows, "kept", "etag"), comparing.count_kept, comparing.KEPT).toArrow()
+        return comparing.added_up(counted, comparing.KEPT)
 
+    @in_driver_where_held
     def count_outcomes(self, receipts: Rows) -> pa.Table:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
-        counted = F.count("*").alias("objects"), F.sum("size").alias("bytes")
-        return dataframe_of(receipts).groupBy("outcome").agg(*counted).toArrow()
+        some = tasks.select(receipts, "outcome", "size")
+        counted = tasks.map_batches(some, comparing.count_outcomes, comparing.OUTCOMES).toArrow()
+        return comparing.added_up(counted, comparing.OUTCOMES)
 
-    def cached(self, rows: Rows, at_most: int) -> AbstractContextManager[Rows]:
+    def hold(self, rows: Rows, count: int) -> Rows:
+        """The same rows, which the driver collects where they are few."""
+        return rows if isinstance(rows, Held) or count > tasks.LOCAL_ROWS else self.table(self.collect(rows))
+
+    def spread(self, rows: Rows) -> Rows:
+        """The same rows; what the driver holds is dealt out to as many tasks as run at once, unless one would do."""
+        worthwhile = isinstance(rows, Held) and HERE.count(rows.rows) > _FEW_REQUESTS
+        return dataframe_of(rows) if worthwhile else rows
+
+    @contextmanager
+    def cached(self, rows: Rows, at_most: int) -> Iterator[Rows]:
         """Rows for several uses: the driver collects them where they are few; else Spark keeps them until the exit."""
-        return tasks.cached(dataframe_of(rows), at_most)
+        if isinstance(rows, Held):
+            with HERE.cached(rows.rows, at_most) as made:
+                yield Held(rows.spark, made, rows.empty)
+        elif at_most <= tasks.LOCAL_ROWS:
+            yield self.table(self.collect(rows))
+        else:
+            with tasks.persisted(dataframe_of(rows)) as kept:
+                yield kept
 
     def in_background(self, work: Callable[[], Result]) -> AbstractContextManager[Callable[[], Result]]:
         """Does a piece of the driver's work in another thread."""
         return tasks.in_background(work)
+
+    def _compared_here(self, operation: Callable[..., ArrowRows], rows: Held, others: Sequence[Rows]) -> Held:
+        """What the driver makes of its rows and those of their addresses that tasks find among others.
+
+        Args:
+            operation: of the driver's engine, on rows and addresses.
+        """
+
+        def made() -> Iterator[Batches]:
+            wanted = _named(rows)
+            named = self.union(*(self.select(each, "address") for each in others))
+            found = self.collect(self.map_batches(named, partial(_come_across, wanted), _ADDRESS))
+            return operation(rows.rows, HERE.table(found), count=found.num_rows).tasks()
+
+        return Held(self._spark, ArrowRows(rows.rows.schema, made))
+
+
+def _named(addresses: Held) -> pa.StringArray:
+    """The addresses that there are; null is none."""
+    return pc.drop_null(HERE.collect(HERE.select(addresses.rows, "address")).column("address").combine_chunks())
+
+
+def _is_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
+    return pc.is_in(rows.column("address"), value_set=addresses)
+
+
+def _is_not_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
+    return pc.invert(_is_among(addresses, rows))
+
+
+def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Those of the addresses that the rows of a task have, each once."""
+    found = pa.array([], pa.string())
+    for batch in batches:
+        column = pc.unique(batch.column("address"))
+        here = column.filter(pc.is_in(column, value_set=addresses))
+        new = here.filter(pc.invert(pc.is_in(here, value_set=found)))
+        if len(new):
+            found = pa.concat_arrays([found, new])
+            yield pa.RecordBatch.from_arrays([new], schema=_ADDRESS)
+
+
+def _count_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"number": [sum(batch.num_rows for batch in batches)]}, _NUMBER)
 
 
 def _joined(rows: Rows, others: Rows, columns: Sequence[str], how: str, count: int | None = None) -> DataFrame:

@@ -5,10 +5,13 @@ it needs them; the two hardly disturb each other, since the session starts in a 
 """
 
 import atexit
+import logging
 import os
 import re
 import shlex
 import shutil
+import socketserver
+import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -32,6 +35,10 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
+_SMALL_HEAP = ("-XX:+UseSerialGC", "-XX:MinHeapFreeRatio=20", "-XX:MaxHeapFreeRatio=40")
+"""The heap follows what is in it, which is little: rows travel in blocks that the JVM does not look into."""
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Spark compiles each query of its own to Java, which takes longer than the few rows that are left to it."""
 _LIGHT_SIDE = "12m"
 """Where one side of a join has no more than this in any task, Spark builds a hash table of it instead of sorting both.
 
@@ -86,7 +93,8 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     }
     if settings.master.startswith("local"):
         if not settings.many_objects:
-            options.append(_QUICK_COMPILER)
+            options += [_QUICK_COMPILER, *_SMALL_HEAP]
+            found |= _INTERPRETED
         found |= _ON_THIS_MACHINE
         found["spark.python.daemon.module"] = "lakefs_gc_assets.spark.start.worker_daemon"
         found |= _sockets(_socket_folder())
@@ -163,7 +171,29 @@ def session(settings: SparkSettings) -> Any:
     with handed_over(settings) as remaining:
         for name, value in remaining.items():
             builder = builder.config(name, value)
+        say_nothing_of_a_java_that_ended()
         return builder.getOrCreate()
+
+
+def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is not one that the gateway to Java wrote there."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def say_nothing_of_a_java_that_ended() -> None:
+    """Keeps stacks from standard error that Spark's accumulators and its gateway show when their Java is ended.
+
+    Who ends a group of processes ends that Java with this process, which says itself how it ended.
+    """
+    from pyspark import accumulators
+
+    def handle_error(server: socketserver.BaseServer, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            socketserver.BaseServer.handle_error(server, request, client_address)
+
+    for kind in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        kind.handle_error = handle_error  # type: ignore[method-assign, assignment]
+    logging.getLogger().addFilter(_is_not_of_the_gateway)
 
 
 @contextmanager
@@ -226,3 +256,20 @@ def parallelism(spark: "SparkSession") -> int:
     if found is None and hasattr(spark, "_jsc"):
         found = str(spark.sparkContext.defaultParallelism)
     return int(found or _REMOTE_CORES)
+
+
+def tasks_of_stages() -> dict[int, tuple[int, int]]:
+    """Of each stage that this process's session is at: how many tasks are done, and how many there are.
+
+    Empty where no session was started here, or it is a remote one.
+    """
+    if "pyspark" not in sys.modules:
+        return {}
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        return {}
+    tracker = context.statusTracker()
+    found = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
+    return {stage: (info.numCompletedTasks, info.numTasks) for stage, info in found.items() if info is not None}

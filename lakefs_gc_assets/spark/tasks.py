@@ -17,10 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
 
-LOCAL_ROWS = 20_000
+LOCAL_ROWS = 100_000
 """So few rows are kept by the driver: that takes less time than for tasks to begin."""
+HERE = ArrowEngine(tasks=1)
+"""Works with what the driver holds."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,32 @@ class Reading:
     schema: pa.Schema
 
 
-Rows = DataFrame | Reading
+@dataclass(frozen=True)
+class Held:
+    """Few rows that the driver makes itself, of tables that it holds.
+
+    Attributes:
+        empty: whether it is known that there are none.
+    """
+
+    spark: SparkSession
+    rows: ArrowRows
+    empty: bool = False
+
+    @classmethod
+    def of_table(cls, spark: SparkSession, table: pa.Table) -> "Held":
+        """The rows of a table."""
+        return cls(spark, HERE.table(table), empty=not table.num_rows)
+
+
+Rows = DataFrame | Reading | Held
 
 
 def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> DataFrame:
     """What `change` yields of the rows that one task has, which runs in the task that reads them."""
-    if isinstance(rows, DataFrame):
-        return rows.mapInArrow(change, from_arrow_schema(schema))
-    return dataframe(rows.spark, rows.groups, rows.read, schema, change)
+    if isinstance(rows, Reading):
+        return dataframe(rows.spark, rows.groups, rows.read, schema, change)
+    return dataframe_of(rows).mapInArrow(change, from_arrow_schema(schema))
 
 
 def where(rows: Rows, holds: Holds) -> Rows:
@@ -53,47 +74,80 @@ def where(rows: Rows, holds: Holds) -> Rows:
         for batch in batches:
             yield batch.filter(holds(batch))
 
-    if isinstance(rows, DataFrame):
-        return rows.mapInArrow(kept, rows.schema)
-    read = rows.read
-    return replace(rows, read=lambda item: kept(read(item)))
+    if isinstance(rows, Reading):
+        read = rows.read
+        return replace(rows, read=lambda item: kept(read(item)))
+    frame = dataframe_of(rows)
+    return frame.mapInArrow(kept, frame.schema)
 
 
 def where_among(rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
     """The rows whose text in a column is among the values; None stands for null."""
-    if isinstance(rows, DataFrame):
-        among = F.col(column).isin(*(value for value in values if value is not None))
-        return rows.where(among | F.col(column).isNull() if None in values else among)
-    wanted = pa.array(values, pa.string())
-    return where(rows, lambda batch: pc.is_in(batch.column(column), value_set=wanted))
+    if isinstance(rows, Reading):
+        wanted = pa.array(values, pa.string())
+        return where(rows, lambda batch: pc.is_in(batch.column(column), value_set=wanted))
+    among = F.col(column).isin(*(value for value in values if value is not None))
+    return dataframe_of(rows).where(among | F.col(column).isNull() if None in values else among)
 
 
 def select(rows: Rows, *columns: str) -> Rows:
     """Some columns, in this order."""
-    if isinstance(rows, DataFrame):
-        return rows.select(*columns)
-    read, schema = rows.read, pa.schema([rows.schema.field(column) for column in columns])
-    return replace(rows, read=lambda item: (batch.select(columns) for batch in read(item)), schema=schema)
+    if isinstance(rows, Reading):
+        read, schema = rows.read, pa.schema([rows.schema.field(column) for column in columns])
+        return replace(rows, read=lambda item: (batch.select(columns) for batch in read(item)), schema=schema)
+    return dataframe_of(rows).select(*columns)
 
 
 def dataframe_of(rows: Rows) -> DataFrame:
     """The rows as Spark's own."""
-    return rows if isinstance(rows, DataFrame) else dataframe(rows.spark, rows.groups, rows.read, rows.schema)
+    if isinstance(rows, Reading):
+        return dataframe(rows.spark, rows.groups, rows.read, rows.schema)
+    if isinstance(rows, Held):
+        return of_table(rows.spark, HERE.collect(rows.rows))
+    return rows
 
 
-def union(frames: Iterable[Rows]) -> DataFrame:
+def union(frames: Sequence[Rows]) -> Rows:
     """The rows of frames that have the same columns."""
-    return reduce(DataFrame.unionAll, map(dataframe_of, frames))
+    some = not_empty(frames)
+    reading = [rows for rows in some if isinstance(rows, Reading)]
+    if len(some) == 1:
+        return some[0]
+    if len(reading) == len(some):
+        return _read_together(reading)
+    return union_all(map(dataframe_of, some))
+
+
+def union_all(frames: Iterable[DataFrame]) -> DataFrame:
+    """The rows of DataFrames that have the same columns."""
+    return reduce(DataFrame.unionAll, frames)
+
+
+def not_empty(frames: Sequence[Rows]) -> Sequence[Rows]:
+    """The frames without those that are known to have no rows; one at least."""
+    return [rows for rows in frames if not (isinstance(rows, Held) and rows.empty)] or frames[:1]
+
+
+def _read_together(frames: Sequence[Reading]) -> Reading:
+    """The rows that tasks of several frames read."""
+    schema = pa.schema([column.with_nullable(True) for column in frames[0].schema])
+    if any(pa.schema([column.with_nullable(True) for column in each.schema]) != schema for each in frames):
+        raise ValueError(f"frames with other columns have no union: {[each.schema.names for each in frames]}")
+    groups = [[(number, item) for item in group] for number, each in enumerate(frames) for group in each.groups]
+    reads = [each.read for each in frames]
+    return Reading(frames[0].spark, groups, lambda numbered: reads[numbered[0]](numbered[1]), schema)
 
 
 def session_of(rows: Rows) -> SparkSession:
     """The session that the rows belong to."""
-    return rows.sparkSession if isinstance(rows, DataFrame) else rows.spark
+    return rows.spark if isinstance(rows, Reading | Held) else rows.sparkSession
 
 
 def schema_of(rows: Rows) -> StructType:
     """The columns, as Spark names their types."""
-    return rows.schema if isinstance(rows, DataFrame) else from_arrow_schema(rows.schema)
+    if isinstance(rows, Reading):
+        return from_arrow_schema(rows.schema)
+    return from_arrow_schema(rows.rows.schema) if isinstance(rows, Held) else rows.schema
 
 
 def dataframe(
@@ -137,11 +191,8 @@ def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 @contextmanager
-def cached(dataframe: DataFrame, at_most: int) -> Iterator[DataFrame]:
-    """A DataFrame for several uses: the driver collects it where it is small; else Spark keeps it until the exit."""
-    if at_most <= LOCAL_ROWS:
-        yield dataframe.sparkSession.createDataFrame(dataframe.toArrow(), dataframe.schema)
-        return
+def persisted(dataframe: DataFrame) -> Iterator[DataFrame]:
+    """A DataFrame for several uses, which Spark keeps until the exit."""
     dataframe.persist()
     try:
         yield dataframe

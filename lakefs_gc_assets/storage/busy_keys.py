@@ -1,13 +1,14 @@
 """Repeats a bulk delete for the keys that the service was too busy for, a few times, with growing pauses."""
 
-import random
-import time
 from collections.abc import Callable, Sequence
 
+from tenacity import Retrying, retry_if_result, stop_after_attempt
+
+from lakefs_gc_assets.storage import http_service
 from lakefs_gc_assets.storage.interface import DeleteOutcome
 
-PAUSES = (0.25, 0.5, 1, 2)
-"""Seconds between the calls."""
+ATTEMPTS = 5
+"""How often a key is asked for at most."""
 
 
 def insisting(
@@ -19,11 +20,20 @@ def insisting(
 
     Raises what `delete` raises.
     """
-    said = delete(keys) if keys else {}
-    for pause in PAUSES:
-        busy = [key for key in keys if was_busy(said[key])]
-        if not busy:
-            break
-        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
-        said |= delete(busy)
+    said: dict[str, DeleteOutcome] = {}
+    left = list(keys)
+
+    def delete_left() -> list[str]:
+        if left:
+            said.update(delete(left))
+        left[:] = [key for key in left if was_busy(said[key])]
+        return left
+
+    attempts = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=lambda state: http_service.pause_after(state.attempt_number),
+        retry_error_callback=lambda state: None,
+    )
+    attempts(delete_left)
     return said

@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from email.parser import BytesParser
 from email.policy import HTTP
 
@@ -12,14 +12,13 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 _NUMBER = re.compile(r"(\d+)\D*$")
 
 
-def composed(targets: Sequence[str], headers: Sequence[Mapping[str, str]]) -> tuple[str, bytes]:
+def composed(targets: Sequence[str]) -> tuple[str, bytes]:
     """Content type and body of a batch that deletes targets; the first part has the Content-ID 0."""
     boundary = f"batch_{uuid.uuid4()}"
     lines = []
-    for number, (target, fields) in enumerate(zip(targets, headers, strict=True)):
+    for number, target in enumerate(targets):
         lines += [f"--{boundary}", "Content-Type: application/http", "Content-Transfer-Encoding: binary"]
         lines += [f"Content-ID: {number}", "", f"DELETE {target} HTTP/1.1"]
-        lines += [f"{name}: {value}" for name, value in fields.items()]
         lines += ["Content-Length: 0", "", ""]
     lines += [f"--{boundary}--", ""]
     return f"multipart/mixed; boundary={boundary}", "\r\n".join(lines).encode()

@@ -103,16 +103,26 @@ def _below_root(location: Location) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StoreOpener:
-    """How to open a store, to hand to other processes; each opens its own once. Its text shows no settings."""
+    """How to open a store, to hand to other processes; each opens its own once. Its text shows no settings.
+
+    Credentials that come from the environment it does not hold: each process reads them from its own, so that they are
+    in nothing which Spark writes to a disk or sends.
+    """
 
     settings: StoreSettings = field(repr=False)
     namespace_uri: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", self.settings.by_reference())
+
     def open(self) -> ObjectStore:
-        """The store, opened on the first call in this process. Raises what open_store raises."""
+        """The store, opened on the first call in this process.
+
+        Raises what open_store raises, and ConfigurationError where the environment lacks a credential.
+        """
         with _opening:
             # A forked process must not use connections of its parent.
             key = (os.getpid(), self)
             if key not in _opened:
-                _opened[key] = open_store(self.settings, Namespace.parse(self.namespace_uri))
+                _opened[key] = open_store(self.settings.with_credentials(), Namespace.parse(self.namespace_uri))
             return _opened[key]

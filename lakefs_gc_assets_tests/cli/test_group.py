@@ -14,6 +14,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import COMMANDS, early_spark, main
+from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, SparkSettings
@@ -192,3 +193,9 @@ def test_the_demo_starts_spark_with_its_defaults(started: list[SparkSettings]) -
 
     early_spark.start_as_usual(["--objects", "60"])
     assert started == [SparkSettings()]
+
+
+def test_a_command_that_is_misspelt_begins_nothing_and_is_guessed() -> None:
+    result = CliRunner().invoke(main, ["rnu", "--sweep"])
+    assert result.exit_code == Status.USAGE
+    assert "No such command 'rnu'. Did you mean" in result.stderr and "'run'" in result.stderr

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,9 +12,14 @@ import pytest
 from lakefs_gc_assets.cli import report as command
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame.kinds import CandidateFigures
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.page import page
+from lakefs_gc_assets.collector.page.garbage import Garbage
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import pages
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs, write
 from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
 from lakefs_gc_assets_tests.collector.page.test_page import repository
@@ -113,3 +118,30 @@ def test_each_run_leaves_a_page_beside_its_report(runs: GraphRuns, invoke: Invok
     assert b"Sweep of an earlier dry run: deleted" in swept
     assert invoke("report", run_id, "--html", "page.html").exit_code == 0
     assert Path("page.html").read_bytes() == swept
+
+
+@pytest.mark.slow
+def test_candidates_are_counted_once_where_dagster_keeps_runs(
+    runs: GraphRuns, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    count = pages.count_garbage
+
+    def counted(
+        collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime
+    ) -> Garbage:
+        counts.append(frame.count)
+        return count(collector, repository, frame, now)
+
+    monkeypatch.setattr(pages, "count_garbage", counted)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+
+    result = invoke("run")
+
+    assert result.exit_code == 0, result.stderr
+    store = runs.repository.store
+    (run_id,) = run_folder.newest_runs(store)
+    report = reports.read(store, run_id)
+    assert report is not None and counts == [report.counts["candidates"]]
+    assert b"Garbage by age" in store.get(run_folder.page(run_id))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.checking import (
     find_empty_live_set,
     find_live_candidates,
@@ -14,7 +15,6 @@ from lakefs_gc_assets.collector.checking import (
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector import made_frames
 from lakefs_gc_assets_tests.collector.made_frames import (
     CANDIDATE_FIGURES,

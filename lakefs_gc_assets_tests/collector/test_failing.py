@@ -1,11 +1,11 @@
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import failing, lock
+from lakefs_gc_assets.collector import failing
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.lock import Lock, holder
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -58,6 +58,30 @@ def test_an_approved_run_whose_sweep_failed_does_not_claim_that_nothing_was_dele
     assert (found.success, found.ending, found.dry_run) == (False, Ending.FAILED, False)
 
 
+def test_a_run_that_nobody_ended_is_ended_and_its_lock_released(opened: OpenRepository) -> None:
+    plan = began(opened, DAY, sweep=False)
+    expiry = timedelta(hours=1)
+    Lock.acquire(opened.store, run_id=plan.run_id, owner=plan.owner, now=NOW, expiry=expiry)
+    failing.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "interrupted")
+    found = reports.read(opened.store, plan.run_id)
+    assert found is not None and (found.ending, found.error) == (Ending.FAILED, "interrupted")
+    assert holder(opened.store) is None
+
+    failing.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "something else")
+    assert reports.read(opened.store, plan.run_id) == found
+    Lock.acquire(opened.store, run_id="other", owner="somebody else", now=NOW, expiry=expiry)
+    failing.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "something else")
+    assert reports.read(opened.store, plan.run_id) == found
+    assert holder(opened.store) is not None
+
+
+def test_a_lock_that_was_taken_before_there_was_a_plan_is_released(opened: OpenRepository) -> None:
+    Lock.acquire(opened.store, run_id="c" * 20, owner="me", now=NOW, expiry=timedelta(hours=1))
+    with pytest.raises(CollectionError):
+        failing.end_if_left(opened.store, "c" * 20, "me", NOW, "interrupted")
+    assert holder(opened.store) is None
+
+
 class TestBetweenSteps:
     def test_a_run_is_ended_and_its_lock_given_back(self, opened: OpenRepository) -> None:
         plan = began(opened, DAY)
@@ -66,13 +90,13 @@ class TestBetweenSteps:
         report = reports.read(opened.store, plan.run_id)
         assert report is not None
         assert (report.run_id, report.error, report.ended_at, report.success) == (plan.run_id, "no disk", NOW, False)
-        assert lock.holder(opened.store) is None
+        assert holder(opened.store) is None
 
     def test_the_lock_of_another_run_stays(self, opened: OpenRepository) -> None:
         plan = began(opened, DAY)
         Lock.acquire(opened.store, run_id="another", owner="somebody", now=NOW, expiry=DAY)
         failing.end_between_steps(opened.store, plan.run_id, NOW, "no disk")
-        assert "somebody" in str(lock.holder(opened.store))
+        assert "somebody" in str(holder(opened.store))
 
     def test_a_run_without_a_plan_is_none(self, opened: OpenRepository) -> None:
         with pytest.raises(CollectionError, match="has no plan"):

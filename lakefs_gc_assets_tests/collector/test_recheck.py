@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import recheck
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
 from lakefs_gc_assets.collector.incremental import ranges_read
@@ -24,7 +25,6 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, UNCOMMITTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.scripted import NOW, Script, ScriptedApi

@@ -15,6 +15,7 @@ import pytest
 from lakefs_gc_assets.collector import gap_check, run
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -24,6 +25,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     SIGHTINGS_DF,
     STORE_DF,
     UNCOMMITTED_DF,
+    UNHELD_DF,
     UNRECOGNISED_DF,
     CandidateFigures,
     CommittedFigures,
@@ -61,7 +63,6 @@ from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector import past_runs
 from lakefs_gc_assets_tests.collector.incremental import test_base_checkpoint
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
@@ -413,9 +414,10 @@ class TestWhatRunsTell:
             mock.patch.object(ArrowEngine, "cached", keeping),
         ):
             assert scene.start(DRY, Faults()) is Ended.WELL
-            listed, heads = step_of(scene).stored(STORE_DF), step_of(scene).stored(COMMITTED_DF).figures.heads
+            listed, unheld = step_of(scene).stored(STORE_DF), step_of(scene).stored(UNHELD_DF)
+            heads = step_of(scene).stored(COMMITTED_DF).figures.heads
         ((etags, told_heads, columns),) = told
-        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, listed.count)
+        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, unheld.count)
         assert etags.column_names == ["address", "size", "etag"]
         assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
 

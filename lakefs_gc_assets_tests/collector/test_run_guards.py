@@ -18,6 +18,7 @@ import pytest
 
 from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
 from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
     PENDING_DF,
@@ -41,7 +42,6 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import ObjectStats, RetentionRules
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
@@ -235,7 +235,7 @@ class TestAttempts:
     def test_nothing_is_marked(self) -> None:
         with world_of("clean") as scene:
             died(scene, SWEEP, "put .*/candidates/manifest.json")
-            self.go_on(scene, 3, "put .*/(sightings|unrecognised|candidates)/")
+            self.go_on(scene, 3, "put .*/(unheld|sightings|unrecognised|candidates)/")
 
     def test_nothing_is_swept(self) -> None:
         with world_of("clean") as scene:

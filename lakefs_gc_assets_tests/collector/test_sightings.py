@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import sightings
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
@@ -17,7 +18,6 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.scripted import HandClock

@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector import failing, lock
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector import step as steps
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -40,7 +41,6 @@ from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
@@ -575,7 +575,7 @@ class TestFrames:
         keys = [file.key for file in stored.manifest.files]
         assert keys == sorted(keys) and stored.manifest.inputs == {}
         assert step.stored(STORE_DF).manifest == stored.manifest
-        assert process.lines == ["2 rows in 60.0 s"]
+        assert process.lines == ["2 rows in 60.0 s, 0 a second"]
         live_rows = step.engine.select(self.rows("x"), *LIVE.names)
         made = step.write_distinct(UNCOMMITTED_DF, [live_rows, live_rows], 2)
         later = step.complete(UNCOMMITTED_DF, UNCOMMITTED_FIGURES, made, (stored,), began + MINUTE)

@@ -5,14 +5,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STORE_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
-from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtract_live
+from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_frames import (
     COMMITTED_FIGURES,
     LISTED_FIGURES,
@@ -104,7 +104,7 @@ class Noting(ArrowEngine):
 def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_stays(tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
-    engine, plan = Noting(), replace(PLAN, cutoff=NOW - timedelta(days=1), windows=("2026-11",))
+    engine, plan = Noting(), replace(PLAN, attempt="attempt", cutoff=NOW - timedelta(days=1), windows=("2026-11",))
     rows: dict[str, dict[str, Any]] = {
         "staged": {},
         "committed": {},
@@ -128,16 +128,15 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
     ]
     schema = pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")])
 
+    step = made_step(engine, opened_by(opener), plan)
+    unheld = subtract_committed(step, stored, committed)
     unreferenced = subtract_live(
-        made_step(engine, opened_by(opener), plan),
-        stored,
-        staged,
-        committed,
-        engine.table(pa.Table.from_pylist(earlier, schema=schema)),
+        step, stored, unheld, staged, engine.table(pa.Table.from_pylist(earlier, schema=schema))
     )
 
     found = engine.collect(unreferenced)
-    assert engine.counts == [stored.count + staged.count + committed.count] == [14]
+    assert unheld.count == stored.count - 1 and set(unheld.manifest.inputs) == {"store_df", "committed_df"}
+    assert engine.counts == [stored.count + committed.count, unheld.count + staged.count]
     assert dict(zip(found["address"].to_pylist(), found["kept"].to_pylist(), strict=True)) == {
         "may go": None,
         "at the cutoff": Kept.YOUNG,
@@ -164,8 +163,8 @@ def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
     staged = frame_of_rows(opener, UNCOMMITTED_DF, [live("a")], UNCOMMITTED_FIGURES)
     committed = frame_of_rows(opener, COMMITTED_DF, [live("a"), live("b")], COMMITTED_FIGURES)
     schema = pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")])
-    left = subtract_live(
-        made_step(engine, opened_by(opener)), stored, staged, committed, engine.table(schema.empty_table())
-    )
+    step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))
+    unheld = subtract_committed(step, stored, committed)
+    left = subtract_live(step, stored, unheld, staged, engine.table(schema.empty_table()))
     reasons = count_reasons(engine, left)
     assert (reasons, reasons.unrecognised) == (Reasons(eligible=0, kept={}, multipart=0), 0)

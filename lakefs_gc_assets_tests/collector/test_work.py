@@ -1,10 +1,13 @@
+import threading
 from collections import Counter
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.work import gather, runs_by_weight, spread, spread_by_weight
+from lakefs_gc_assets.collector.work import gather, runs_by_weight, spread, spread_by_weight, work_ahead
+from lakefs_gc_assets.errors import StorageError
 
 COUNT = pa.schema([pa.field("number", pa.int64())])
 ITEMS = st.lists(st.integers(0, 1000), max_size=50)
@@ -57,3 +60,41 @@ def test_gathered_batches_have_the_same_rows_and_are_large(sizes: list[int], row
     assert [number for batch in found for number in batch.column(0).to_pylist()] == list(range(sum(sizes)))
     assert all(batch.num_rows >= rows for batch in found[:-1])
     assert all(batch.num_rows for batch in found)
+
+
+@given(ITEMS, st.integers(1, 5))
+def test_what_is_worked_ahead_comes_in_order(items: list[int], at_once: int) -> None:
+    under_way = [0]
+    most = [0]
+
+    def work(item: int) -> int:
+        most[0] = max(most[0], item)
+        return -item
+
+    numbered = list(range(len(items)))
+    for done, result in enumerate(work_ahead(work, numbered, at_once)):
+        under_way.append(most[0] - done)
+        assert result == -done
+    assert len(under_way) == len(items) + 1
+    assert max(under_way) < at_once
+
+
+def test_several_items_are_worked_at_at_the_same_time() -> None:
+    together = threading.Barrier(3)
+    assert list(work_ahead(lambda item: together.wait(timeout=30) >= 0, range(6), 3)) == [True] * 6
+
+
+def test_a_failure_is_raised_in_its_turn_and_ends_the_work() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        if item == 1:
+            raise StorageError("the store is gone")
+        return item
+
+    results = work_ahead(work, range(100), 2)
+    assert next(results) == 0
+    with pytest.raises(StorageError, match="the store is gone"):
+        next(results)
+    assert set(begun) <= {0, 1, 2}

@@ -21,13 +21,14 @@ import lakefs_gc_assets.defs.emr_job
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.defs.emr import start_parameters
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings, Loaded
+from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings, Loaded, loaded_from
 from lakefs_gc_assets.spark.start.java import ensure_java
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -78,6 +79,7 @@ class EMR(threading.Thread):
         secrets = {
             name.removeprefix(prefix): self._secrets[value.removeprefix("EMR.secret@")]
             for name, value in defaults["properties"].items()
+            if name.startswith(prefix)
         }
         return given | secrets
 
@@ -174,3 +176,19 @@ def test_a_run_that_fails_there_fails_here(
 def test_there_is_no_such_job_without_an_application() -> None:
     jobs = build(Loaded(Configuration(), {}), SystemClock()).resolve_all_job_defs()
     assert JOB not in {job.name for job in jobs}
+
+
+def test_executors_get_the_credentials_of_the_store_and_no_others() -> None:
+    content = {
+        "lakefs": {"secret_access_key": {"env": "LAKEFS_KEY"}},
+        "store": {"secret_access_key": {"env": "STORE_KEY"}},
+        "emr_serverless": {"environment": {"LAKEFS_KEY": "lakefs/gc", "STORE_KEY": "store/gc"}},
+    }
+    loaded = loaded_from(content, "test")
+    request = start_parameters(loaded.configuration.emr_serverless, loaded)
+    [defaults] = request["configurationOverrides"]["applicationConfiguration"]
+    assert defaults["properties"] == {
+        "spark.emr-serverless.driverEnv.LAKEFS_KEY": "EMR.secret@lakefs/gc",
+        "spark.emr-serverless.driverEnv.STORE_KEY": "EMR.secret@store/gc",
+        "spark.executorEnv.STORE_KEY": "EMR.secret@store/gc",
+    }

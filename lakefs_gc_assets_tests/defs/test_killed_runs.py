@@ -142,8 +142,8 @@ def shown(dev: DagsterDev, run_id: str, *statuses: str) -> Run | None:
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
-    home, changed, events = tmp_path / "home", tmp_path / "changed", tmp_path / "events"
-    for folder in (home, changed, events):
+    home, changed, events, files = (tmp_path / name for name in ("home", "changed", "events", "files"))
+    for folder in (home, changed, events, files):
         folder.mkdir()
     (changed / "sitecustomize.py").write_text(_HALTING_WORKERS)
     with EmbeddedServer(tmp_path / "lakefs") as server:
@@ -177,7 +177,13 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             ACCESS_KEY_VARIABLE: ACCESS_KEY,
             PROPERTY_VARIABLE: PROPERTY,
         }
-        environment = {CONFIGURATION_VARIABLE: str(file), "PYTHONPATH": str(changed), **secrets}
+        environment = {
+            CONFIGURATION_VARIABLE: str(file),
+            "PYTHONPATH": str(changed),
+            # Broadcasts and shuffles, and whatever else Spark writes; those of a Java that is killed stay.
+            "SPARK_LOCAL_DIRS": str(files),
+            **secrets,
+        }
         store = running.opened(Loaded(demo.configuration(server, sample.repository), {}), SystemClock()).open().store
 
         halting = Halting(changed, store)
@@ -220,7 +226,7 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
         assert demo.still_stored(server, sample) == []
         assert unreadable(server, sample) == []
         spelt = planted.spellings(*secrets.values(), planted.basic(server.access_key_id, server.secret_access_key))
-        seen = [home, events, server.objects_folder / sample.repository / "_lakefs"]
+        seen = [home, events, files, server.objects_folder / sample.repository / "_lakefs"]
         assert all(any(planted.contents(folder)) for folder in seen)
         for folder in seen:
             for name, content in planted.contents(folder):

@@ -6,12 +6,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector.page import page
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.page import counted, page
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.failures import end_run
-from lakefs_gc_assets.defs.pages import browser_link, keep, keep_failed
+from lakefs_gc_assets.defs.pages import browser_link, count_garbage, keep, keep_counted, keep_failed
 from lakefs_gc_assets.defs.resources import Collector, collector
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -108,3 +110,44 @@ def test_a_link_into_a_cloud_is_none_into_a_server_of_ones_own(repository: OpenR
 
     assert pages.shown(in_bucket, "run", "")["page"] == dg.MetadataValue.url(str(browser_link(uri)))
     assert pages.shown(in_bucket, "run", "http://minio:9000")["page"] == dg.MetadataValue.path(uri)
+
+
+def test_many_candidates_are_counted_once(
+    collecting: Collector, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, warnings = stored_run(repository), list[str]()
+    frame = StoredFrame.of(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
+    shown = keep_counted(collecting, repository, frame, repository.clock.now(), warnings.append)
+    assert shown.by_age == {"31 to 90 days": (3, 3 * 2**30)}
+    monkeypatch.setattr(pages, "count_garbage", pytest.fail)
+
+    keep(collecting, repository, found.run_id, warnings.append)
+
+    assert warnings == []
+    page_of_run = repository.store.get(run_folder.page(found.run_id))
+    assert b"31 to 90 days" in page_of_run and b"data/b" in page_of_run
+    repository.store.delete([run_folder.page(found.run_id)])
+    monkeypatch.setattr(pages, "LOCAL_ROWS", 1)
+    keep_failed(collecting, found.run_id, warnings.append)
+    assert repository.store.get(run_folder.page(found.run_id)) == page_of_run
+
+
+def test_counts_of_other_candidates_or_that_cannot_be_read_are_not_taken(
+    collecting: Collector, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, warnings = stored_run(repository), list[str]()
+    frame = StoredFrame.of(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
+    now = repository.clock.now()
+    garbage = count_garbage(collecting, repository, frame, now)
+    counted.keep(repository.store, frame.manifest, garbage)
+    assert counted.find(repository.store, frame.manifest) == garbage
+    assert counted.find(repository.store, replace(frame.manifest, inputs={"store_df": "another"})) is None
+    repository.store.put(f"{run_folder.frame(found.run_id, CANDIDATES_DF.name)}counted.json", b"{")
+    assert counted.find(repository.store, frame.manifest) is None
+
+    def refuse(key: str, data: bytes) -> None:
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(type(repository.store), "put", lambda self, key, data: refuse(key, data))
+    assert keep_counted(collecting, repository, frame, now, warnings.append) == garbage
+    assert len(warnings) == 1 and "no space left" in warnings[0]

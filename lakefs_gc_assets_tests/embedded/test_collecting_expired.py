@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector import recheck
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -20,7 +21,6 @@ from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
-from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.forecast import forecast
@@ -28,7 +29,6 @@ from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, LakeFSErro
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.written import Staged, put_range
 from lakefs_gc_assets_tests.embedded import clients

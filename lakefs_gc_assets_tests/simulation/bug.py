@@ -9,10 +9,10 @@ from typing import Any, cast
 from unittest import mock
 
 import lakefs_gc_assets
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.unnamed import Unnamed
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 
 Replacement = tuple[object, str, object]
 """A module or class of the product, the name of something in it, and what stands there instead."""

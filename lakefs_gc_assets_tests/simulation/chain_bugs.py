@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import failing, recheck, report, run
 from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
 from lakefs_gc_assets.collector.frame.schemas import LIVE
@@ -37,7 +38,6 @@ from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
 Frame = StoredFrame[Any]
@@ -106,24 +106,23 @@ def _open_at_last_slice(step: ArrowStep) -> BaseCheckpoint | None:
     return None if before is None else _UpToLastSlice(step.repository.store, before.run_id)
 
 
-def _nothing_committed(engine: ArrowEngine, rows: ArrowRows, sealed: Any, held: Any, *more: Any, **named: Any) -> Any:
-    """Leaves as pending what commits hold."""
-    return select_pending(engine, rows, sealed, engine.table(LIVE.empty_table()), *more, **named)
-
-
 def _young_pending() -> Sequence[Replacement]:
     """Leaves all objects that are too young, also those that commits hold."""
-    cutoffs: dict[int, datetime] = {}
+    steps: dict[int, ArrowStep] = {}
 
     def leave_by_age(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
-        cutoffs[id(step.engine)] = step.plan.cutoff
+        steps[id(step.engine)] = step
         return leave(step, outcomes)
 
-    def select(engine: ArrowEngine, rows: ArrowRows, sealed: Any, held: ArrowRows, *more: Any, **named: Any) -> Any:
-        moment = pa.scalar(cutoffs[id(engine)], TIME)
-        young = engine.where(rows, lambda batch: pc.greater_equal(batch.column("last_modified"), moment))
-        old = engine.without_exactly(held, engine.select(young, "address"))
-        left: ArrowRows = select_pending(engine, rows, sealed, old, *more, **named)
+    def select(engine: ArrowEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
+        step = steps[id(engine)]
+        moment = pa.scalar(step.plan.cutoff, TIME)
+        listed, held = step.stored(STORE_DF), step.stored(COMMITTED_DF)
+        young = engine.where(
+            engine.among_exactly(listed.rows(engine), held.rows(engine, "address")),
+            lambda batch: pc.greater_equal(batch.column("last_modified"), moment),
+        )
+        left: ArrowRows = select_pending(engine, engine.union(rows, young), *more, **named)
         return left
 
     return (run, "leave", leave_by_age), (leaving, "select_pending", select), _UNCHECKED
@@ -217,7 +216,7 @@ CHAIN_BUGS: dict[str, Bug] = {
     "new commits chosen by date": _new_by_date(_newest_commit),
     "new commits chosen by the last run's timestamp": _new_by_date(_start),
     "stop at the last read slice": replaced((run, "open_base_checkpoint", _open_at_last_slice)),
-    "pending without subtracting committed": replaced((leaving, "select_pending", _nothing_committed), _UNCHECKED),
+    "pending without subtracting committed": replaced((leaving, "UNHELD_DF", STORE_DF), _UNCHECKED),
     "too young without subtracting committed": Bug(_young_pending),
     "ranges of the recheck marked as read": without_unnamed(Bug(_rechecked_as_read)),
     "sealed recomputed and shrinking": replaced((leaving, "seal", _sealed_anew)),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import cutoff, guards, lock, order, run, sightings
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.cutoff import Clocks
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
@@ -35,7 +36,6 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets.lakefs.formats import refs
 from lakefs_gc_assets.storage.interface import DeleteResult
-from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 from lakefs_gc_assets_tests.simulation.servers import Servers
 
@@ -79,14 +79,14 @@ def subtracting(
         sighted: which of them were seen before; by default as the product says.
     """
 
-    def subtract(step: ArrowStep, listed: Frame, uncommitted: Frame, committed: Frame, earlier: ArrowRows) -> ArrowRows:
+    def subtract(step: ArrowStep, listed: Frame, unheld: Frame, uncommitted: Frame, earlier: ArrowRows) -> ArrowRows:
         engine = step.engine
 
         def changed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from map(change, batches)
 
-        live = (frame.rows(engine, "address") for frame in (uncommitted, committed))
-        rows = engine.map_batches(engine.without(listed.rows(engine), *live, count=1), changed, LISTED)
+        unreferenced = engine.without(unheld.rows(engine), uncommitted.rows(engine, "address"), count=1)
+        rows = engine.map_batches(unreferenced, changed, LISTED)
         seen = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
         return engine.kept_because(rows, step.plan.cutoff, step.plan.windows, sighted(step, rows) if sighted else seen)
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from lakefs_gc_assets.collector import planning
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow, Plan
@@ -22,7 +23,6 @@ from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock
 from lakefs_gc_assets_tests.simulation.exactness import Exactness

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine import move, restore_run
@@ -15,7 +16,6 @@ from lakefs_gc_assets.defs.purging import Totals
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import TASKS, Killed, Run, Watch, WatchedRepository, open_repository

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.plan import Plan
@@ -29,7 +30,6 @@ from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.parts import Listing
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation

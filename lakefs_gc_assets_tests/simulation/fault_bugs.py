@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import failing, lock, report, run
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.schemas import LIVE
@@ -30,7 +31,6 @@ from lakefs_gc_assets.collector.sweep import passes, receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
-from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 from lakefs_gc_assets_tests.simulation.chain_bugs import all_accepted
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS

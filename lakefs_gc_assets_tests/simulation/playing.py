@@ -6,6 +6,7 @@ import pkgutil
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -159,6 +160,15 @@ class _OneByOne:
 
     def map(self, function: Callable[..., object], *items: Sequence[object]) -> list[object]:
         return list(map(function, *items))
+
+    def submit(self, function: Callable[..., object], *arguments: object) -> Future[object]:
+        done: Future[object] = Future()
+        try:
+            done.set_result(function(*arguments))
+        except Exception as error:
+            # What is none, such as the end of the process, ends everything at once.
+            done.set_exception(error)
+        return done
 
 
 class Player:

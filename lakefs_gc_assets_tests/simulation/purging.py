@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
@@ -10,7 +11,6 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.purging import purge_by
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import TASKS, Reached, Run, Watch, open_repository

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import recheck, run
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.kinds import NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
@@ -33,13 +35,12 @@ from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Reten
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.collector.step import latest_clock
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.subtraction import subtract_live
+from lakefs_gc_assets.collector.subtraction import subtract_committed
 from lakefs_gc_assets.collector.sweep import passes, receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
-from lakefs_gc_assets_tests.arrow_engine import ArrowRows
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, replaced
 from lakefs_gc_assets_tests.simulation.chain_bugs import reading_only
 from lakefs_gc_assets_tests.simulation.clean_bugs import only_uncommitted
@@ -161,11 +162,11 @@ def _nothing_staged(step: ArrowStep, *more: Any) -> Uncommitted[ArrowRows]:
     return replace(found, addresses=(nothing,)) if step.plan.flow is Flow.COMMITTED else found
 
 
-def _nothing_active(step: ArrowStep, listed: Any, uncommitted: Any, committed: Any, earlier: ArrowRows) -> ArrowRows:
+def _nothing_active(step: ArrowStep, listed: Any, committed: Any) -> StoredFrame[NoFigures]:
     """Takes for garbage what expired ranges hold, whether or not an active one holds it too."""
     if step.plan.flow is Flow.COMMITTED:
         committed = StoredFrame(committed.frame, replace(committed.manifest, files=()), committed.opener)
-    return subtract_live(step, listed, uncommitted, committed, earlier)
+    return subtract_committed(step, listed, committed)
 
 
 def _aged_by_commit() -> Sequence[Replacement]:
@@ -292,7 +293,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     "uncommitted data ignored": replaced(
         *((owner, "prepare_uncommitted", _nothing_staged) for owner in (run, recheck))
     ),
-    "what active commits hold not subtracted": replaced((run, "subtract_live", _nothing_active)),
+    "what active commits hold not subtracted": replaced((run, "subtract_committed", _nothing_active)),
     "age taken from the commit's date": Bug(_aged_by_commit),
     "failed deletions taken for done": replaced(_taken_for_gone(Outcome.FAILED.value)),
     "what was brought back taken for gone": replaced(_taken_for_gone(*receipts.GONE)),

@@ -10,17 +10,20 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.spark.engine import FEW_ADDRESSES, SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.engine_contract import COLLISIONS, CUTOFF, ODD_ADDRESSES, SAME_HASH, EngineContract
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 
 class TestSparkEngine(EngineContract[Rows]):
-    examples = 2
+    """Whatever comes to it as a table stays in the driver, and meets rows that tasks have."""
+
+    examples = 1
     least = 70
     most = 120
     shrinks = False
@@ -29,6 +32,20 @@ class TestSparkEngine(EngineContract[Rows]):
     @pytest.fixture
     def engine(self, spark: SparkSession) -> Engine[Rows]:
         return SparkEngine(spark, 2)
+
+
+class TestSparkEngineOfManyRows(TestSparkEngine):
+    """No table is so small that it would stay in the driver."""
+
+    @pytest.fixture
+    def engine(self, spark: SparkSession, all_with_spark: None) -> Engine[Rows]:
+        return SparkEngine(spark, 2)
+
+
+@pytest.fixture
+def all_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stays in the driver."""
+    monkeypatch.setattr(tasks, "LOCAL_ROWS", -1)
 
 
 @pytest.fixture
@@ -60,7 +77,7 @@ def told_only(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("count", "sent"), [(None, False), (4, True), (FEW_ADDRESSES, True), (10**9, False)])
-@pytest.mark.usefixtures("told_only")
+@pytest.mark.usefixtures("told_only", "all_with_spark")
 def test_few_addresses_are_sent_to_every_task_and_many_are_not(
     engine: SparkEngine, count: int | None, sent: bool
 ) -> None:
@@ -72,6 +89,7 @@ def test_few_addresses_are_sent_to_every_task_and_many_are_not(
         assert ("broadcast" in explained(found)) is sent
 
 
+@pytest.mark.usefixtures("all_with_spark")
 def test_a_collision_keeps_an_object(engine: SparkEngine) -> None:
     """The pairs are what they are meant to be, and nothing that is live is ever left for deletion."""
     same_first_hash, same_other_hash = COLLISIONS[::2], COLLISIONS[1::2]

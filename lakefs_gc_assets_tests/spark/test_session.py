@@ -1,13 +1,15 @@
 import json
+import logging
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
+from pyspark import SparkContext, accumulators
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import SparkSettings, loaded_from
@@ -181,3 +183,29 @@ def test_the_file_of_properties_is_for_this_user_alone(monkeypatch: pytest.Monke
     assert arguments[-2:] == ["--verbose", "pyspark-shell"]
     assert not file.exists()
     assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--verbose pyspark-shell"
+
+
+def test_the_gateway_and_the_accumulators_say_nothing_of_a_java_that_is_gone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: shown.append(record.getMessage()))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    spark_session.say_nothing_of_a_java_that_ended()
+    try:
+        for path in ("/a/py4j/java_gateway.py", "/a/other.py"):
+            root.handle(logging.LogRecord("root", logging.ERROR, path, 1, path, (), None))
+    finally:
+        root.removeHandler(handler)
+    assert shown == ["/a/other.py"]
+
+    server = object.__new__(accumulators.AccumulatorTCPServer)
+    for error in (EOFError(), ConnectionResetError(), ValueError("another one")):
+        try:
+            raise error
+        except Exception:
+            server.handle_error(socket.socket(), "")
+    said = capsys.readouterr().err
+    assert "another one" in said and "EOFError" not in said and "ConnectionResetError" not in said

@@ -49,7 +49,9 @@ SQUARES = [item * item for item in range(1, 7) for _ in range(2 * (item % 3))]
 
 def test_rows_are_the_same_whoever_has_them(numbers: tasks.Rows, spark: SparkSession) -> None:
     assert sorted(row.number for row in tasks.dataframe_of(numbers).collect()) == SQUARES
-    assert sorted(row.number for row in tasks.union([numbers, numbers]).collect()) == sorted(SQUARES * 2)
+    assert sorted(row.number for row in tasks.dataframe_of(tasks.union([numbers, numbers])).collect()) == sorted(
+        SQUARES * 2
+    )
     assert tasks.schema_of(numbers).names == NUMBERS.names
     assert tasks.session_of(numbers) is spark
 

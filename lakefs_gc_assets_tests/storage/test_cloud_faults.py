@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage import http_service, obstore_clients
+from lakefs_gc_assets.storage import busy_keys, http_service, obstore_clients
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets_tests.emulators import Response
 from lakefs_gc_assets_tests.s3_server import Request
@@ -24,8 +24,9 @@ Change = Callable[[Request, Response], Response]
 def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts, and no more for single keys of a batch."""
     monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(http_service, "RETRY_FOR", timedelta(seconds=0.1))
     monkeypatch.setattr(http_service, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("lakefs_gc_assets.storage.busy_keys.PAUSES", ())
+    monkeypatch.setattr(busy_keys, "ATTEMPTS", 1)
 
 
 @pytest.fixture

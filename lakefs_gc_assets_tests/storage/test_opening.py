@@ -3,12 +3,13 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.settings import StoreSettings, loaded_from
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets_tests.s3_server import S3Server
 
@@ -94,3 +95,39 @@ def test_an_opener_tells_no_secrets() -> None:
     for text in (repr(opener), str(opener), f"{opener}"):
         assert "hush" not in text
         assert "s3://bucket/repository/" in text
+
+
+class TestCredentialsByReference:
+    """What comes from the environment is read there by each process; no opener holds it."""
+
+    @pytest.fixture
+    def opener(self, s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> StoreOpener:
+        plain = s3_server.settings()
+        monkeypatch.setenv("TEST_STORE_KEY", plain.access_key_id)
+        monkeypatch.setenv("TEST_STORE_SECRET", plain.secret_access_key)
+        named = {"access_key_id": {"env": "TEST_STORE_KEY"}, "secret_access_key": {"env": "TEST_STORE_SECRET"}}
+        content = {"store": {**plain.model_dump(exclude_unset=True), **named}}
+        return StoreOpener(loaded_from(content, "test").with_secrets().store, f"s3://{bucket}/{uuid4().hex}")
+
+    def test_a_pickle_names_variables_alone(self, opener: StoreOpener, s3_server: S3Server) -> None:
+        opener.open().put("key", b"content")
+        journey = pickle.dumps(opener)
+        assert b"TEST_STORE_SECRET" in journey
+        assert s3_server.settings().secret_access_key.encode() not in journey
+        assert s3_server.settings().access_key_id.encode() not in journey
+        assert pickle.loads(journey).open() is opener.open()
+
+    def test_another_process_reads_its_own_environment(self, opener: StoreOpener) -> None:
+        opener.open().put("key", b"content")
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            assert pool.apply(_read, (opener,)) == b"content"
+
+    def test_a_process_without_the_variable_says_so(self, opener: StoreOpener, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("TEST_STORE_SECRET")
+        message = r"store\.secret_access_key is to come from the environment variable TEST_STORE_SECRET, .* executors"
+        with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(ConfigurationError, match=message):
+            pool.apply(_read, (opener,))
+
+    def test_settings_that_are_no_credentials_travel_as_they_are(self) -> None:
+        with pytest.raises(ConfigurationError, match="region: no credential of `store`"):
+            loaded_from({"store": {"from_environment": {"region": "X"}}}, "test")

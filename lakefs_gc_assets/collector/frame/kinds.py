@@ -190,6 +190,7 @@ CANDIDATES_DF = Frame(
     CandidateFigures,
 )
 DELETED_REPORT = Frame("deleted_report", "What became of each candidate.", RECEIPT_COLUMNS, DeletedFigures)
+UNHELD_DF = Frame("unheld", "Objects of `store_df` that no live commit holds.", LISTED_COLUMNS, NoFigures)
 UNRECOGNISED_DF = Frame(
     "unrecognised", "Unreferenced objects whose names lakeFS never makes.", UNRECOGNISED_COLUMNS, NoFigures
 )
@@ -217,6 +218,7 @@ FRAMES: Mapping[str, Frame[Any]] = {
         COMMITTED_DF,
         CANDIDATES_DF,
         DELETED_REPORT,
+        UNHELD_DF,
         UNRECOGNISED_DF,
         SIGHTINGS_DF,
         PENDING_DF,

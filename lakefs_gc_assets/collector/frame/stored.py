@@ -17,7 +17,7 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
-LOCAL_ROWS = 20_000
+LOCAL_ROWS = 100_000
 """So few rows are read by this process: that takes less time than for tasks to begin."""
 
 

@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
     PENDING_DF,
     STORE_DF,
+    UNHELD_DF,
     CandidateFigures,
     DeletedFigures,
     Frame,
@@ -29,6 +30,7 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.universe.parts import Folders
+from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 
 _NO_SLICE = ""
@@ -43,30 +45,24 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
     if reason := reason_for_none(step, outcomes):
         return reason
     engine, listed, committed = step.engine, step.stored(STORE_DF), step.stored(COMMITTED_DF)
+    unheld = step.stored(UNHELD_DF)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     sealed = seal(step)
-    held = committed.rows(engine, "address")
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.GONE)
     deleted = engine.select(ended, "address")
-    waiting_rows = select_pending(
-        engine,
-        listed.rows(engine),
-        sealed,
-        held,
-        deleted,
-        count=listed.count + committed.count,
-        deleted_count=outcomes.count,
-    )
+    waiting_rows = select_pending(engine, unheld.rows(engine), sealed, deleted, outcomes.count)
     kept = select_unsealed(engine, committed.rows(engine), sealed)
     with engine.in_background(partial(_store, step, CHECKPOINT_COMMITTED_DF, kept)) as stored_committed:
         waiting = _store(step, PENDING_DF, waiting_rows)
         checked = count_checkpoint(
             engine,
             select_sealed(engine, listed.rows(engine, "address"), sealed),
+            select_sealed(engine, unheld.rows(engine, "address"), sealed),
             waiting.rows(engine, "address"),
-            held,
+            committed.rows(engine, "address"),
             deleted,
-            count=listed.count + waiting.count + committed.count + outcomes.count,
+            waiting_count=waiting.count,
+            count=unheld.count + waiting.count + outcomes.count,
         )
         carried = stored_committed()
     if problem := checked.contradiction:
@@ -104,7 +100,17 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
         return f"it was limited to the windows {', '.join(step.plan.windows)}"
     if Folders((), listed.figures.other_folders).sharded:
         return "the repository has the sharded layout, where slices cannot be told apart by one listing"
+    if not _has_unheld(step):
+        return "its candidates were found by an earlier version of the collector"
     return None
+
+
+def _has_unheld(step: Step[R]) -> bool:
+    """Whether this attempt has stored what no commit holds; earlier versions did not."""
+    try:
+        return step.stored(UNHELD_DF).manifest.span.attempt == step.plan.attempt
+    except OrderViolation:
+        return False
 
 
 def seal(step: Step[R]) -> frozenset[str]:
@@ -119,23 +125,16 @@ def seal(step: Step[R]) -> frozenset[str]:
 
 
 def select_pending(
-    engine: Engine[R],
-    universe: R,
-    sealed: Iterable[str],
-    committed: R,
-    deleted: R,
-    count: int,
-    deleted_count: int | None = None,
+    engine: Engine[R], unheld: R, sealed: Iterable[str], deleted: R, deleted_count: int | None = None
 ) -> R:
     """Selects the pending objects: in sealed slices, or in no slice, held by no commit, and not deleted by this run.
 
     Args:
+        unheld: objects that no commit holds.
         deleted: addresses whose deletion the store accepted, compared as strings.
-        count: how many rows the universe and what is committed have together, about.
         deleted_count: how many are deleted at most, where that is known.
     """
-    not_held = engine.without(select_sealed(engine, universe, sealed), committed, count=count)
-    return engine.without_exactly(not_held, deleted, deleted_count)
+    return engine.without_exactly(select_sealed(engine, unheld, sealed), deleted, deleted_count)
 
 
 def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
@@ -167,7 +166,7 @@ class CheckpointCounts:
     Attributes:
         committed: those that commits hold.
         both: those that would be pending although commits hold them.
-        lost: those that would be neither pending nor committed nor deleted.
+        lost: those that no commit holds and that would be neither pending nor deleted.
     """
 
     committed: int
@@ -184,14 +183,33 @@ class CheckpointCounts:
         return None
 
 
-def count_checkpoint(engine: Engine[R], there: R, waiting: R, committed: R, deleted: R, count: int) -> CheckpointCounts:
-    """Counts objects of sealed slices by what became of them, to check the pending frame as it is stored."""
-    counts = engine.count_by_sets(there, waiting, committed, deleted, count=count)
-    is_there, is_open, is_committed, is_deleted = 1, 2, 4, 8
+def count_checkpoint(
+    engine: Engine[R],
+    there: R,
+    unheld: R,
+    waiting: R,
+    committed: R,
+    deleted: R,
+    *,
+    waiting_count: int,
+    count: int,
+) -> CheckpointCounts:
+    """Counts objects of sealed slices by what became of them, to check the pending frame as it is stored.
+
+    All operands have an address.
+
+    Args:
+        there, unheld: all objects, and those of them that no commit holds.
+        waiting: of the pending frame, which has `waiting_count` rows.
+        committed: what commits hold, of all slices.
+        count: how many rows `unheld`, `waiting` and `deleted` have together, about.
+    """
+    counts = engine.count_by_sets(unheld, waiting, deleted, count=count)
+    is_unheld = 1
     return CheckpointCounts(
-        committed=sum(n for sets, n in counts.items() if sets & is_there and not sets & (is_open | is_deleted)),
-        both=sum(n for sets, n in counts.items() if sets & is_open and sets & is_committed),
-        lost=counts.get(is_there, 0),
+        committed=engine.count(there) - sum(n for sets, n in counts.items() if sets & is_unheld),
+        both=engine.count(engine.among_exactly(committed, waiting, waiting_count)),
+        lost=counts.get(is_unheld, 0),
     )
 
 

@@ -209,11 +209,11 @@ def _learn(step: Step[R], objects: R, looking: Looking, bytes_left: int) -> Iter
         bytes_left: how many bytes may be read.
     """
     engine, opener = step.engine, step.repository.opener
-    looked = engine.map_batches(objects, partial(_look, opener, looking), _TOLD)
+    looked = engine.map_batches(engine.spread(objects), partial(_look, opener, looking), _TOLD)
     with engine.cached(looked, at_most=sys.maxsize) as told:
         trusted = _tells_the_truth(step, told)
         largest, taken = _largest_to_read(step, told, trusted, bytes_left)
-        digested = engine.map_batches(told, partial(_digest, opener, trusted, largest), _TOLD)
+        digested = engine.map_batches(engine.spread(told), partial(_digest, opener, trusted, largest), _TOLD)
         with engine.cached(digested, at_most=sys.maxsize) as known:
             yield _Learned(known, trusted, bytes_left - taken)
 

@@ -28,6 +28,8 @@ _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
 _CERTAIN = pa.field("certain", pa.bool_())
 HELD_ENTRIES = pa.schema([*(column.with_nullable(True) for column in LISTED), _CERTAIN])
 """Entries of ranges as objects; of one that is not certain only the address is told, and it may mean another object."""
+FOLDERS = pa.schema([pa.field("address", pa.string()), pa.field("folder", pa.binary())])
+"""Addresses, each with the first folder of a path, its slash included; empty for what lies in no folder."""
 _NO_OBJECTS = frozenset(get_args(Entity))
 
 
@@ -123,6 +125,23 @@ class LiveFiles:
         places, keys = self._keys(found.addresses, found.address_types)
         paths: list[bytes] = found.keys.take(places.filter(pc.equal(keys, address)).unique()).to_pylist()
         return paths
+
+    def folders(self, record: RangeRecord) -> pa.Table:
+        """Every address that a range may reference inside the namespace, with the first folder of its path (FOLDERS).
+
+        Rows are in order of paths; an address has a row for each path.
+        """
+        key = METADATA_PREFIX + record.id
+        found = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
+        assert found.keys is not None
+        places, keys = self._keys(found.addresses, found.address_types)
+        order = pc.sort_indices(places)
+        slashes = pc.find_substring(found.keys, pattern=b"/")
+        folders = pa.array(
+            [path[: end + 1] for path, end in zip(found.keys.to_pylist(), slashes.to_pylist(), strict=True)],
+            pa.binary(),
+        )
+        return pa.table([keys.take(order), folders.take(places.take(order))], schema=FOLDERS)
 
     def metadata_file(self, name: str) -> pa.Table:
         """The addresses that a file of the metadata folder references inside the namespace (LIVE), each once.

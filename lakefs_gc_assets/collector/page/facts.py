@@ -18,23 +18,30 @@ from lakefs_gc_assets.collector.frame.kinds import (
     STORE_DF,
     UNCOMMITTED_DF,
     CandidateFigures,
+    CommittedFigures,
     F,
     Frame,
 )
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.guards import Gauge, Mark
+from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page.garbage import Amount, Garbage, count_by_month
+from lakefs_gc_assets.collector.page.last_held import LastHeld, count_last_held
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
+from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
+from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 Count = Callable[[Manifest[CandidateFigures]], Garbage | None]
 """Counts the candidates that a manifest names; None where they are too many for that. It may raise CorruptFile."""
 
+_NOT_READ = "so much is not read when a run ends; `lakefs-gc report --again RUN` reads it"
 _NOT_COUNTED = "the run failed, and so many are not counted then; `lakefs-gc report --again RUN` counts them"
 
 
@@ -51,6 +58,8 @@ class RunFacts:
         retention: commits by the reason why they stay, in flows by retention.
         months: candidates by the month of their slice.
         garbage: None where candidates were not counted, and `uncounted` says why.
+        last_held: garbage by the commit that held it last, in flows by retention; None where that is not known, and
+            `held_unknown` says why.
     """
 
     report: Report
@@ -66,6 +75,8 @@ class RunFacts:
     months: Mapping[str, Amount] = field(default_factory=dict)
     garbage: Garbage | None = None
     uncounted: str | None = None
+    last_held: LastHeld | None = None
+    held_unknown: str | None = None
 
 
 def gather(
@@ -75,12 +86,14 @@ def gather(
     prices: ReportSettings,
     now: datetime,
     count: Count,
+    most_read: int | None = None,
 ) -> RunFacts:
     """Reads what a run left.
 
     Args:
         count: counts its candidates, if there are any.
         now: UTC.
+        most_read: how much may be read to learn which commits held its candidates last; None for any amount.
     Raises:
         CollectionError: there is no such run, it left no report, or plan or report are damaged.
     """
@@ -113,6 +126,7 @@ def gather(
         listed_at=listed.span.started_at if listed else None,
         retention=committed.figures.retention if committed else {},
         **_counted(candidates, plan, count),
+        **_last_held(store, plan, report, committed, candidates, most_read),
     )
 
 
@@ -127,3 +141,28 @@ def _counted(candidates: Manifest[CandidateFigures] | None, plan: Plan, count: C
     except CorruptFile as damage:
         return {"months": months, "uncounted": f"they cannot be read: {damage}"}
     return {"months": months, "garbage": garbage, "uncounted": None if garbage else _NOT_COUNTED}
+
+
+def _last_held(
+    store: ObjectStore,
+    plan: Plan,
+    report: Report,
+    committed: Manifest[CommittedFigures] | None,
+    candidates: Manifest[CandidateFigures] | None,
+    most: int | None,
+) -> dict[str, Any]:
+    """Which commits held the garbage of a run by retention last; nothing for other runs, and where there is none."""
+    if not plan.flow.by_retention or committed is None or candidates is None or not candidates.rows:
+        return {}
+    run_id, attempt = plan.run_id, committed.span.attempt
+    try:
+        holders = last_holders.read(store, run_id, attempt)
+        if holders is None:
+            return {"held_unknown": "the run did not note it"}
+        live = ranges_read.read(store, run_id, attempt, committed.figures.read_sha256)
+        namespace = Namespace.parse(report.storage_namespace)
+        live_files = LiveFiles(store, namespace, plan.slice_window)
+        found = count_last_held(live_files, holders, live, candidates, most)
+    except CorruptFile as damage:
+        return {"held_unknown": f"a file cannot be read: {damage}"}
+    return {"last_held": found, "held_unknown": None if found else _NOT_READ}

@@ -24,6 +24,7 @@ def make_page(
     prices: ReportSettings,
     now: datetime,
     count: Count,
+    most_read: int | None = None,
 ) -> bytes:
     """The page of a run that left a report: one HTML file, well below 1 MB however large the run was.
 
@@ -31,10 +32,11 @@ def make_page(
         settings: by which its figures are judged.
         now: UTC.
         count: counts its candidates, if there are any.
+        most_read: how much may be read to learn which commits held its candidates last; None for any amount.
     Raises:
         CollectionError: there is no such run, it left no report, or plan or report are damaged.
     """
-    return render(gather(store, run_id, settings, prices, now, count))
+    return render(gather(store, run_id, settings, prices, now, count, most_read))
 
 
 def render(facts: RunFacts) -> bytes:

@@ -9,6 +9,7 @@ from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import RunFacts
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Amount
+from lakefs_gc_assets.collector.page.last_held import Held
 from lakefs_gc_assets.collector.page.markup import element, table
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending
@@ -16,6 +17,8 @@ from lakefs_gc_assets.collector.sizes import size
 
 _GB = 2**30
 _MONTHS = 36
+_KINDS = 40
+"""So many lines have the tables of garbage by the commit that held it last."""
 _WARNINGS = 50
 """So many are shown: the report has all of them."""
 
@@ -158,17 +161,70 @@ def _what_garbage_is(facts: RunFacts) -> Iterator[Element]:
     if garbage is None:
         yield element("p", f"Ages, sizes and the largest objects are not known: {facts.uncounted}.")
         yield from by_month
+        yield from _last_held(facts)
         return
     yield from _drawn("Garbage by why it is garbage", "Reason", garbage.by_why, sorted(garbage.by_why))
     yield from _drawn("Garbage by age", "Age", garbage.by_age, AGES)
     yield from _drawn("Garbage by size", "Size of an object", garbage.by_size, SIZES)
     yield from by_month
+    yield from _last_held(facts)
     yield table(
         "The largest objects",
         ("Address", "Last modified", "Size"),
         [(element("code", each.address), f"{each.last_modified:%F %T}Z", size(each.size)) for each in garbage.largest],
         numbers=2,
     )
+
+
+def _last_held(facts: RunFacts) -> Iterator[Element]:
+    """Garbage by the commit that held it last, for runs by retention rules."""
+    if facts.held_unknown:
+        yield element("p", f"Which commits held it last is not known: {facts.held_unknown}.")
+    found = facts.last_held
+    if found is None:
+        return
+    by_rule, by_folder = dict[str, Amount](), dict[str, Amount]()
+    for each in found.held:
+        for groups, name in ((by_rule, f"{_branch(each)}: {each.rule}"), (by_folder, each.folder or _NO_FOLDER)):
+            objects, total = groups.get(name, (0, 0))
+            groups[name] = objects + each.objects, total + each.bytes
+    last = "the commit that held it last"
+    if found.unheld_objects:
+        by_rule[_UNHELD] = found.unheld_objects, found.unheld_bytes
+    yield from _drawn(f"Garbage by branch and rule of {last}", "Branch and rule", by_rule, _most(by_rule))
+    yield from _drawn(f"Garbage by top-level path in {last}", "Path", by_folder, _most(by_folder))
+    yield table(
+        f"Garbage by branch, rule and top-level path of {last}{_limited(len(found.held))}",
+        ("Branch", "Rule", "Path", "Objects", "Bytes"),
+        [
+            (_branch(each), each.rule, each.folder or _NO_FOLDER, f"{each.objects:,}", size(each.bytes))
+            for each in found.held[:_KINDS]
+        ],
+        numbers=2,
+    )
+    yield element(
+        "p",
+        "The branch and its rule are those by which that commit would have stayed longest: the newest of the expired "
+        "commits that have the object.",
+        class_="soft",
+    )
+
+
+_NO_FOLDER = "(in no folder)"
+_UNHELD = "(no expired commit holds it)"
+
+
+def _branch(held: Held) -> str:
+    return "(no branch leads there)" if held.branch is None else held.branch
+
+
+def _limited(count: int) -> str:
+    return f", the largest {_KINDS} of {count:,}" if count > _KINDS else ""
+
+
+def _most(groups: Mapping[str, Amount]) -> list[str]:
+    """Names of the groups with the most bytes."""
+    return sorted(groups, key=lambda name: (-groups[name][1], -groups[name][0], name))[:_KINDS]
 
 
 def _drawn(title: str, what: str, groups: Mapping[str, Amount], order: Iterable[str]) -> Iterator[Element]:

@@ -6,7 +6,7 @@ can lack commits that must stay, and it may have commits that were made after th
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
 from lakefs_gc_assets.collector.retention import policy_file, retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import Active, Flags, Graph, active_commits, date
+from lakefs_gc_assets.collector.retention.last_holders import LAST_HOLDERS, last_holders
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LakeFSError, NotFound, NotSupported
@@ -118,6 +119,7 @@ class LiveDefinition:
         warnings: lines to be shown before anything else.
         guards: guards that the rules trip, so that no sweep may rely on them; a dry run shows them as warnings.
         stale: branches whose heads are older than the policy's `stale_after`.
+        last_holders: which commit had each of the expired metaranges last, and by which rule it went (LAST_HOLDERS).
     """
 
     live: LiveCommits
@@ -128,6 +130,7 @@ class LiveDefinition:
     warnings: tuple[str, ...] = ()
     guards: tuple[GuardTripped, ...] = ()
     stale: tuple[StaleBranch, ...] = ()
+    last_holders: pa.Table = field(default_factory=LAST_HOLDERS.empty_table, repr=False)
 
 
 def live_definition(
@@ -287,10 +290,11 @@ def define(readings: Readings, found: Retention, settings: CollectionSettings, n
         live = replace(live, metarange_ids=together, commits=live.commits + len(found.late))
     expired = commits.distinct(dump.commits.metarange_ids.filter(pa.array(~found.flags)))
     kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
+    expired = expired.filter(pc.invert(kept_too))
     differences = _differences(readings, found, now)
     return LiveDefinition(
         live=live,
-        expired_metaranges=tuple(expired.filter(pc.invert(kept_too)).to_pylist()),
+        expired_metaranges=tuple(expired.to_pylist()),
         rules_digest=retention_rules.digest(readings.rules, policy),
         counts={
             "commits_known": len(dump.commits) + len(found.late),
@@ -305,6 +309,9 @@ def define(readings: Readings, found: Retention, settings: CollectionSettings, n
         warnings=tuple(_warnings(readings, found)),
         guards=tuple(_guards(readings, settings)),
         stale=stale_branches(found.graph, policy.stale_after, now),
+        last_holders=(
+            LAST_HOLDERS.empty_table() if found.active is None else last_holders(found.active, found.flags, expired)
+        ),
     )
 
 

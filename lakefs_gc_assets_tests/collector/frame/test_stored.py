@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine
 from lakefs_gc_assets.collector.frame import stored as stored_frame
 from lakefs_gc_assets.collector.frame.kinds import STORE_DF, StoredFigures
@@ -20,7 +21,6 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.errors import from_worker
 from lakefs_gc_assets.spark.tasks import dataframe_of
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, frame_of_rows
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.test_plan import PLAN

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -19,6 +20,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     DELETED_REPORT,
     PENDING_DF,
     STORE_DF,
+    UNHELD_DF,
     CandidateFigures,
     DeletedFigures,
     F,
@@ -45,13 +47,13 @@ from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, LISTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, SEALED, began, ended
@@ -93,21 +95,19 @@ def test_rows_are_of_sealed_slices_or_of_others(addresses: set[str], sealed: set
     assert inside.schema.names == outside.schema.names == LIVE.names
 
 
-@given(ADDRESSES, SETTLED, ADDRESSES, ADDRESSES)
-def test_pending_is_what_is_sealed_neither_committed_nor_deleted(
-    universe: set[str], sealed: set[str], committed: set[str], deleted: set[str]
+@given(ADDRESSES, SETTLED, ADDRESSES)
+def test_pending_is_what_is_sealed_unheld_and_not_deleted(
+    unheld: set[str], sealed: set[str], deleted: set[str]
 ) -> None:
     found = select_pending(
         ENGINE,
-        frame([listed(address) for address in sorted(universe)], LISTED),
+        frame([listed(address) for address in sorted(unheld)], LISTED),
         sealed,
-        frame([live(address) for address in sorted(committed)], LIVE),
         frame([live(address) for address in sorted(deleted)], LIVE),
-        count=len(universe),
     )
 
-    there = {address for address in universe if folder_of(address) is None or folder_of(address) in sealed}
-    assert addresses_of(found) == Counter(there - committed - deleted)
+    there = {address for address in unheld if folder_of(address) is None or folder_of(address) in sealed}
+    assert addresses_of(found) == Counter(there - deleted)
     assert found.schema.names == LISTED.names
 
 
@@ -115,15 +115,16 @@ def test_pending_is_what_is_sealed_neither_committed_nor_deleted(
 def test_what_is_pending_is_counted_against_what_there_was(
     there: set[str], waiting: set[str], committed: set[str], deleted: set[str]
 ) -> None:
-    listed_rows, pending_rows, held, gone = (
-        frame([live(address) for address in sorted(each)], LIVE) for each in (there, waiting, committed, deleted)
-    )
+    unheld = there - committed
+    rows = [
+        frame([live(each) for each in sorted(names)], LIVE) for names in (there, unheld, waiting, committed, deleted)
+    ]
 
-    counts = count_checkpoint(ENGINE, listed_rows, pending_rows, held, gone, count=9)
+    counts = count_checkpoint(ENGINE, *rows, waiting_count=len(waiting), count=9)
 
     assert counts.both == len(waiting & committed)
-    assert counts.lost == len(there - waiting - committed - deleted)
-    assert counts.committed == len((there & committed) - waiting - deleted) + counts.lost
+    assert counts.lost == len(unheld - waiting - deleted)
+    assert counts.committed == len(there & committed)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +144,11 @@ class Noting(ArrowEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts: dict[str, list[int | None]] = {"without": [], "without_exactly": [], "count_by_sets": []}
+        self.counts: dict[str, list[int | None]] = {"among_exactly": [], "without_exactly": [], "count_by_sets": []}
 
-    def without(self, rows: ArrowRows, *live: ArrowRows, count: int) -> ArrowRows:
-        self.counts["without"].append(count)
-        return super().without(rows, *live, count=count)
+    def among_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
+        self.counts["among_exactly"].append(count)
+        return super().among_exactly(rows, addresses, count)
 
     def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
         self.counts["without_exactly"].append(count)
@@ -196,6 +197,8 @@ class TestLeave:
         rows = [listed(address, slice_window=window) for address in self.LISTED]
         told = replace(LISTED_FIGURES, sealed_objects=5, other_folders=("old",), **figures)
         put(step, STORE_DF, pa.Table.from_pylist(rows, LISTED), told)
+        unheld = [row for row in rows if row["address"] not in self.HELD]
+        put(step, UNHELD_DF, pa.Table.from_pylist(unheld, LISTED), NoFigures())
         read = ranges_read.write(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
         held = pa.Table.from_pylist([live(address) for address in self.HELD], LIVE)
         put(step, COMMITTED_DF, held, replace(COMMITTED_FIGURES, read_sha256=read))
@@ -228,7 +231,7 @@ class TestLeave:
         assert sorted(pending.table().column("address").to_pylist()) == WAITING
         assert committed.table().column("address").to_pylist() == [f"data/{NEW}/held"]
         assert isinstance(step.engine, Noting)
-        assert step.engine.counts == {"without": [7 + 2], "without_exactly": [3], "count_by_sets": [7 + 3 + 2 + 3]}
+        assert step.engine.counts == {"among_exactly": [3], "without_exactly": [3], "count_by_sets": [6 + 3 + 3]}
 
     def test_frames_that_are_left_began_when_they_were_made(self, repository: OpenRepository) -> None:
         step, outcomes = self.swept(repository)
@@ -251,7 +254,7 @@ class TestLeave:
 
     def test_a_contradiction_leaves_nothing(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
         step, outcomes = self.swept(repository)
-        monkeypatch.setattr(leaving, "select_pending", lambda engine, universe, *more, **counts: universe)
+        monkeypatch.setattr(leaving, "UNHELD_DF", STORE_DF)
         assert leave(step, outcomes) == "1 objects would be pending although commits hold them"
 
     @pytest.mark.parametrize(
@@ -269,6 +272,15 @@ class TestLeave:
         assert reason_for_none(step, outcomes) == reason
         left = leave(step, outcomes)
         assert left == reason if reason else isinstance(left, Checkpoint)
+
+    def test_nothing_is_left_where_an_earlier_version_found_the_candidates(self, repository: OpenRepository) -> None:
+        step, outcomes = self.swept(repository)
+        unheld = step.stored(UNHELD_DF)
+        earlier = replace(step, plan=replace(SWEEP, attempt="another"))
+        earlier.complete(UNHELD_DF, NoFigures(), unheld.manifest.files)
+        assert reason_for_none(step, outcomes) == "its candidates were found by an earlier version of the collector"
+        repository.store.delete([run_folder.manifest(SWEEP.run_id, UNHELD_DF.name)])
+        assert leave(step, outcomes) == "its candidates were found by an earlier version of the collector"
 
     def test_nothing_is_left_where_slices_cannot_be_told_apart(self, repository: OpenRepository) -> None:
         step, outcomes = self.swept(repository)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.live import contents, hidden_staged
 from lakefs_gc_assets.collector.live.contents import Looking, choose_sizes
@@ -19,7 +20,6 @@ from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectFacts
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_steps import made_step
 from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range

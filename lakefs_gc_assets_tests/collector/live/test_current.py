@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import preparations
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import cross_repository, noted_sizes, range_sizes, uncommitted
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
@@ -33,7 +34,6 @@ from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, Object
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import NOW, opened
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
@@ -21,7 +22,6 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.made_steps import made_step
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, replays
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.live import noted_sizes, range_sizes
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import StorageError
@@ -17,7 +18,6 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import CopiesObjects
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.written import Staged, put_range

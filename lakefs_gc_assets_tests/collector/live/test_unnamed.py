@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.live.commits import CommitSource, live_commits
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
@@ -14,7 +15,6 @@ from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.live.test_commits import LINE
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.page import garbage
@@ -27,7 +28,6 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, frame_of_rows
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

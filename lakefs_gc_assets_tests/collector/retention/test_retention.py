@@ -133,6 +133,15 @@ class TestLive:
         assert found.live.metarange_ids == metaranges("d", "c", "b", "old")
         assert found.expired_metaranges == metaranges("a", "older")
 
+    def test_what_expired_names_the_newest_commit_that_had_it_and_the_longest_rule(self, server: Server) -> None:
+        found = server.define(**server.policy("keep_tags: false"))
+        # `a` is on the branches main and stale; the rule of main is the shorter one. `older` dangles.
+        default = "21d by the server's default"
+        assert found.last_holders.to_pylist() == [
+            {"metarange_id": metarange("a"), "commit_id": digest("a"), "branch": "stale", "rule": default},
+            {"metarange_id": metarange("older"), "commit_id": digest("older"), "branch": None, "rule": default},
+        ]
+
     def test_pinned_commits_stay(self, server: Server) -> None:
         found = server.define(**server.policy(f"pinned: [{digest('a')}, {digest('first')}]\nkeep_tags: false"))
         assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "a")

@@ -12,6 +12,7 @@ import pytest
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
@@ -31,7 +32,6 @@ from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR

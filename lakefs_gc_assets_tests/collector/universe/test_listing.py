@@ -7,6 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from benchmarks.repositories import make_files
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.frame.kinds import STORE_DF, StoredFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.universe import listing
@@ -14,7 +15,6 @@ from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.test_plan import PLAN

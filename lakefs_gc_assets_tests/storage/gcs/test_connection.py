@@ -3,17 +3,18 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 from uuid import uuid4
 
 import pytest
 
-from lakefs_gc_assets.errors import ConfigurationError, StorageError
+from lakefs_gc_assets.errors import AlreadyExists, ConfigurationError, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.emulators import TOKEN, GcsServer, Response
+from lakefs_gc_assets_tests.s3_server import Request, S3Server
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +108,81 @@ def test_a_key_file_that_is_none_is_named(
     with pytest.raises(ConfigurationError, match=r"key\.json") as caught:
         opened(gcs_server, gcs_bucket, service_account_file=str(file))
     assert "hush" not in str(caught.value)
+
+
+PUTS: list[Callable[[ObjectStore], object]] = [
+    lambda store: store.put_if_match("lock", b"mine", written(store)),
+    lambda store: store.put_if_absent("other", b"mine"),
+]
+
+
+def written(store: ObjectStore) -> str:
+    """The version of an object that is there now."""
+    etag = store.head("lock").etag
+    assert etag is not None
+    return etag
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_a_repeat_of_a_conditional_put_has_the_condition(
+    gcs_server: GcsServer, gcs_bucket: str, put: Callable[[ObjectStore], object]
+) -> None:
+    """Otherwise a repeat could replace what somebody else wrote in between."""
+    store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
+    store.put("lock", b"first")
+    conditions = {"0", written(store)}
+    busy = iter([Response(503, {}, b"")] * 2)
+    gcs_server.requests.clear()
+    with gcs_server.failing(lambda request: next(busy, None) if request.method == "POST" else None):
+        put(store)
+    asked = [parse_qs(each.query)["ifGenerationMatch"] for each in gcs_server.requests if each.method == "POST"]
+    assert len(asked) == 3 and asked == [asked[0]] * 3
+    assert {*asked[0]} < conditions
+
+
+def test_a_repeat_finds_what_was_written_in_between(gcs_server: GcsServer, gcs_bucket: str) -> None:
+    store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
+    store.put("lock", b"first")
+    etag = written(store)
+
+    def overtake(request: Request) -> Response:
+        gcs_server.answer = lambda request: None
+        store.put("lock", b"theirs")
+        return Response(503, {}, b"")
+
+    with gcs_server.failing(overtake), pytest.raises(PreconditionFailed):
+        store.put_if_match("lock", b"mine", etag)
+    assert store.get("lock") == b"theirs"
+
+
+def test_nobody_else_is_asked(gcs_server: GcsServer, gcs_bucket: str, s3_server: S3Server) -> None:
+    """An answer cannot send requests, and the token in them, to another server."""
+    store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
+    before = len(s3_server.requests)
+    elsewhere = Response(307, {"location": f"{s3_server.url}/elsewhere"}, b"")
+    with gcs_server.failing(lambda request: elsewhere):
+        for call in (lambda: store.put("key", b"1"), lambda: store.head("key"), lambda: store.delete(["key"])):
+            with pytest.raises(StorageError):
+                call()
+    assert len(s3_server.requests) == before
+
+
+def test_a_put_is_one_request(gcs_server: GcsServer, gcs_bucket: str) -> None:
+    """By itself the library looks at the bucket as well, which takes a right that a collector need not have."""
+    store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
+    gcs_server.requests.clear()
+    store.put("key", b"1")
+    assert [request.method for request in gcs_server.requests] == ["POST"]
+
+
+def test_a_large_object_is_put_in_parts_and_by_its_condition(gcs_server: GcsServer, gcs_bucket: str) -> None:
+    store = opened(gcs_server, gcs_bucket, service_account_file=str(gcs_server.key_file))
+    large = bytes(9 * 1024 * 1024)
+    etag = store.put_if_absent("large", large)
+    assert (store.get("large"), store.head("large").etag) == (large, etag)
+    with pytest.raises(AlreadyExists):
+        store.put_if_absent("large", b"")
+    newer = store.put_if_match("large", large, etag)
+    with pytest.raises(PreconditionFailed):
+        store.put_if_match("large", large, etag)
+    assert store.head("large").etag == newer

@@ -20,7 +20,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import busy_keys, obstore_clients, obstore_listing
+from lakefs_gc_assets.storage import obstore_clients, obstore_listing
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3 import connection
@@ -219,7 +219,7 @@ def test_keys_that_the_service_was_too_busy_for_are_asked_again(
     s3_server: S3Server, prefix: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr(busy_keys, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=waited.append))
     names = [f"data/slice/{number}" for number in range(40)]
     for name in names:
         store.put(name, b"")

@@ -1,7 +1,7 @@
-"""An engine on plain Arrow tables in one process, for simulations and unit tests; `engine_contract.py` holds it to the
-port.
+"""An engine on plain Arrow tables in one process.
 
-It is made for tables of few rows: of these, Python's own sets and dictionaries are faster than Arrow's joins.
+The product's engine leaves to it what the driver holds already, and simulations and unit tests have no other. It is
+made for tables of few rows: of these, Python's own sets and dictionaries are faster than Arrow's joins.
 """
 
 import re
@@ -289,6 +289,14 @@ class ArrowEngine:
                 sizes[outcome] += size
         columns = [list(objects), list(objects.values()), [sizes[outcome] for outcome in objects]]
         return pa.table(dict(zip(_OUTCOME_COUNTS.names, columns, strict=True)), schema=_OUTCOME_COUNTS)
+
+    def hold(self, rows: ArrowRows, count: int) -> ArrowRows:
+        """The same rows."""
+        return rows
+
+    def spread(self, rows: ArrowRows) -> ArrowRows:
+        """The same rows."""
+        return rows
 
     @contextmanager
     def cached(self, rows: ArrowRows, at_most: int) -> Iterator[ArrowRows]:

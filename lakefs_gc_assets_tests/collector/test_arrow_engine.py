@@ -3,9 +3,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.engine import Engine
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets_tests.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets_tests.engine_contract import EngineContract
 
 NUMBERS = pa.schema([pa.field("number", pa.int64())])

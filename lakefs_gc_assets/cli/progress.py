@@ -1,0 +1,143 @@
+"""What somebody sees of a run while it is made: a bar on a terminal, plain lines elsewhere."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from lakefs_gc_assets.cli.options import Progress as Lines
+from lakefs_gc_assets.cli.options import show_progress
+from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.defs.running import Watch
+from lakefs_gc_assets.spark import session as spark_session
+
+PHASES = dict(
+    zip(
+        STEPS,
+        ("listing what is stored", "reading what is staged", "reading commits", "subtracting", "finishing"),
+        strict=True,
+    )
+)
+"""What each step does, in a few words."""
+
+_POLLS = 4
+"""So often a second Spark is asked for its tasks, and the bar is drawn."""
+_NARROWEST = 60
+"""Columns that a bar needs."""
+
+
+@contextmanager
+def shown_progress(level: int) -> Iterator[tuple[Lines, Watch | None]]:
+    """Shows a run as it goes on: as a bar where somebody looks at a terminal, else line by line.
+
+    Yields where lines go, and who is told of steps. The bar is gone at the exit, whatever ended the run.
+
+    Args:
+        level: of the lines, as in `logging`; only with INFO there is a bar.
+    """
+    console = Console(stderr=True, highlight=False)
+    if level != logging.INFO or not console.is_terminal or console.is_dumb_terminal or console.width < _NARROWEST:
+        yield show_progress, None
+        return
+    bar = RunBar(console)
+    with bar.shown():
+        yield bar.say, bar
+
+
+@dataclass
+class RunBar:
+    """A bar of the step that is being made; each step leaves a line when it ends."""
+
+    console: Console
+    _bar: Progress = field(init=False)
+    _task: TaskID = field(init=False)
+    _said: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[done]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=self.console,
+            transient=True,
+            refresh_per_second=_POLLS,
+            # Nothing else is said meanwhile, and what a command answers goes to standard output untouched.
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._begun("starting")
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Shows the bar until the exit, and looks at Spark's tasks meanwhile."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._follow, args=(ended,), name="progress of tasks", daemon=True)
+        with self._bar:
+            thread.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                thread.join()
+
+    def say(self, line: str) -> None:
+        """Says a line above the bar."""
+        self._bar.console.print(escape(line), soft_wrap=True)
+
+    def begins(self, step: str) -> None:
+        """See Watch.begins."""
+        self._said = ""
+        if step in PHASES:
+            self._bar.remove_task(self._task)
+            self._task = self._begun(f"{STEPS.index(step) + 1}/{len(STEPS)} {PHASES[step]}")
+
+    def _begun(self, phase: str) -> TaskID:
+        return self._bar.add_task(phase, total=None, done="", left="")
+
+    def notes(self, step: str, message: str) -> None:
+        """See Watch.notes: the last note of a step is what its line says when it ends."""
+        self._said = message
+
+    def ends(self, step: str) -> None:
+        """See Watch.ends."""
+        if step in PHASES and self._said:
+            self.say(f"  {step}: {self._said}")
+
+    def show_tasks(self, done: int, total: int, seconds: float) -> None:
+        """Shows how many tasks of what Spark is doing are done, and how long the others take if they take as long.
+
+        Args:
+            seconds: since when it has been doing that.
+        """
+        left = f"{_clock(seconds * (total - done) / done)} left" if 0 < done < total else ""
+        told = f"{done}/{total} tasks"
+        self._bar.update(self._task, completed=done, total=total or None, done=told, left=left, refresh=True)
+
+    def _follow(self, ended: threading.Event) -> None:
+        before: frozenset[int] = frozenset()
+        since = time.monotonic()
+        while not ended.wait(1 / _POLLS):
+            with suppress(Exception):
+                stages = spark_session.tasks_of_stages()
+                if not stages:
+                    continue
+                if stages.keys().isdisjoint(before):
+                    since = time.monotonic()
+                before = frozenset(stages)
+                done, total = (sum(each) for each in zip(*stages.values(), strict=True))
+                self.show_tasks(done, total, time.monotonic() - since)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

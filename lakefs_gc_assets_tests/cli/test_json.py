@@ -1,0 +1,200 @@
+"""What commands answer in JSON has the names that docs/command-line.md says, no more and no fewer."""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.cli import COMMANDS, main
+from lakefs_gc_assets.cli import demo as demo_command
+from lakefs_gc_assets.cli import embedded as embedded_command
+from lakefs_gc_assets.cli import ui as ui_command
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
+_ROW = re.compile(r"^\| (`[^|]*--json`[^|]*) \| ([^|]*) \|", re.MULTILINE)
+_QUOTED = re.compile(r"`([^`]*)`")
+_REPORT = "and more"
+"""Where the document does not name all that a report has."""
+
+
+def documented() -> dict[str, tuple[set[str], bool]]:
+    """The names that each command answers with, and whether these are all."""
+    found = {}
+    for commands, names in _ROW.findall(DOCUMENT.read_text(encoding="utf-8")):
+        for command in _QUOTED.findall(commands):
+            found[command] = set(_QUOTED.findall(names)), _REPORT not in names
+    return found
+
+
+class Repository:
+    """A repository of which a dry run was made and a sweep into quarantine, in the working folder."""
+
+    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
+        self.secret = server.secret_access_key
+        sample = make_sample_repository(server, objects=60)
+        rules = {"default_retention_days": 7, "branches": []}
+        path = f"/repositories/{sample.repository}/settings/gc_rules"
+        assert clients.call(server, "PUT", path, rules)[0] == 204
+        content = demo.configuration(server, sample.repository)
+        self.dry = ArrowRuns(Loaded(content, {})).collect()
+        collection = {"sweep": True, "max_candidate_share": 1, "sweep_mode": "quarantine"}
+        sweeping = content.model_copy(update={"collection": content.collection.model_copy(update=collection)})
+        self.swept = ArrowRuns(Loaded(sweeping, {})).collect()
+        written = sweeping.model_dump(exclude_defaults=True)
+        written["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+        (folder / "lakefs-gc.yaml").write_text(yaml.safe_dump(written))
+        (folder / "rules.json").write_text(json.dumps(rules))
+        self.folder = folder
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    with EmbeddedServer(tmp_path_factory.mktemp("server")) as server:
+        yield Repository(server, tmp_path_factory.mktemp("folder"))
+
+
+@pytest.fixture
+def asked(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a command answers, after it came to its end."""
+    monkeypatch.chdir(repository.folder)
+    monkeypatch.setenv(SECRET_VARIABLE, repository.secret)
+    monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+
+    def ask(*arguments: str, status: int = 0) -> str:
+        result = CliRunner().invoke(main, [*arguments, "--json"])
+        assert result.exit_code == status, result.output
+        return result.stdout
+
+    return ask
+
+
+def require_documented(command: str, content: Any) -> None:
+    """Compares the names of an object, or of all objects of a list, with the document's."""
+    names, all_of_them = documented()[command]
+    rows = content if isinstance(content, list) else [content]
+    assert rows, "nothing was answered, so nothing is compared"
+    for row in rows:
+        assert set(row) == names if all_of_them else names <= set(row), command
+
+
+def test_every_command_has_json_and_is_documented() -> None:
+    commands: dict[str, click.Command] = {}
+    for name, lazy in COMMANDS.items():
+        command = lazy.load()
+        if isinstance(command, click.Group):
+            commands |= {f"{name} {each}": found for each, found in command.commands.items()}
+        else:
+            commands[name] = command
+    for name, command in commands.items():
+        assert any("--json" in each.opts for each in command.params), name
+        assert f"{name} --json" in documented(), name
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "doctor", "policy show", "policy check", "metrics", "purge --dry-run", "report"]
+)
+def test_what_a_command_answers(asked: Callable[..., str], command: str) -> None:
+    require_documented(f"{command} --json", json.loads(asked(*command.split())))
+
+
+def test_the_rules_that_are_set(asked: Callable[..., str]) -> None:
+    answer = json.loads(asked("policy", "set", "--yes", "--quiet", "rules.json"))
+    require_documented("policy set --json", answer)
+    assert {each["branch"]: each["retention_seconds"] for each in answer["rules"]}["main"] == 7 * 86_400
+    assert answer["refused_by"] == [] and answer["commits"]["known"] > 0
+
+
+@pytest.mark.parametrize(("command", "frame"), [("candidates", CANDIDATES_DF), ("deleted", DELETED_REPORT)])
+def test_a_frame_has_every_column(asked: Callable[..., str], command: str, frame: Any) -> None:
+    lines = [json.loads(line) for line in asked(command, "--quiet").splitlines()]
+    assert lines and all([*line] == frame.schema.names for line in lines)
+    assert asked(command, "--quiet") == CliRunner().invoke(main, [command, "--format", "json"]).stdout
+
+
+def test_one_object(asked: Callable[..., str]) -> None:
+    address = json.loads(asked("candidates").splitlines()[0])["address"]
+    require_documented("explain --json", json.loads(asked("explain", "--quiet", address)))
+
+
+def test_what_is_brought_back(asked: Callable[..., str], repository: Repository) -> None:
+    planned = json.loads(asked("restore", "--run-id", repository.swept.run_id, "--dry-run"))
+    require_documented("restore --dry-run --json", planned)
+    one = ("restore", "--quiet", "--run-id", repository.swept.run_id, "--address", planned[0]["address"])
+    *rows, last = [json.loads(line) for line in asked(*one).splitlines()]
+    require_documented("restore --json", rows)
+    assert last == {"counts": {"restored": 1}}
+
+
+def test_a_new_configuration(asked: Callable[..., str]) -> None:
+    options = ("--endpoint", "http://127.0.0.1:8000", "--repository", "a", "--store", "s3", "--out", "new.yaml")
+    answer = json.loads(asked("init", *options))
+    require_documented("init --json", answer)
+    assert Path(answer["file"]).exists()
+
+
+@pytest.mark.slow
+def test_runs_forecasts_and_purges(asked: Callable[..., str], spark: SparkSession) -> None:
+    dry = json.loads(asked("run", "--dry-run", "--quiet"))
+    require_documented("run --json", dry)
+    require_documented("approve --json", json.loads(asked("approve", "--yes", "--quiet", dry["run_id"])))
+    require_documented("forecast --json", json.loads(asked("forecast", "--quiet", "--days", "7")))
+    last = json.loads(asked("purge", "--quiet").splitlines()[-1])
+    assert set(last) == {"counts", "bytes_freed"}
+
+
+def test_what_is_served(asked: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed:
+        changed.setattr(embedded_command, "threading", SimpleNamespace(Event=Interrupted))
+        answer = json.loads(asked("embedded", "--folder", str(tmp_path / "e"), "--objects", "10", "--port", "0"))
+    require_documented("embedded --json", answer)
+    assert Path(answer["environment"][CONFIGURATION_VARIABLE]).exists()
+
+    @contextmanager
+    def play(*_: Any, say: Callable[[str], None], **__: Any) -> Iterator[dict[str, str]]:
+        say("a line for a person")
+        yield {}
+
+    def serve(environment: Any, port: int, log: Path, say: Callable[[str], None], tell: Callable[[str], None]) -> int:
+        say("another one")
+        tell("http://127.0.0.1:3000")
+        return 0
+
+    monkeypatch.setattr(ui_command, "playground", play)
+    monkeypatch.setattr(ui_command, "serve", serve)
+    require_documented("ui --json", json.loads(asked("ui", "--folder", str(tmp_path / "u"))))
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_what_the_demo_found(asked: Callable[..., str], monkeypatch: pytest.MonkeyPatch, well: bool) -> None:
+    def show(folder: Path, rules: str, objects: int, console: Any, store_url: str) -> bool:
+        console.print("what a person reads")
+        return well
+
+    monkeypatch.setattr(demo_command, "show", show)
+    monkeypatch.setattr("lakefs_gc_assets.cli.early_spark.start_as_usual", lambda arguments: None)
+    answer = json.loads(asked("demo", status=0 if well else 1))
+    require_documented("demo --json", answer)
+    assert answer == {"well": well}

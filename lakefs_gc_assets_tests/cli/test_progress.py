@@ -1,0 +1,186 @@
+"""The bar of a run on a terminal, plain lines elsewhere, and what stays on the screen when it ends."""
+
+import io
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from lakefs_gc_assets.cli import progress
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.options import show_progress
+from lakefs_gc_assets.cli.progress import PHASES, RunBar, shown_progress
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.spark import session
+from lakefs_gc_assets_tests import pseudo_terminal
+from lakefs_gc_assets_tests.cli.test_run import clean_environment
+from lakefs_gc_assets_tests.pseudo_terminal import Ended
+from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE
+
+COMMAND = [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()"]
+_INTERRUPTED = r"lakefs-gc: (run \w{20} was interrupted in \w+: make a new one|interrupted)$"
+
+
+class Repository:
+    """A sample repository on an embedded server, and a configuration that reaches it."""
+
+    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
+        self.folder = folder
+        sample = make_sample_repository(server, objects=60)
+        self.garbage = len(sample.garbage)
+        self.configuration = demo.configuration(server, sample.repository)
+        content = self.configuration.model_dump(exclude_defaults=True)
+        content["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+        (folder / "lakefs-gc.yaml").write_text(yaml.safe_dump(content))
+        self.environment = {**clean_environment(), SECRET_VARIABLE: server.secret_access_key, "TERM": "xterm-256color"}
+
+    def on_terminal(self, *arguments: str, stops_at: str = "", **environment: str) -> Ended:
+        """A command on a terminal; Ctrl-C is typed where a text appears."""
+        return pseudo_terminal.run(
+            [*COMMAND, *arguments],
+            self.folder,
+            {**self.environment, **environment},
+            lambda written: bool(stops_at) and stops_at.encode() in written,
+        )
+
+    def holder(self) -> str | None:
+        """Who has the lock."""
+        return lock.holder(running.opened(Loaded(self.configuration, {}), SystemClock()).open().store)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    with EmbeddedServer(tmp_path_factory.mktemp("server")) as server:
+        yield Repository(server, tmp_path_factory.mktemp("folder"))
+
+
+@pytest.mark.slow
+def test_a_run_on_a_terminal_has_a_bar_and_leaves_a_line_for_each_step(repository: Repository) -> None:
+    ended = repository.on_terminal("run", NO_COLOR="1")
+
+    assert ended.status == 0, ended.written
+    for at, phase in enumerate(PHASES.values(), 1):
+        assert f"{at}/5 {phase}" in ended.written
+    assert re.search(r"\d+/\d+ tasks", ended.written)
+    lines = ended.lines
+    assert re.match(r"run \w{20}: clean, windows ", lines[0])
+    assert [line.split(":")[0].strip() for line in lines[1:6]] == [*PHASES]
+    assert re.match(rf"  candidates: {repository.garbage} rows in \d+\.\d s", lines[4])
+    assert re.match(r"run \w{20} of \w+, clean: marked, nothing deleted", lines[6])
+    # No colours, but what moves the cursor.
+    assert not re.search(r"\x1b\[[0-9;]*[1-9]m", ended.written)
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_one_line_and_no_lock(repository: Repository) -> None:
+    """The terminal sends it to every process of the command, Java included."""
+    ended = repository.on_terminal("run", stops_at=PHASES["committed_df"])
+
+    assert ended.status == Status.INTERRUPTED
+    assert re.match(
+        r"lakefs-gc: (run \w{20} was interrupted in committed_df: make a new one|interrupted)$", ended.lines[-1]
+    )
+    assert [line for line in ended.lines[:-1] if not re.match(r"run \w{20}: clean|  \w+_df: ", line)] == []
+    assert repository.holder() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "java_too"), [((), False), (("--quiet",), True)])
+def test_a_run_that_is_terminated_leaves_one_line_and_no_lock(
+    repository: Repository, options: tuple[str, ...], java_too: bool
+) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run", *options],
+        cwd=repository.folder,
+        env=repository.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 200
+    while repository.holder() is None and time.monotonic() < until:
+        time.sleep(0.2)
+    # A container's init sends it to one process, systemd to all of a service.
+    (os.killpg if java_too else os.kill)(process.pid, signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=200)
+
+    assert (process.returncode, stdout) == (Status.INTERRUPTED, "")
+    *before, last = stderr.splitlines()
+    assert re.match(_INTERRUPTED, last)
+    assert [line for line in before if not re.match(r"run \w{20}: clean|  \w+_df: ", line)] == []
+    assert not (options and before)
+    assert repository.holder() is None
+
+
+def test_there_is_a_bar_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with shown_progress(logging.INFO) as (lines, watch):
+        assert (lines, watch) == (show_progress, None)
+    for environment, bar in (({}, True), ({"TERM": "dumb"}, False), ({"COLUMNS": "40"}, False)):
+        assert has_bar(monkeypatch, environment) is bar, environment
+    for level in (logging.WARNING, logging.DEBUG):
+        assert has_bar(monkeypatch, {}, level) is False
+
+
+def has_bar(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str], level: int = logging.INFO) -> bool:
+    with monkeypatch.context() as changed:
+        for name, value in {"TERM": "xterm", "COLUMNS": "120", **environment}.items():
+            changed.setenv(name, value)
+        changed.setattr(
+            progress, "Console", lambda **options: Console(file=io.StringIO(), force_terminal=True, highlight=False)
+        )
+        with shown_progress(level) as (_, watch):
+            return watch is not None
+
+
+def test_the_bar_says_how_long_tasks_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    bar = RunBar(Console(file=written, force_terminal=True, width=120, no_color=True, highlight=False))
+    with bar.shown():
+        bar.begins("store_df")
+        bar.show_tasks(2, 8, 5.0)
+        bar.notes("store_df", "12 rows in 5.0 s")
+        bar.ends("store_df")
+        bar.begins("candidates")
+        bar.begins("a check of something")
+        bar.say("a [warning]")
+        bar.show_tasks(0, 8, 5.0)
+    said = written.getvalue()
+    assert "1/5 listing what is stored" in said and "2/8 tasks" in said and "0:00:15 left" in said
+    assert "  store_df: 12 rows in 5.0 s" in said and "a [warning]" in said
+    assert "4/5 subtracting" in said and "0/8 tasks" in said
+
+
+def test_what_spark_says_of_its_tasks_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[dict[int, tuple[int, int]] | Exception] = [{}, {3: (1, 4), 4: (0, 4)}, RuntimeError("gone")]
+    stages = iter([*answers, {3: (4, 4), 4: (2, 4)}])
+
+    def tasks() -> dict[int, tuple[int, int]]:
+        found = next(stages, {})
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(session, "tasks_of_stages", tasks)
+    written = io.StringIO()
+    bar = RunBar(Console(file=written, force_terminal=True, width=120, no_color=True))
+    with bar.shown():
+        until = time.monotonic() + 30
+        while "6/8 tasks" not in written.getvalue() and time.monotonic() < until:
+            time.sleep(0.05)
+    assert "1/8 tasks" in written.getvalue() and "6/8 tasks" in written.getvalue()

@@ -1,0 +1,238 @@
+"""Garbage by the commit that held it last, object by object: on recordings with rules, and on the embedded server."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF
+from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.page.facts import RunFacts, gather
+from lakefs_gc_assets.collector.page.garbage import Garbage
+from lakefs_gc_assets.collector.page.last_held import Held, LastHeld, find_last_held
+from lakefs_gc_assets.collector.page.page import render
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import last_holders
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import CollectionSettings, Loaded, ReportSettings
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.collector.page.test_page import text
+from lakefs_gc_assets_tests.collector.retention.test_active_commits import line_of, recorded_graph
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
+from lakefs_gc_assets_tests.plain_runs import Replaying, replaying
+from lakefs_gc_assets_tests.recordings import folder_of, needs_recordings
+
+__all__ = ["replaying"]
+NOTHING = Garbage({}, {}, None)
+DAY = timedelta(days=1)
+
+
+def facts_of(opened: OpenRepository, run_id: str, most: int | None = None) -> RunFacts:
+    now = opened.clock.now()
+    return gather(opened.store, run_id, CollectionSettings(), ReportSettings(), now, lambda _: NOTHING, most)
+
+
+def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> list[dict[str, Any]]:
+    """Each candidate with the commit that held it last, its branch, rule and folder."""
+    candidates = manifests.read(opened.store, run_id, CANDIDATES_DF)
+    attempt = candidates.span.attempt
+    holders = last_holders.read(opened.store, run_id, attempt)
+    assert holders is not None
+    live = ranges_read.read(opened.store, run_id, attempt) if skip_live else frozenset()
+    found = find_last_held(LiveFiles(opened.store, opened.namespace, "month"), holders, live, candidates)
+    assert found is not None
+    named = holders.to_pylist()
+    return [{**row, **({} if row["holder"] is None else named[row["holder"]])} for row in found.to_pylist()]
+
+
+def lines(folder: Path) -> dict[str, list[tuple[str | None, int]]]:
+    """The branches that each commit of a recording lies on, None for a line without one, with their days, by truth."""
+    truth = json.loads((folder / "truth.json").read_text())
+    rules = {each["branch_id"]: each["retention_days"] for each in truth["gc_rules"]["branches"]}
+    default = truth["gc_rules"]["default_retention_days"]
+    columns, heads = recorded_graph(folder)
+    commits = list(zip(rows(columns), columns.nanos.tolist(), strict=True))
+    found: dict[str, list[tuple[str | None, int]]] = {commit.id: [] for commit, _ in commits}
+    for branch, head in heads.items():
+        for commit, _ in line_of(commits, head):
+            found[commit.id].append((branch, rules.get(branch, default)))
+    on_branches = {commit_id for commit_id, named in found.items() if named}
+    for each, _ in commits:
+        if each.id not in on_branches:
+            for commit, _ in line_of(commits, each.id):
+                found[commit.id].append((None, default))
+    return found
+
+
+@pytest.mark.parametrize("flow", [Flow.COMMITTED, Flow.UNIFIED])
+@pytest.mark.parametrize("name", ["merge-dangling", pytest.param("random-dag/11", marks=needs_recordings)])
+def test_each_object_of_a_recording_is_its_newest_commits(
+    replaying: Replaying, tmp_path: Path, name: str, flow: Flow
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("keep_tags: false")
+    runs = replaying(name, retention_policy=str(policy), max_candidate_share=1)
+    truth = json.loads((folder_of(name) / "truth.json").read_text())
+    dates = {each["id"]: (each["creation_date"], each["id"]) for each in truth["commits"]}
+    objects = {each["address"]: each for each in truth["objects"]}
+    of_commit = lines(folder_of(name))
+    opened = runs.open(flow)
+    assert runs.make(opened).success
+
+    found = of_each(runs.repository, opened.run_id)
+
+    held = 0
+    for each in found:
+        stored = objects[each["address"]]
+        if not stored["commits"]:
+            assert each["holder"] is None and each["folder"] is None
+            continue
+        held += 1
+        seconds = max(dates[commit_id][0] for commit_id in stored["commits"])
+        # Commits of one second differ by what the truth does not say.
+        newest = {commit_id for commit_id in stored["commits"] if dates[commit_id][0] == seconds}
+        assert each["commit_id"] in newest
+        longest = max(days for _, days in of_commit[each["commit_id"]])
+        assert each["branch"] in {branch for branch, days in of_commit[each["commit_id"]] if days == longest}
+        assert each["rule"].startswith(f"{longest}d by ") or not longest
+        assert each["folder"].decode() in {first_folder(path) for path in stored["paths"]}
+    assert held == sum(bool(objects[each["address"]]["commits"]) for each in found) > 0
+    assert of_each(runs.repository, opened.run_id, skip_live=False) == found
+    counted = facts_of(runs.repository, opened.run_id).last_held
+    assert counted is not None
+    assert counted.unheld_objects == len(found) - held
+    of_kinds = Counter(
+        (each["branch"], each["rule"], each["folder"].decode()) for each in found if each["folder"] is not None
+    )
+    assert {(each.branch, each.rule, each.folder): each.objects for each in counted.held} == of_kinds
+    assert sum(each.bytes for each in counted.held) + counted.unheld_bytes == sum(each["size"] for each in found)
+
+
+def first_folder(path: str) -> str:
+    folder, slash, _ = path.partition("/")
+    return folder + slash if slash else ""
+
+
+@pytest.fixture
+def expired(tmp_path: Path) -> Iterator[tuple[OpenRepository, str]]:
+    """A dry run on an embedded server, of objects that expired on branches, on a deleted one, and under a long rule."""
+    with EmbeddedServer(tmp_path) as server:
+        now = datetime.now(UTC)
+        with server.clock.at(now - 40 * DAY):
+            repository = clients.repository(server)
+            for path in ("raw/2026/a", "raw/b", "top", "kept"):
+                clients.upload(server, path, path.encode())
+            clients.commit(server, "first")
+            for branch in ("dev", "gone"):
+                body = {"name": branch, "source": "main"}
+                assert clients.call(server, "POST", f"/repositories/{repository}/branches", body)[0] == 201
+            clients.upload(server, "lost/a", b"lost", branch="gone")
+            clients.commit(server, "of gone", branch="gone")
+            assert clients.call(server, "DELETE", f"/repositories/{repository}/branches/gone")[0] == 204
+        with server.clock.at(now - 35 * DAY):
+            clients.upload(server, "kept too", b"kept too")
+            clients.commit(server, "of main")
+        with server.clock.at(now - 30 * DAY):
+            clients.upload(server, "work/x", b"work in progress", branch="dev")
+            clients.upload(server, "raw/2026/a", b"of dev", branch="dev")
+            clients.commit(server, "of dev", branch="dev")
+        with server.clock.at(now - 20 * DAY):
+            for path in ("raw/2026/a", "raw/b", "top"):
+                clients.upload(server, path, b"anew")
+            clients.commit(server, "second")
+            for path in ("work/x", "raw/2026/a", "raw/b", "top"):
+                clients.upload(server, path, b"of dev, anew", branch="dev")
+            clients.commit(server, "of dev, anew", branch="dev")
+            clients.upload(server, "staged", b"never committed")
+            path = f"/repositories/{repository}/branches/main/objects"
+            assert clients.call(server, "DELETE", path, path="staged")[0] == 204
+        rules = {"default_retention_days": 5, "branches": [{"branch_id": "main", "retention_days": 12}]}
+        assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
+        given = demo.configuration(server, repository)
+        collection = given.collection.model_copy(update={"max_candidate_share": 1.0})
+        runs = ArrowRuns(Loaded(given.model_copy(update={"collection": collection}), {}))
+        report = runs.collect(Flow.UNIFIED)
+        yield running.opened(runs.loaded, runs.clock).open(), report.run_id
+
+
+def test_the_branch_the_rule_and_the_folder_of_the_last_commit(expired: tuple[OpenRepository, str]) -> None:
+    opened, run_id = expired
+
+    found = facts_of(opened, run_id).last_held
+
+    assert found is not None
+    kinds = {(each.branch, each.rule, each.folder): (each.objects, each.bytes) for each in found.held}
+    main, default = "12d by the server's rule of main", "5d by the server's default"
+    # What several branches held counts where the newest commit is, whichever branch that is on.
+    assert kinds == {
+        ("main", main, "raw/"): (1, len("raw/2026/a")),
+        ("dev", default, "raw/"): (2, len("of dev") + len("raw/b")),
+        ("dev", default, ""): (1, len("top")),
+        ("dev", default, "work/"): (1, len("work in progress")),
+        (None, default, "lost/"): (1, len("lost")),
+    }
+    assert (found.unheld_objects, found.unheld_bytes) == (1, len("never committed"))
+
+
+def test_the_page_has_it_as_bars_and_as_a_table(expired: tuple[OpenRepository, str]) -> None:
+    opened, run_id = expired
+    told = text(render(facts_of(opened, run_id)))
+
+    assert "Garbage by branch and rule of the commit that held it last" in told
+    assert "dev: 5d by the server's default | 4, " in told
+    assert "(no expired commit holds it) | 1, 15 B" in told
+    assert "(in no folder) | 1, 3 B" in told
+    assert "dev | 5d by the server's default | work/ | 1 | 16 B" in told
+    assert "(no branch leads there) | 5d by the server's default | lost/ | 1 | 4 B" in told
+
+
+def test_what_would_take_a_run_long_is_left_to_the_command(
+    expired: tuple[OpenRepository, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, run_id = expired
+    reads: list[str] = []
+    monkeypatch.setattr(LiveFiles, "folders", lambda self, record: reads.append(record.id))
+    for most in (1, 3 * 20_000 + 7):
+        facts = facts_of(opened, run_id, most)
+        assert facts.last_held is None
+        assert "lakefs-gc report --again RUN" in text(render(facts))
+    assert reads == []
+
+
+def test_what_is_damaged_or_was_not_noted_is_said(expired: tuple[OpenRepository, str]) -> None:
+    opened, run_id = expired
+    attempt = manifests.read(opened.store, run_id, CANDIDATES_DF).span.attempt
+    key = f"{run_folder.frame(run_id, COMMITTED_DF.name)}expired-{attempt}.parquet"
+    before = opened.store.get(key)
+    opened.store.put(key, before[:-1])
+    assert "expired commits" in text(render(facts_of(opened, run_id)))
+    opened.store.delete([key])
+    assert "the run did not note it" in text(render(facts_of(opened, run_id)))
+
+
+def test_other_runs_have_nothing_of_it(replaying: Replaying) -> None:
+    runs = replaying("small", max_candidate_share=1)
+    opened = runs.open()
+    assert runs.make(opened).success
+    facts = facts_of(runs.repository, opened.run_id)
+    assert (facts.last_held, facts.held_unknown) == (None, None)
+    assert "held it last" not in text(render(facts))
+
+
+def test_kinds_are_ordered_by_bytes_and_limited(expired: tuple[OpenRepository, str]) -> None:
+    opened, run_id = expired
+    many = tuple(Held("main", "a rule", f"{number}/", 1, 1000 - number) for number in range(100))
+    told = text(render(replace(facts_of(opened, run_id), last_held=LastHeld(many))))
+    assert "the largest 40 of 100" in told and "39/ | 1 | 961 B" in told and "40/ | 1" not in told
