@@ -574,6 +574,7 @@ class TestFrames:
         assert (span.started_at, span.ended_at) == (began, began + MINUTE)
         keys = [file.key for file in stored.manifest.files]
         assert keys == sorted(keys) and stored.manifest.inputs == {}
+        assert all(key.startswith(run_folder.frame(step.plan.run_id, "store_df")) for key in keys)
         assert step.stored(STORE_DF).manifest == stored.manifest
         assert process.lines == ["2 rows in 60.0 s, 0 a second"]
         live_rows = step.engine.select(self.rows("x"), *LIVE.names)
@@ -604,6 +605,7 @@ class TestFrames:
         everywhere = step.write_everywhere(STORE_DF, rows)
         assert {file.slice_window for file in everywhere} == {"legacy"}
         unfinished = step.unfinished(STORE_DF, LISTED_FIGURES, everywhere)
+        assert unfinished.figures == LISTED_FIGURES
         assert sorted(unfinished.table().column("address").to_pylist()) == ["data/a", "data/b"]
         with pytest.raises(OrderViolation, match="does not exist"):
             step.stored(STORE_DF)
