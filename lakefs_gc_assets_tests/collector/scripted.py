@@ -81,6 +81,7 @@ class ScriptedApi:
         changes_of: staged changes by branch; none for other branches.
         stats: by reference and path; `asked` are those that it was asked for.
         objects: what listings show, by reference; `listed` are the places from which it was asked for them.
+        tasks_asked: ids of the tasks, dumps and preparations of commits, whose state it was asked for.
     """
 
     pages: Script[UncommittedPage] = field(default_factory=lambda: Script(page()))
@@ -109,6 +110,7 @@ class ScriptedApi:
     objects_on_page: int = OBJECTS_ON_PAGE
     listed: list[tuple[str, str]] = field(default_factory=list)
     commits_asked: list[str] = field(default_factory=list)
+    tasks_asked: list[str] = field(default_factory=list)
 
     def repository(self) -> Repository:
         return Repository("repo", "s3://bucket/repo", "main", False)
@@ -153,6 +155,7 @@ class ScriptedApi:
         return self.dump_starts()
 
     def refs_dump(self, task_id: str) -> RefsDump:
+        self.tasks_asked.append(task_id)
         return self.dumps()
 
     def commit(self, commit_id: str) -> Commit:
@@ -168,6 +171,7 @@ class ScriptedApi:
         return self.prepare_commits_starts()
 
     def prepare_commits_task(self, task_id: str) -> PrepareCommitsTask:
+        self.tasks_asked.append(task_id)
         return self.prepare_commits_tasks()
 
     def prepare_commits(self) -> PreparedCommits:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from datetime import timedelta
 from itertools import count
 
@@ -12,7 +13,8 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.collector.sweep.approval import Approval
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, StorageError
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
 
 __all__ = ["opened"]
@@ -283,3 +285,58 @@ def test_what_the_server_prepared_for_a_forecast_that_stays_is_not_removed_with_
 
 def keys(opened: OpenRepository) -> set[str]:
     return {key for batch in opened.store.list(run_folder.ROOT) for key in batch["key"].to_pylist()}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 1000])
+def test_each_object_is_deleted_once_and_counted(
+    opened: OpenRepository, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    swept(opened, 1)
+    old = past(opened, 2)
+    server_run = IDS.descending(NOW - 7 * DAY)
+    ended(opened, old, dry_run=False, server_run_ids=(server_run,))
+    opened.store.put(f"{run_folder.folder(server_run)}uncommitted/{IDS.ascending(NOW)}", b"the server's")
+    preparations.note(opened.store, old.run_id, [server_run])
+    there = {key for batch in opened.store.list("") for key in batch["key"].to_pylist()}
+    asked: list[str] = []
+    delete = opened.store.delete
+
+    def watched(keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        assert 0 < len(keys) <= limit
+        asked.extend(keys)
+        return delete(keys)
+
+    monkeypatch.setattr(opened.store, "delete", watched)
+    monkeypatch.setattr(opened.store, "delete_limit", limit)
+    (run,) = expiring.decide(opened.store, 1).expired
+    assert run.prepared == (server_run,)
+
+    removed = expiring.remove_frames(opened.store, run)
+
+    left = {key for batch in opened.store.list("") for key in batch["key"].to_pylist()}
+    assert sorted(asked) == sorted(there - left) and removed == len(asked)
+    # Two files of each frame, the ids read, what the server prepared, and the note of that.
+    assert removed == 2 * len(expiring.FRAMES) + 3
+
+
+def test_an_object_that_cannot_be_deleted_is_named(opened: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept(opened, 1)
+    swept(opened, 2)
+    (run,) = expiring.decide(opened.store, 1).expired
+
+    def refused(keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        results = [DeleteResult.ACCEPTED] * (len(keys) - 1) + [DeleteResult.FAILED]
+        return [DeleteOutcome(key, result, "denied") for key, result in zip(keys, results, strict=True)]
+
+    monkeypatch.setattr(opened.store, "delete", refused)
+    with pytest.raises(StorageError, match=r"part\.parquet could not be deleted: denied"):
+        expiring.remove_frames(opened.store, run)
+
+
+def test_a_run_that_lost_its_frames_before_is_asked_nothing(opened: OpenRepository) -> None:
+    swept(opened, 1)
+    old = began(opened, 2 * DAY, sweep=False)
+    assert expired(opened) == [old.run_id] and why_kept(opened, old.run_id) is None
+    opened.store.put(run_folder.plan(old.run_id), b"{")
+    (run,) = expiring.decide(opened.store, 1).expired
+    assert (run.run_id, run.frames, run.prepared) == (old.run_id, (), ())

@@ -80,3 +80,30 @@ def test_a_lock_that_was_taken_before_there_was_a_plan_is_released(opened: OpenR
     with pytest.raises(CollectionError):
         failing.end_if_left(opened.store, "c" * 20, "me", NOW, "interrupted")
     assert holder(opened.store) is None
+
+
+class TestBetweenSteps:
+    def test_a_run_is_ended_and_its_lock_given_back(self, opened: OpenRepository) -> None:
+        plan = began(opened, DAY)
+        Lock.acquire(opened.store, run_id=plan.run_id, owner=plan.owner, now=NOW, expiry=DAY)
+        failing.end_between_steps(opened.store, plan.run_id, NOW, "no disk")
+        report = reports.read(opened.store, plan.run_id)
+        assert report is not None
+        assert (report.run_id, report.error, report.ended_at, report.success) == (plan.run_id, "no disk", NOW, False)
+        assert holder(opened.store) is None
+
+    def test_the_lock_of_another_run_stays(self, opened: OpenRepository) -> None:
+        plan = began(opened, DAY)
+        Lock.acquire(opened.store, run_id="another", owner="somebody", now=NOW, expiry=DAY)
+        failing.end_between_steps(opened.store, plan.run_id, NOW, "no disk")
+        assert "somebody" in str(holder(opened.store))
+
+    def test_a_run_without_a_plan_is_none(self, opened: OpenRepository) -> None:
+        with pytest.raises(CollectionError, match="has no plan"):
+            failing.end_between_steps(opened.store, "g4uk6erfnfus73frbnqg", NOW, "no disk")
+
+
+def test_a_run_that_failed_twice_says_what_failed_last(opened: OpenRepository) -> None:
+    plan = began(opened, DAY)
+    failing.store_report(opened.store, plan, NOW - DAY, "no network")
+    assert fail(opened, plan).error == "no disk"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.guards import Mark
+from lakefs_gc_assets.collector.guards import Gauge, Mark
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
 
@@ -305,3 +305,26 @@ class TestHowNearTheyAre:
     def test_branches_are_not_compared_with_what_is_not_known(self) -> None:
         shown = [gauge.guard for gauge in guards.measure(MARK, CollectionSettings())]
         assert "number of branches" not in shown and "share of candidates" in shown
+
+    def test_each_is_a_share_or_a_number_with_its_own_figure_and_limit(self) -> None:
+        mark = replace(MARK, stored=200, missing=3, expected=30, branches=9, branches_before=10)
+        settings = CollectionSettings(
+            max_candidate_share=0.1,
+            max_candidates=20,
+            max_missing_share=0.3,
+            max_missing=40,
+            max_branch_loss_share=0.5,
+        )
+        assert guards.measure(mark, settings) == (
+            Gauge("share of candidates", "max_candidate_share", 95 / 200, 0.1, is_share=True, floor=10),
+            Gauge("number of candidates", "max_candidates", 95, 20),
+            Gauge("gap in the listing", "max_missing_share", 3 / 30, 0.3, is_share=True),
+            Gauge("gap in the listing", "max_missing", 3, 40),
+            Gauge("number of branches", "max_branch_loss_share", 1 / 10, 0.5, is_share=True, floor=5),
+        )
+
+    def test_of_an_empty_repository_no_share_is_gone(self) -> None:
+        mark = replace(MARK, stored=0, candidates=1, missing=1, expected=0, branches=2, branches_before=0)
+        assert [gauge.figure for gauge in guards.measure(mark, CollectionSettings())] == [1, 1, 1, 1, 0]
+        assert guards.measure(replace(mark, branches_before=1), CollectionSettings())[-1].figure == 0
+        assert guards.measure(replace(mark, branches=0, branches_before=1), CollectionSettings())[-1].figure == 1

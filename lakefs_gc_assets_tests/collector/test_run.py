@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -16,6 +17,7 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -28,15 +30,19 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CandidateFigures,
     CommittedFigures,
     DeletedFigures,
+    Frame,
     StoredFigures,
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
+from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.live import range_sizes
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.recheck import find_live_again
@@ -48,14 +54,24 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
+from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.why import Why
-from lakefs_gc_assets.errors import AccessDenied, GuardTripped
-from lakefs_gc_assets.lakefs.api.models import Repository
+from lakefs_gc_assets.errors import AccessDenied, GuardTripped, OrderViolation
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets_tests.collector.made_steps import made_step
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector import past_runs
+from lakefs_gc_assets_tests.collector.incremental import test_base_checkpoint
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import opened
-from lakefs_gc_assets_tests.collector.scripted import NOW
+from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
+from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.simulation import collecting
@@ -66,6 +82,7 @@ from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, OPTIMIZED, SWEEP
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.spark.frame_rows import listed as listed_row
 
 __all__ = ["opened", "replaying"]
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -522,3 +539,263 @@ class TestWhatRunsTell:
             "a sweep would be refused: guard number of candidates: 7 objects would go, more than 3. Look at the "
             "candidates; if they are right, raise collection.max_candidates"
         ]
+
+
+SLICE_AGES = {"old": 9 * DAY, "older": 12 * DAY, "young": HOUR}
+
+
+class Folder:
+    """A repository in a folder, and steps of a run of it: what one step does, without those before."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "repository").mkdir()
+        self.opened = opened_by(StoreOpener(StoreSettings(local_root=str(folder)), "local://repository"))
+        self.store = self.opened.store
+        self.api = cast(ScriptedApi, self.opened.api)
+        self.clock = cast(HandClock, self.opened.clock)
+        self.logged: list[str] = []
+        self.warned: list[str] = []
+        issue = xids.Generator()
+        self.slices = {name: issue.descending(NOW - age) for name, age in SLICE_AGES.items()}
+
+    def put(self, *addresses: str) -> None:
+        for address in addresses:
+            self.store.put(address, b"content")
+
+    def step(self, opened: OpenRepository | None = None, **changes: Any) -> Step[ArrowRows]:
+        """A step of a run, with changes to its plan."""
+        plan = replace(PLAN, repository=self.opened.facts.id, storage_namespace=self.opened.namespace.uri, **changes)
+        return Step(self.logged.append, self.warned.append, opened or self.opened, ArrowEngine(), plan, None)
+
+    def built_on(self) -> tuple[Step[ArrowRows], BaseCheckpoint]:
+        """A step of a run that builds on another one, which left an object that waits, and a committed address."""
+        step, found = test_base_checkpoint.TestFrames().left(self.opened)
+        left = replace(found.checkpoint, pending=1, sealed_objects=5)
+        counts = {**found.report.counts, "branches": 3}
+        reports.write(self.store, replace(found.report, commit_source="refs dump", counts=counts, checkpoint=left))
+        changed = replace(step.plan, run_id=past_runs.IDS.descending(past_runs.NOW), flow=Flow.OPTIMIZED)
+        own = Step(self.logged.append, self.warned.append, self.opened, ArrowEngine(), changed, None)
+        return own, BaseCheckpoint(self.store, found.run_id)
+
+    def frame(self, step: Step[ArrowRows], frame: Frame[Any], figures: Any, *rows: dict[str, Any]) -> StoredFrame[Any]:
+        """A frame that an earlier step made."""
+        table = step.engine.table(pa.Table.from_pylist([*rows], schema=nullable(frame.schema)))
+        return step.complete(frame, figures, step.write(frame, table))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def addresses_of(frame: StoredFrame[Any]) -> list[str]:
+    return sorted(frame.table().column("address").to_pylist())
+
+
+class TestListing:
+    def test_what_is_listed_and_what_is_said_of_it(self, folder: Folder) -> None:
+        old, older, young = (folder.slices[name] for name in ("old", "older", "young"))
+        folder.put(f"data/{old}/a", f"data/{older}/b", f"data/{young}/c", "data/foreign/d", "dummy")
+        folder.api.repository_lists = Script(
+            (
+                Repository("repo", "local://repository", "main", False),
+                Repository("inner", "local://repository/inner", "main", False),
+            )
+        )
+        step = folder.step(why_clean="nothing to build on")
+        listed = run.list_stored(step)
+        assert listed.figures == StoredFigures(
+            flow="clean",
+            slices_listed=2,
+            slices_skipped=1,
+            last_read_slice=old,
+            other_folders=("foreign",),
+            nested_namespaces=("inner",),
+            repositories_not_checked=(),
+            sealed_objects=0,
+            why_clean="nothing to build on",
+        )
+        assert addresses_of(listed) == sorted(["data/foreign/d", f"data/{old}/a", f"data/{older}/b"])
+        assert step.stored(STORE_DF).manifest == listed.manifest
+        slices = checkpoint.read_listed_slices(folder.store, step.plan.run_id, step.plan.attempt)
+        assert slices == {old, older}
+        assert folder.warned == ["a clean run instead of an optimized one: nothing to build on"]
+        assert folder.logged[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
+
+    def test_of_an_empty_repository(self, folder: Folder) -> None:
+        listed = run.list_stored(folder.step())
+        assert (listed.count, listed.figures.slices_listed, listed.figures.last_read_slice) == (0, 0, "")
+        assert (listed.figures.base_run, listed.figures.pending_before, listed.figures.why_clean) == (None, None, None)
+        assert folder.warned == []
+
+    def test_by_an_inventory(self, folder: Folder) -> None:
+        with mock.patch.object(listing, "list_objects", return_value=()):
+            listed = run.list_stored(folder.step(inventory="inventory/manifest.json"))
+        assert listed.figures.inventory == "inventory/manifest.json"
+
+    def test_on_top_of_another_run(self, folder: Folder) -> None:
+        step, before = folder.built_on()
+        (sealed,) = before.sealed
+        old = folder.slices["old"]
+        folder.put(f"data/{old}/a", f"data/{sealed}/b", "data/foreign/d")
+        listed = run.list_stored(step)
+        assert addresses_of(listed) == sorted([f"data/{old}/a", "data/waits"])
+        found = listed.figures
+        assert (found.base_run, found.pending_before, found.sealed_objects) == (before.run_id, 1, 5)
+        assert (found.flow, found.slices_listed, found.other_folders) == ("optimized", 1, ("foreign",))
+
+    def test_of_what_expired(self, folder: Folder) -> None:
+        folder.put(f"data/{folder.slices['old']}/a", "data/foreign/d")
+        step = folder.step(flow=Flow.COMMITTED)
+        expired = step.engine.table(pa.Table.from_pylist([listed_row("data/x")], schema=nullable(STORE_DF.schema)))
+        with mock.patch.object(run, "find_expired", lambda asked: expired if asked is step else None):
+            listed = run.list_stored(step)
+        assert addresses_of(listed) == ["data/x"]
+        assert (listed.figures.flow, listed.figures.slices_listed, listed.figures.slices_skipped) == ("committed", 0, 0)
+        assert listed.figures.other_folders == ("foreign",)
+
+
+class TestLookingAround:
+    def test_is_told_where_references_are_not_checked(self, folder: Folder) -> None:
+        others = [Repository(name, f"local://repository-{name}", "main", False) for name in ("b", "a", "named")]
+        inside = Repository("inner", "s3://bucket/repo/inner", "main", False)
+        beside = [replace(each, storage_namespace=f"s3://bucket/{each.id}") for each in others]
+        folder.api.repository_lists = Script((*beside, inside, Repository("repo", "s3://bucket/repo", "main", False)))
+        opened = replace(
+            folder.opened,
+            namespace=Namespace.parse("s3://bucket/repo"),
+            settings=CollectionSettings(also_live=["named"]),
+        )
+        found = run.look_around(folder.step(opened))
+        assert found == Neighbours(nested=("inner",), unchecked=("a", "b"))
+        assert folder.logged == [
+            "not checked for references into this repository: a, b, on the same bucket; "
+            "name them in collection.also_live where they import from it"
+        ]
+
+    def test_is_told_where_the_server_refuses(self, folder: Folder) -> None:
+        folder.api.repository_lists = Script(AccessDenied("GET /repositories: 403"))
+        assert run.look_around(folder.step()) == Neighbours(refusal="GET /repositories: 403")
+        assert folder.logged == [
+            "other repositories are not known, and their references are not checked: GET /repositories: 403"
+        ]
+        listed = run.list_stored(folder.step())
+        assert listed.figures.repositories_unknown == "GET /repositories: 403"
+
+    def test_says_nothing_where_there_is_nobody(self, folder: Folder) -> None:
+        assert run.look_around(folder.step()) == Neighbours()
+        assert folder.logged == []
+
+
+class TestLoosening:
+    def test_is_warned_of(self, folder: Folder) -> None:
+        run.warn_of_loosening(folder.step(replace(folder.opened, loosened={"max_candidates": 9})))
+        assert folder.warned == ["loosened by its launch: max_candidates=9"]
+
+    def test_is_not_told_of_where_there_is_none(self, folder: Folder) -> None:
+        run.warn_of_loosening(folder.step())
+        assert folder.warned == []
+
+
+PREPARED = "_lakefs/retention/gc/uncommitted/run1/uncommitted/"
+
+
+class TestReadingUncommittedData:
+    def test_what_is_stored_and_said_of_it(self, folder: Folder) -> None:
+        step = folder.step()
+        listed = folder.frame(step, STORE_DF, LISTED_FIGURES)
+        put_uncommitted(folder.store, f"{PREPARED}a", ["data/x", "data/y", "data/x"])
+        put_uncommitted(folder.store, f"{PREPARED}b", ["data/y"])
+        place = f"local:///var/lakefs/repository/{PREPARED}"
+        folder.api.pages = Script(page(place, "token"), page(place))
+        folder.clock.sleep(60)
+        found = run.read_uncommitted(step, listed)
+        files = (f"{PREPARED}a", f"{PREPARED}b")
+        assert found.figures == UncommittedFigures(("run1",), 2, files)
+        assert addresses_of(found) == ["data/x", "data/y"]
+        assert found.manifest.inputs == {"store_df": listed.manifest.digest}
+        assert found.manifest.span.started_at == NOW + timedelta(minutes=1)
+        assert step.stored(UNCOMMITTED_DF).manifest == found.manifest
+        assert "prepare_uncommited: page 1" in folder.logged and "prepare_uncommited: page 2" in folder.logged
+
+    def test_of_a_listing_of_another_attempt_is_refused_before_anybody_is_asked(self, folder: Folder) -> None:
+        listed = folder.frame(folder.step(attempt="another"), STORE_DF, LISTED_FIGURES)
+        folder.api.pages = Script(AssertionError("the server was asked"))
+        with pytest.raises(OrderViolation, match="store_df is of attempt another"):
+            run.read_uncommitted(folder.step(), listed)
+
+
+class TestReadingCommits:
+    def commit(self, folder: Folder, *addresses: str) -> str:
+        """A branch whose head holds these addresses; returns the id of its metarange."""
+        held = put_commit_objects(folder.store, {address: Staged(address) for address in addresses})
+        head = Commit("c" * 64, held, (), 7)
+        folder.api.dumps = Script(put_dump(folder.store, [head], [Branch("main", head.id)]))
+        return held
+
+    def test_what_is_stored_and_said_of_it(self, folder: Folder) -> None:
+        step = folder.step()
+        uncommitted = folder.frame(step, UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
+        held = self.commit(folder, "data/x", "data/y")
+        put_commit_objects(folder.store, {"z": Staged("data/nobodys")})
+        found = run.read_committed(step, uncommitted)
+        ids = ranges_read.read(folder.store, step.plan.run_id, step.plan.attempt, found.figures.read_sha256)
+        # Five tables of the dump, and a metarange with its range, twice.
+        assert held in ids and len(ids) == 9
+        assert addresses_of(found) == ["data/nobodys", "data/x", "data/y"]
+        assert found.figures == CommittedFigures(
+            commit_source="refs dump",
+            commits=1,
+            commits_fetched=0,
+            metaranges_read=1,
+            ranges_read=2,
+            entries_promised=2,
+            heads={"main": held},
+            sealed={},
+            branches_before=None,
+            read_sha256=found.figures.read_sha256,
+            unnamed_ranges=1,
+        )
+        assert found.manifest.inputs == {"uncommitted_df": uncommitted.manifest.digest}
+        wait = timedelta(seconds=folder.opened.settings.wait_before_dump_seconds)
+        assert found.manifest.span.started_at == uncommitted.manifest.span.ended_at + wait
+        assert step.stored(COMMITTED_DF).manifest == found.manifest
+        assert [line for line in folder.logged if "ranges" in line] == [
+            "1 commits, 2 ranges to read, by the refs dump",
+            "1 of these ranges no commit names: what they hold counts as live",
+        ]
+        assert sum(file.sizes for file in range_sizes.files_of(folder.store, step.plan.run_id)) == 2
+
+    def test_of_uncommitted_data_of_another_attempt_is_refused_before_anybody_is_asked(self, folder: Folder) -> None:
+        uncommitted = folder.frame(folder.step(attempt="another"), UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
+        folder.api.dump_starts = Script(AssertionError("the server was asked"))
+        with pytest.raises(OrderViolation, match="uncommitted_df is of attempt another"):
+            run.read_committed(folder.step(), uncommitted)
+
+    def test_on_top_of_another_run(self, folder: Folder) -> None:
+        step, before = folder.built_on()
+        noted = range_sizes.RangeSizes(folder.store, range_sizes.folder(before.run_id))
+        noted.note("b" * 64, pa.array([7], pa.int64()))
+        noted.put()
+        uncommitted = folder.frame(step, UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
+        held = self.commit(folder, "data/x")
+        found = run.read_committed(step, uncommitted)
+        assert addresses_of(found) == ["data/committed", "data/x"]
+        ids = ranges_read.read(folder.store, step.plan.run_id, step.plan.attempt)
+        assert ids > before.read_ids and held in ids
+        assert found.figures.branches_before == 3
+        (file,) = [
+            file
+            for file in range_sizes.files_of(folder.store, step.plan.run_id)
+            if range_sizes.read(folder.store, file).column("range_id").to_pylist() == ["b" * 64]
+        ]
+        assert file.key.startswith(range_sizes.folder(step.plan.run_id))
+        assert not any("no commit names" in line for line in folder.logged)
+
+    def test_of_another_source_than_the_run_before_are_refused(self, folder: Folder) -> None:
+        step, before = folder.built_on()
+        reports.write(folder.store, replace(before.report, commit_source="metadata folder"))
+        uncommitted = folder.frame(step, UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
+        self.commit(folder, "data/x")
+        with pytest.raises(OrderViolation, match="commits come from the refs dump; in run"):
+            run.read_committed(step, uncommitted)

@@ -1,25 +1,50 @@
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector import failing, lock
 from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector import step as steps
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS, UNCOMMITTED_DF
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.frame.kinds import (
+    CANDIDATES_DF,
+    FRAMES,
+    SIGHTINGS_DF,
+    STEPS,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    NoFigures,
+)
+from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.step import place_by_address, renewed
+from lakefs_gc_assets.collector.step import Turn, place_by_address, renewed
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import LockLost, StorageError
+from lakefs_gc_assets.errors import LockHeld, LockLost, OrderViolation, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.api.models import ServerClocks
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.replayed_runs import refused
@@ -301,3 +326,312 @@ def test_rows_return_to_the_window_of_their_address() -> None:
     windows = {row["address"]: row["slice_window"] for row in found.to_pylist()}
     assert windows == {**dict(zip(names, ["2026-11", "2026-10", "2026-09"], strict=True)), "root": "legacy"}
     assert found.schema == LISTED
+
+
+@dataclass
+class OneProcess:
+    """A process that makes steps on plain tables, and what it was told."""
+
+    repository: OpenRepository
+    fails: Exception | None = None
+    opened: bool = False
+    lines: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def open(self) -> OpenRepository:
+        if self.fails is not None:
+            raise self.fails
+        self.opened = True
+        return self.repository
+
+    def last_opened(self) -> ObjectStore | None:
+        return self.repository.store if self.opened else None
+
+    def engine(self, repository: OpenRepository) -> ArrowEngine:
+        assert repository is self.repository
+        return ArrowEngine()
+
+    def now(self) -> datetime:
+        return self.repository.clock.now()
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def warn(self, line: str) -> None:
+        self.warnings.append(line)
+
+    def explain(self, error: BaseException) -> str:
+        return f"explained: {error}"
+
+
+RUN = "g4uk6erfnfus73frbnqg"
+WINDOWS = ("legacy", "2026-11")
+FIRST = Turn(RUN, WINDOWS, "dagster-run", begins=Flow.CLEAN)
+LATER = Turn(RUN, WINDOWS, "another dagster-run", continues=True)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> OneProcess:
+    """A process that collects an empty repository; the store tells the real time, so our clock does as well."""
+    (tmp_path / "repository").mkdir()
+    opened = opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository"))
+    return OneProcess(replace(opened, clock=HandClock(datetime.now(UTC))))
+
+
+def held_by(process: OneProcess) -> str | None:
+    return lock.holder(process.repository.store)
+
+
+def report_of(process: OneProcess) -> Report | None:
+    return reports.read(process.repository.store, RUN)
+
+
+class TestOneStep:
+    """A step by itself: its plan, its lock, and what it leaves when it fails."""
+
+    def test_that_begins_a_run_makes_its_plan_and_gives_the_lock_back(self, process: OneProcess) -> None:
+        with steps.step(FIRST, process) as step:
+            assert "dagster-run" in str(held_by(process))
+            lock.verify(process.repository.store, step.lock_token)
+            step.log("line")
+            step.warn("warning")
+        plan = plans.read(process.repository.store, RUN)
+        assert step.plan == plan
+        assert (plan.windows, plan.owner, plan.flow) == (WINDOWS, "dagster-run", Flow.CLEAN)
+        assert (process.lines, process.warnings, held_by(process)) == (["line"], ["warning"], None)
+        assert step.repository is process.repository and isinstance(step.engine, ArrowEngine)
+        assert report_of(process) is None
+
+    def test_asks_for_the_flow_that_it_is_told(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, begins=Flow.UNIFIED), process) as step:
+            assert step.plan.flow is Flow.UNIFIED
+
+    def test_keeps_the_lock_for_a_later_one_which_takes_the_owner_from_the_plan(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process) as first:
+            pass
+        assert "dagster-run" in str(held_by(process)) and report_of(process) is None
+        with steps.step(LATER, process) as later:
+            assert held_by(process) is not None and "another" not in str(held_by(process))
+        assert later.plan == first.plan and held_by(process) is None
+
+    @pytest.mark.parametrize("error", [ValueError("no disk"), KeyboardInterrupt("no disk")])
+    def test_that_fails_leaves_a_report_and_no_lock(self, process: OneProcess, error: BaseException) -> None:
+        with pytest.raises(type(error)), steps.step(replace(FIRST, goes_on=True), process):
+            raise error
+        report = report_of(process)
+        assert report is not None
+        assert (report.success, report.ending, report.error) == (False, Ending.FAILED, "explained: no disk")
+        assert report.ended_at == process.now()
+        assert held_by(process) is None
+
+    def test_that_fails_raises_its_own_error_though_neither_report_nor_lock_can_be_written(
+        self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def away(*arguments: object, **named: object) -> None:
+            raise StorageError("the store is away")
+
+        with pytest.raises(ValueError, match="no disk"), steps.step(FIRST, process):
+            monkeypatch.setattr(failing, "store_report", away)
+            monkeypatch.setattr(Lock, "release", away)
+            raise ValueError("no disk")
+
+    def test_of_other_windows_ends_the_run_and_frees_the_lock_that_was_kept(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process):
+            pass
+        other = replace(LATER, windows=("legacy",))
+        words = f"run {RUN} covers the windows legacy, 2026-11, the selection legacy"
+        with pytest.raises(OrderViolation, match=words), steps.step(other, process):
+            raise AssertionError("the step was made")
+        report = report_of(process)
+        assert report is not None and "explained: run" in str(report.error)
+        assert held_by(process) is None
+
+    def test_of_the_same_windows_in_another_order_is_made(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process):
+            pass
+        with steps.step(replace(LATER, windows=WINDOWS[::-1]), process):
+            pass
+
+    def test_that_cannot_reach_the_server_ends_the_run_that_this_process_had_begun(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process):
+            pass
+        process.fails = ServerUnavailable("GET /repositories: 503")
+        with pytest.raises(ServerUnavailable), steps.step(LATER, process):
+            raise AssertionError("the step was made")
+        report = report_of(process)
+        assert report is not None and report.error == "explained: GET /repositories: 503"
+        assert held_by(process) is None
+
+    def test_of_another_process_that_cannot_reach_the_server_leaves_the_run_alone(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process):
+            pass
+        process.fails = ServerUnavailable("GET /repositories: 503")
+        with pytest.raises(ServerUnavailable), steps.step(replace(LATER, continues=False), process):
+            raise AssertionError("the step was made")
+        assert report_of(process) is None and held_by(process) is not None
+
+    def test_that_never_opened_a_store_ends_nothing(self, process: OneProcess) -> None:
+        steps.end_between_steps(RUN, process, "why")
+        assert report_of(process) is None
+
+    def test_whose_lock_somebody_else_has_is_not_made(self, process: OneProcess) -> None:
+        other = steps.acquire(process.repository, "another run", "somebody")
+        with pytest.raises(LockHeld, match="somebody"), steps.step(FIRST, process):
+            raise AssertionError("the step was made")
+        assert "somebody" in str(held_by(process)) and report_of(process) is None
+        other.release()
+
+    def test_asks_for_as_many_tasks_as_a_setting_says(self, process: OneProcess) -> None:
+        with steps.step(FIRST, process) as step:
+            assert (step.tasks(7), step.tasks(0)) == (7, step.engine.tasks)
+
+    def test_without_a_lock_deletes_nothing(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository)
+        with pytest.raises(LockLost, match=f"{step.plan.run_id} has no lock"):
+            step.lock_token  # noqa: B018
+
+
+class TestTheLock:
+    def test_is_taken_for_as_long_as_the_settings_say_by_the_latest_clock(self, process: OneProcess) -> None:
+        api = cast(ScriptedApi, process.repository.api)
+        settings = CollectionSettings(lock_expiry_minutes=7)
+        repository = replace(process.repository, settings=settings)
+        now = repository.clock.now()
+        assert steps.latest_clock(repository) == now
+        api.server_clocks = ServerClocks(earliest=-MINUTE, latest=-MINUTE)
+        assert steps.latest_clock(repository) == now
+        api.server_clocks = ServerClocks(earliest=MINUTE, latest=2 * MINUTE)
+        assert steps.latest_clock(repository) == now + 2 * MINUTE
+        with mock.patch.object(Lock, "acquire") as acquire:
+            steps.acquire(repository, "work", "owner")
+        acquire.assert_called_once_with(
+            repository.store, run_id="work", owner="owner", now=now + 2 * MINUTE, expiry=7 * MINUTE
+        )
+
+    @pytest.mark.parametrize("error", [None, ValueError("no disk")])
+    def test_is_held_for_other_work_and_given_back_however_it_ends(
+        self, process: OneProcess, error: Exception | None
+    ) -> None:
+        with suppress(ValueError), steps.locked(process.repository, "restore", "owner", process.warn) as held:
+            lock.verify(process.repository.store, held.token)
+            assert "owner" in str(held_by(process)) and "restore" in str(held_by(process))
+            if error is not None:
+                raise error
+        assert held_by(process) is None
+
+    def test_is_renewed_four_times_in_the_span_after_which_it_expires(
+        self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses: list[float | None] = []
+
+        class Watched(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                pauses.append(timeout)
+                return super().wait()
+
+        watched = SimpleNamespace(Event=Watched, Thread=threading.Thread)
+        monkeypatch.setattr(steps, "threading", watched)
+        repository = replace(process.repository, settings=CollectionSettings(lock_expiry_minutes=8))
+        with renewed(cast(Lock, FailingLock()), repository, process.warn):
+            pass
+        assert pauses == [120]
+
+    def test_is_renewed_by_the_time_of_the_renewal(self, process: OneProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        renewals: list[datetime] = []
+        done = threading.Event()
+
+        def renew(now: datetime) -> None:
+            renewals.append(now)
+            done.set()
+
+        settings = process.repository.settings.model_copy(update={"lock_expiry_minutes": 0.0001})
+        repository = replace(process.repository, settings=settings)
+        with renewed(cast(Lock, SimpleNamespace(renew=renew)), repository, process.warn):
+            assert done.wait(10)
+        assert set(renewals) == {repository.clock.now()}
+        assert not [each for each in threading.enumerate() if each.name == "lock renewal"]
+
+
+class TestFrames:
+    """What a step stores."""
+
+    def rows(self, *names: str, **changed: Any) -> ArrowRows:
+        return ArrowEngine().table(
+            pa.Table.from_pylist([listed(f"data/{name}", **changed) for name in names], schema=nullable(LISTED))
+        )
+
+    def test_say_what_they_were_made_of_and_when(self, process: OneProcess) -> None:
+        clock = cast(HandClock, process.repository.clock)
+        began = clock.now()
+        step = made_step(ArrowEngine(), process.repository, note=process.lines.append)
+        assert step.started_at == began
+        clock.sleep(60)
+        written = [*step.write(STORE_DF, self.rows("a")), *step.write(STORE_DF, self.rows("b"))]
+        stored = step.complete(STORE_DF, LISTED_FIGURES, written[::-1])
+        span = stored.manifest.span
+        assert (span.frame, span.run_id, span.attempt) == ("store_df", step.plan.run_id, step.plan.attempt)
+        assert (span.started_at, span.ended_at) == (began, began + MINUTE)
+        keys = [file.key for file in stored.manifest.files]
+        assert keys == sorted(keys) and stored.manifest.inputs == {}
+        assert all(key.startswith(run_folder.frame(step.plan.run_id, "store_df")) for key in keys)
+        assert step.stored(STORE_DF).manifest == stored.manifest
+        assert process.lines == ["2 rows in 60.0 s, 0 a second"]
+        live_rows = step.engine.select(self.rows("x"), *LIVE.names)
+        made = step.write_distinct(UNCOMMITTED_DF, [live_rows, live_rows], 2)
+        later = step.complete(UNCOMMITTED_DF, UNCOMMITTED_FIGURES, made, (stored,), began + MINUTE)
+        assert later.manifest.span.started_at == began + MINUTE
+        assert later.manifest.inputs == {"store_df": stored.manifest.digest}
+        assert later.count == 1
+
+    def test_are_not_told_of_where_they_are_no_step(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository, note=process.lines.append)
+        step.complete(SIGHTINGS_DF, NoFigures(), ())
+        assert process.lines == []
+
+    def test_of_another_attempt_are_no_inputs(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository)
+        another = replace(step.plan, attempt="another")
+        stored = made_step(ArrowEngine(), process.repository, another).complete(STORE_DF, LISTED_FIGURES, ())
+        with pytest.raises(
+            OrderViolation, match=f"store_df is of attempt another, the run is at attempt {PLAN.attempt}"
+        ):
+            step.complete(UNCOMMITTED_DF, UNCOMMITTED_FIGURES, (), (stored,))
+
+    def test_have_rows_of_other_windows_apart(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository)
+        rows = step.engine.union(self.rows("a"), self.rows("b", slice_window="2026-09"))
+        assert {file.slice_window for file in step.write(STORE_DF, rows)} == {"2026-11", "other"}
+        everywhere = step.write_everywhere(STORE_DF, rows)
+        assert {file.slice_window for file in everywhere} == {"legacy"}
+        unfinished = step.unfinished(STORE_DF, LISTED_FIGURES, everywhere)
+        assert unfinished.figures == LISTED_FIGURES
+        assert sorted(unfinished.table().column("address").to_pylist()) == ["data/a", "data/b"]
+        with pytest.raises(OrderViolation, match="does not exist"):
+            step.stored(STORE_DF)
+
+    def test_have_columns_added_before_their_rows_are_placed(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository)
+
+        def moved(batch: pa.RecordBatch) -> pa.RecordBatch:
+            why = batch.append_column("why", pa.array(["no commit holds it"] * batch.num_rows))
+            place = why.schema.get_field_index("slice_window")
+            return why.set_column(place, why.schema.field(place), pa.array(["2026-09"] * batch.num_rows))
+
+        (file,) = step.write(CANDIDATES_DF, self.rows("a"), moved)
+        assert file.slice_window == "other"
+        (file,) = step.write(
+            CANDIDATES_DF, self.rows("b"), lambda batch: batch.append_column("why", pa.nulls(1, pa.string()))
+        )
+        assert file.slice_window == "2026-11"
+
+
+def test_references_are_read_by_as_many_tasks_as_the_settings_say(process: OneProcess) -> None:
+    repository = replace(process.repository, settings=CollectionSettings(range_partitions=3))
+    step = made_step(ArrowEngine(), repository)
+    own = step.references()
+    assert (own.engine, own.opener, own.namespace) == (step.engine, repository.opener, repository.namespace)
+    assert (own.window_size, own.tasks) == (step.plan.slice_window, 3)
+    other = replace(repository, opener=StoreOpener(StoreSettings(), "s3://other/repo/"))
+    assert step.references(other).opener is other.opener
+    assert step.references(other).namespace is repository.namespace

@@ -1,10 +1,30 @@
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STORE_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
+from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_frames import (
+    COMMITTED_FIGURES,
+    LISTED_FIGURES,
+    UNCOMMITTED_FIGURES,
+    frame_of_rows,
+)
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.past_runs import NOW
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
+from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 __all__ = ["replaying"]
 
@@ -63,3 +83,88 @@ def test_what_is_too_young_by_its_name_or_its_writing_stays(replaying: Replaying
     assert runs.addresses(opened.run_id, "candidates") == [addresses["old"]]
     assert runs.addresses(opened.run_id, "unrecognised") == ["data/somebody/elses"]
     assert runs.report(opened.run_id).kept == {Kept.YOUNG.value: 2, Kept.UNRECOGNISED.value: 1}
+
+
+PARTS = "0123456789abcdef0123456789abcdef-3"
+MICROSECOND = timedelta(microseconds=1)
+
+
+class Noting(ArrowEngine):
+    """Notes about how many rows it is told that tables have which it subtracts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int) -> ArrowRows:
+        self.counts.append(count)
+        return super().without(rows, *live, count=count)
+
+
+def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_stays(tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    engine, plan = Noting(), replace(PLAN, attempt="attempt", cutoff=NOW - timedelta(days=1), windows=("2026-11",))
+    rows: dict[str, dict[str, Any]] = {
+        "staged": {},
+        "committed": {},
+        "may go": {},
+        "at the cutoff": {"last_modified": plan.cutoff},
+        "right before it": {"last_modified": plan.cutoff - MICROSECOND},
+        "young by its name": {"issued_at": plan.cutoff},
+        "elsewhere": {"slice_window": "2026-10"},
+        "strange": {"layout": "unrecognised", "slice": None, "issued_at": None},
+        "in parts": {"etag": PARTS},
+        "in parts, seen too late": {"etag": PARTS},
+        "in parts, seen in time": {"etag": PARTS},
+    }
+    stored = frame_of_rows(opener, STORE_DF, [listed(name, **more) for name, more in rows.items()], LISTED_FIGURES)
+    staged = frame_of_rows(opener, UNCOMMITTED_DF, [live("staged"), live("nowhere")], UNCOMMITTED_FIGURES)
+    committed = frame_of_rows(opener, COMMITTED_DF, [live("committed")], COMMITTED_FIGURES)
+    an_hour_before = stored.manifest.span.started_at - timedelta(hours=1)
+    earlier = [
+        {"address": "in parts, seen too late", "first_listed_at": an_hour_before + MICROSECOND},
+        {"address": "in parts, seen in time", "first_listed_at": an_hour_before},
+    ]
+    schema = pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")])
+
+    step = made_step(engine, opened_by(opener), plan)
+    unheld = subtract_committed(step, stored, committed)
+    unreferenced = subtract_live(
+        step, stored, unheld, staged, engine.table(pa.Table.from_pylist(earlier, schema=schema))
+    )
+
+    found = engine.collect(unreferenced)
+    assert unheld.count == stored.count - 1 and set(unheld.manifest.inputs) == {"store_df", "committed_df"}
+    assert engine.counts == [stored.count + committed.count, unheld.count + staged.count]
+    assert dict(zip(found["address"].to_pylist(), found["kept"].to_pylist(), strict=True)) == {
+        "may go": None,
+        "at the cutoff": Kept.YOUNG,
+        "right before it": None,
+        "young by its name": Kept.YOUNG,
+        "elsewhere": Kept.OTHER_WINDOW,
+        "strange": Kept.UNRECOGNISED,
+        "in parts": Kept.MULTIPART,
+        "in parts, seen too late": Kept.MULTIPART,
+        "in parts, seen in time": None,
+    }
+    assert found.column_names == [*STORE_DF.schema.names, "kept"]
+    kept = {Kept.YOUNG.value: 2, Kept.OTHER_WINDOW.value: 1, Kept.UNRECOGNISED.value: 1, Kept.MULTIPART.value: 2}
+    reasons = count_reasons(engine, unreferenced)
+    assert reasons == Reasons(eligible=3, kept=kept, multipart=3)
+    assert reasons.unrecognised == 1
+
+
+def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    engine = ArrowEngine()
+    stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
+    staged = frame_of_rows(opener, UNCOMMITTED_DF, [live("a")], UNCOMMITTED_FIGURES)
+    committed = frame_of_rows(opener, COMMITTED_DF, [live("a"), live("b")], COMMITTED_FIGURES)
+    schema = pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")])
+    step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))
+    unheld = subtract_committed(step, stored, committed)
+    left = subtract_live(step, stored, unheld, staged, engine.table(schema.empty_table()))
+    reasons = count_reasons(engine, left)
+    assert (reasons, reasons.unrecognised) == (Reasons(eligible=0, kept={}, multipart=0), 0)

@@ -20,12 +20,13 @@ METADATA = "_lakefs/"
 
 @dataclass(frozen=True)
 class Staged:
-    """One entry of a range."""
+    """One entry of a range; `modified` is in seconds since 1970, UTC."""
 
     address: str
     type: int = AddressType.RELATIVE
     size: int = 10
     etag: str = "0" * 32
+    modified: int | None = None
 
 
 def put_table(store: ObjectStore, table: TableBytes) -> str:
@@ -42,7 +43,11 @@ def put_range(store: ObjectStore, entries: Mapping[str | bytes, Staged]) -> Rang
             path.encode() if isinstance(path, str) else path,
             framed(
                 bytes(32),
-                text(1, entry.address) + integer(3, entry.size) + text(4, entry.etag) + integer(6, entry.type),
+                text(1, entry.address)
+                + (b"" if entry.modified is None else text(2, integer(1, entry.modified)))
+                + integer(3, entry.size)
+                + text(4, entry.etag)
+                + integer(6, entry.type),
             ),
         )
         for path, entry in entries.items()

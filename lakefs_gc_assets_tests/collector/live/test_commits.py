@@ -1,6 +1,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RefsDump
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -81,6 +84,14 @@ class TestDumps:
         assert (found.commits, found.fetched, found.files) == (4, 0, ())
         assert found.heads == {"main": digest("metarange of b")}
 
+    def test_says_when_it_was_asked_for_and_read_and_which_files_it_has(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
+        api = dumping(RefsDump(False), dump)
+        found = live(api, store, HandClock())
+        assert api.tasks_asked == ["task", "task"]
+        assert (found.started_at, found.ended_at) == (NOW, NOW + timedelta(seconds=0.2))
+        assert sorted(found.dump_tables) == sorted(key.removeprefix(METADATA) for key in all_keys(store))
+
     def test_commits_with_the_same_objects_share_a_metarange(self, store: LocalStore) -> None:
         same = [commit("a", metarange=digest("m")), commit("b", "a", metarange=digest("m"))]
         found = live(dumping(put_dump(store, same, [branch("main", "b"), branch("x", "a")])), store)
@@ -110,6 +121,36 @@ class TestDumps:
             store.put(key, whole)
         live(dumping(dump), store)
 
+    def test_whichever_file_of_a_table_is_damaged_is_named(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
+        for key in all_keys(store):
+            whole = store.get(key)
+            store.put(key, whole[:-1])
+            with pytest.raises(CorruptFile) as caught:
+                live(dumping(dump), store)
+            assert caught.value.file == key
+            store.delete([key])
+            with pytest.raises(CorruptFile) as caught:
+                live(dumping(dump), store)
+            assert (caught.value.file, caught.value.check) == (key, "existence")
+            assert caught.value.detail == "the file is missing from the object store"
+            store.put(key, whole)
+
+    @pytest.mark.parametrize("table", ["commit", "branch", "tag"])
+    def test_a_part_that_is_not_as_its_table_says_ends_the_run(self, store: LocalStore, table: Entity) -> None:
+        dump = put_dump(store, LINE, MAIN, [Branch("v1", digest("a"))])
+        fields = {
+            "commit": "commits_meta_range_id",
+            "branch": "branches_meta_range_id",
+            "tag": "tags_meta_range_id",
+        }
+        key = METADATA + getattr(dump, fields[table])
+        first, *others = ranges.read_metarange(store.get(key), key, entity=table)
+        stated = put_metarange(store, [replace(first, count=first.count + 1), *others], entity=table.encode())
+        with pytest.raises(CorruptFile, match="metarange") as caught:
+            live(dumping(RefsDump(**{**asdict(dump), fields[table]: stated})), store)
+        assert caught.value.file == METADATA + first.id
+
     def test_tables_that_were_exchanged_end_the_run(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, MAIN)
         exchanged = RefsDump(
@@ -136,6 +177,14 @@ class TestCommitsThatADumpLacks:
             put_dump(store, LINE, [branch("main", "merge")]), known=[merge, first, second, commit("deep", "a")]
         )
         assert live(api, store).metarange_ids == metaranges("a", "b", "merge", "first", "second", "deep")
+
+    def test_one_that_is_met_again_does_not_end_the_search(self, store: LocalStore) -> None:
+        """Of two tagged commits one is the other's parent: it is met twice before the third one's turn comes."""
+        new = [commit("lone", "b"), commit("c", "b"), commit("d", "c"), commit("e", "d")]
+        tags = [branch("v1", "lone"), branch("v2", "d"), branch("v3", "e")]
+        api = dumping(put_dump(store, LINE, MAIN, tags), known=new)
+        assert live(api, store).metarange_ids == metaranges("a", "b", "lone", "c", "d", "e")
+        assert len(api.commits_asked) == 4
 
     def test_tags_and_parents_are_fetched_too(self, store: LocalStore) -> None:
         tagged, parent = commit("tagged", "parent"), commit("parent", "a")
@@ -166,7 +215,8 @@ class TestCommitsThatADumpLacks:
         api = dumping(broken, put_dump(store, LINE, MAIN))
         assert live(api, store).metarange_ids == metaranges("a", "b")
         assert api.dump_starts.calls == 2
-        with pytest.raises(LakeFSError, match="3 refs dumps in a row were incomplete"):
+        words = f"3 refs dumps in a row were incomplete, .* {digest('vanished')}, which the server does not know"
+        with pytest.raises(LakeFSError, match=words):
             live(dumping(broken), store)
 
     def test_a_server_that_fails_meanwhile_ends_the_run(self, store: LocalStore) -> None:
@@ -228,9 +278,26 @@ class TestWaiting:
     def test_for_a_dump_takes_longer_and_longer_pauses(self, store: LocalStore) -> None:
         clock = HandClock()
         live(dumping(*[RefsDump(False)] * 9, put_dump(store, LINE, MAIN)), store, clock)
-        assert clock.slept == sorted(clock.slept)
-        assert len(clock.slept) == 9
-        assert max(clock.slept) == 10
+        assert clock.slept == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
+
+    def test_ends_when_the_time_is_over_to_the_moment(self, store: LocalStore) -> None:
+        settings = CollectionSettings(wait_before_dump_seconds=0, dump_timeout_seconds=3)
+        clock = HandClock()
+        with pytest.raises(LakeFSError, match="not done after 3 s"):
+            live(dumping(*[RefsDump(False)] * 5, put_dump(store, LINE, MAIN)), store, clock, settings)
+        assert clock.slept == [0.2, 0.4, 0.8, 1.6]
+        clock = HandClock()
+        live(dumping(*[RefsDump(False)] * 4, put_dump(store, LINE, MAIN)), store, clock, settings)
+        assert clock.slept == [0.2, 0.4, 0.8, 1.6]
+
+    def test_and_another_dump_are_told(self, store: LocalStore) -> None:
+        notes: list[str] = []
+        api = dumping(put_dump(store, LINE, []), put_dump(store, LINE, MAIN))
+        commits.live_commits(api, store, CollectionSettings(), HandClock(), NOW, notes.append)
+        assert notes == [
+            "waiting 30 s before the refs dump",
+            "the refs dump names no branch, and every repository has one; asking for another one",
+        ]
 
     def test_for_a_dump_that_never_ends_ends_the_run(self, store: LocalStore) -> None:
         clock = HandClock()
@@ -286,13 +353,20 @@ class TestTheMetadataFolder:
         files = {key.removeprefix(METADATA) for key in all_keys(store)}
         for name in ("dummy", "a" * 63, "A" * 64, "g" * 64, f"{'a' * 64}.json", "retention/" + "a" * 64):
             store.put(METADATA + name, b"")
+        clock = HandClock()
+
+        def slow() -> Commit:
+            clock.sleep(5)
+            return commit("c", metarange=metarange)
+
         api = ScriptedApi(
             dump_starts=Script(refusal),
             branch_lists=Script((branch("main", "c"), branch("new", "root"))),
-            commits={digest("c"): Script(commit("c", metarange=metarange)), ROOT.id: Script(ROOT)},
+            commits={digest("c"): Script(slow), ROOT.id: Script(ROOT)},
         )
         notes: list[str] = []
-        found = commits.live_commits(api, store, NO_WAIT, HandClock(), NOW, notes.append)
+        found = commits.live_commits(api, store, NO_WAIT, clock, NOW, notes.append)
+        assert (found.started_at, found.ended_at) == (NOW, NOW + timedelta(seconds=5))
         assert found.source is CommitSource.METADATA_FOLDER
         assert set(found.files) == files
         assert len(found.files) == 2
@@ -332,8 +406,11 @@ class TestTheMetadataFolder:
             branch_lists=Script((branch("main", "a"),)),
             commits={digest("a"): Script(commit("a"))},
         )
-        with pytest.raises(CorruptFile, match="existence"):
+        with pytest.raises(
+            CorruptFile, match=r"existence.*a branch head's metarange is not in the object store"
+        ) as found:
             live(api, store)
+        assert found.value.file == METADATA + digest("metarange of a")
 
     def test_is_listed_after_the_heads_were_read(self, store: LocalStore) -> None:
         written = []

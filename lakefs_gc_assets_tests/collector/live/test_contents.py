@@ -279,7 +279,84 @@ def test_so_many_bytes_are_read_the_smallest_objects_first(world: World, monkeyp
     assert set(world.store.read) == names[10] | names[100]
     assert world.api.asked == [("main", "p1000")]
     assert left == {row["address"] for row in world.candidates}
-    assert any("1,024" in line or "512" in line for line in world.lines)
+    assert [line for line in world.lines if "not read" in line] == [
+        "objects of 512 bytes and more are not read: their content is taken for unknown"
+    ]
+    assert world.lines.count("110 bytes are read: the store does not tell the MD5 of objects") == 2
+
+
+@pytest.mark.usefixtures("all_looked_at")
+@pytest.mark.parametrize(("objects", "read"), [(9, True), (10, False)])
+def test_bytes_that_candidates_left_are_for_committed_objects(
+    world: World, monkeypatch: pytest.MonkeyPatch, objects: int, read: bool
+) -> None:
+    monkeypatch.setattr(contents, "READ_BYTES", 100)
+    committed = {world.commit(f"p{number}", b"content %02d" % number, encrypted=True) for number in range(objects)}
+    candidate = world.candidate("x", b"garbage 00", encrypted=True)
+
+    left, found = world.clear()
+
+    assert set(world.store.read) == ({candidate} | committed if read else {candidate})
+    assert (left, found.asked) == ({candidate}, 0 if read else objects)
+
+
+@pytest.mark.usefixtures("all_looked_at")
+@pytest.mark.parametrize(("largest", "read"), [(7, True), (6, False)])
+def test_objects_are_read_up_to_a_size(world: World, monkeypatch: pytest.MonkeyPatch, largest: int, read: bool) -> None:
+    monkeypatch.setattr(digests, "LARGEST_READ", largest)
+    committed = world.commit("p", b"content", encrypted=True)
+    candidate = world.candidate("x", b"garbage", encrypted=True)
+
+    left, found = world.clear()
+
+    assert set(world.store.read) == ({candidate, committed} if read else set())
+    assert (left, found.asked) == ({candidate}, 0 if read else 1)
+
+
+@pytest.mark.usefixtures("all_looked_at")
+class TestSampleOfWhatTheStoreTells:
+    """Some objects are read to see whether the MD5s are true that the store tells."""
+
+    def test_is_of_sixteen_objects_by_the_ends_of_their_names(self, world: World) -> None:
+        committed = world.commit("p", b"content")
+        names = [world.candidate(f"x{number:02}", b"garb %02d" % number) for number in range(40)]
+        left, found = world.clear()
+        chosen = sorted(names, key=lambda name: name[::-1])[:16]
+        assert sorted(world.store.read) == sorted([*chosen, committed])
+        assert (left, found.asked) == (set(names), 0)
+
+    def test_is_of_small_objects_where_there_are_any(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contents, "_SAMPLED_BYTES", 7)
+        world.commit("p", b"content")
+        world.commit("q", b"longer content")
+        small, large = world.candidate("b-small", b"garbage"), world.candidate("a-large", b"longer garbage")
+        world.clear()
+        assert small in world.store.read and large not in world.store.read
+
+    def test_is_of_two_large_objects_otherwise(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contents, "_SAMPLED_BYTES", 6)
+        committed = world.commit("p", b"content")
+        names = [world.candidate(f"x{number}", b"garbag%d" % number) for number in range(4)]
+        left, found = world.clear()
+        assert sorted(world.store.read) == sorted([*names[:2], committed])
+        assert (left, found.asked) == (set(names), 0)
+
+    def test_that_is_too_large_to_be_read_proves_nothing(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(digests, "LARGEST_READ", 6)
+        world.commit("p", b"content")
+        staged = world.candidate("copy", b"content", staged_at="p")
+        garbage = world.candidate("garbage", b"garbage")
+        left, found = world.clear()
+        assert (left, set(found.live), found.asked) == ({garbage}, {staged}, 1)
+        refused = "what the store tells as MD5 of objects is something else, or cannot be verified: it is not used"
+        assert world.lines.count(refused) == 1 and world.store.read == []
+
+    def test_says_nothing_where_the_store_tells_nothing(self, world: World) -> None:
+        world.commit("p", b"content", encrypted=True)
+        garbage = world.candidate("garbage", b"garbage", encrypted=True)
+        left, _ = world.clear()
+        assert left == {garbage}
+        assert not any("is not used" in line for line in world.lines)
 
 
 @pytest.mark.usefixtures("all_looked_at")
@@ -430,6 +507,11 @@ class TestChoosingSizes:
             ({7: 10, 8: 1}, {7: 9}, 8, [7]),
             ({7: 10, 8: 10, 9: 10}, {7: 9, 8: 3, 9: 4}, 8, [7]),
             ({0: 1}, {0: 100}, 10, []),
+            # Of as many questions, those of the smaller size are asked.
+            ({9: 10, 7: 10}, {9: 4, 7: 4}, 7, [9]),
+            ({7: 10, 8: 10}, {7: 3, 8: 5}, 8, []),
+            ({7: 1}, {7: 1}, 1, []),
+            ({1: 1}, {1: 2}, 10, [1]),
         ],
     )
     def test_takes_what_is_less(
@@ -439,6 +521,23 @@ class TestChoosingSizes:
         assert looking.sizes is not None
         assert sorted(looking.sizes.to_pylist()) == looked_at
         assert looking.share == 1
+
+    def test_the_share_is_of_all_candidates_of_these_sizes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 1)
+        assert choose_sizes({7: 1}, {7: 2}, 0, "run").share == 1
+        assert choose_sizes({7: 1, 8: 3, 9: 100}, {7: 2, 8: 4, 9: 1}, 1, "run").share == 0.25
+        assert choose_sizes({}, {}, 0, "run") == Looking(pa.array([], pa.int64()), 1.0, "run")
+
+    def test_all_of_any_size_are_chosen_where_no_size_is_named(self) -> None:
+        batch = pa.RecordBatch.from_pydict({"key": ["a", "b"], "size": [1, 2]})
+        assert Looking(None, 1.0, "run").chooses(batch) == [True, True]
+        assert Looking(pa.array([2], pa.int64()), 1.0, "run").chooses(batch) == [False, True]
+        assert Looking(None, 0.0, "run").chooses(batch) == [False, False]
+
+    def test_half_of_them_is_about_half(self) -> None:
+        keys = [f"data/s/{number}" for number in range(2000)]
+        batch = pa.RecordBatch.from_pydict({"key": keys, "size": [7] * len(keys)})
+        assert 800 < sum(Looking(None, 0.5, "run").chooses(batch)) < 1200
 
     def test_no_more_are_looked_at_than_the_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(contents, "CANDIDATES_LOOKED_AT", 100)

@@ -1,19 +1,44 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector import preparations
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.live import cross_repository, uncommitted
-from lakefs_gc_assets.collector.live.current import prepare_uncommitted
+from lakefs_gc_assets.collector.live import cross_repository, noted_sizes, range_sizes, uncommitted
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.current import (
+    Committed,
+    Unread,
+    ask_committed,
+    heads_shown,
+    prepare_uncommitted,
+    read_every_commit,
+)
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import AccessDenied
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import NOW, opened
+from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.test_plan import PLAN
+from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
 
 __all__ = ["opened"]
 
@@ -40,3 +65,201 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
 
     assert (found.started_at, found.ended_at) == (NOW, NOW + timedelta(minutes=10))
     assert len(found.addresses) == 3
+
+
+FOLDER = CommitSource.METADATA_FOLDER
+RECORDS = tuple(RangeRecord(name * 64, b"a", b"z", count, 0) for name, count in (("a", 3), ("b", 4)))
+
+
+class Repositories:
+    """A repository in a folder, and another one that counts as well."""
+
+    def __init__(self, folder: Path) -> None:
+        self.own, self.other = (self._opened(folder, name) for name in ("own", "other"))
+
+    @staticmethod
+    def _opened(folder: Path, name: str) -> OpenRepository:
+        (folder / name).mkdir()
+        return opened_by(StoreOpener(StoreSettings(local_root=str(folder)), f"local://{name}"))
+
+    def step(self, **changes: Any) -> Step[ArrowRows]:
+        return made_step(ArrowEngine(), replace(self.own, others=(self.other,)), replace(PLAN, **changes))
+
+    @staticmethod
+    def commit(repository: OpenRepository, *addresses: str) -> str:
+        """A branch whose head holds these addresses; returns the id of its metarange."""
+        api = cast(ScriptedApi, repository.api)
+        types = {each: AddressType.FULL if "://" in each else AddressType.RELATIVE for each in addresses}
+        held = put_commit_objects(repository.store, {each: Staged(each, type_) for each, type_ in types.items()})
+        head = Commit("c" * 64, held, (), 7)
+        api.dumps = Script(put_dump(repository.store, [head], [Branch("main", head.id)]))
+        api.branch_lists, api.commits = Script((Branch("main", head.id),)), {head.id: Script(head)}
+        return held
+
+
+@pytest.fixture
+def repositories(tmp_path: Path) -> Repositories:
+    return Repositories(tmp_path)
+
+
+def addresses(step: Step[ArrowRows], rows: Sequence[ArrowRows]) -> set[str]:
+    return {address for each in rows for address in step.engine.collect(each).column("address").to_pylist()}
+
+
+class TestUncommittedData:
+    def test_is_that_of_all_repositories_and_its_preparation_is_noted(
+        self, repositories: Repositories, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step, asked = repositories.step(), list[tuple[object, ...]]()
+        server_run = xids.Generator().descending(NOW)
+        put_uncommitted(repositories.own.store, "f", ["data/own"])
+        put_uncommitted(repositories.other.store, "g", [f"{repositories.own.namespace.uri}data/others"])
+
+        def prepared(*given: object, **named: object) -> Prepared:
+            asked.append((*given, named))
+            own = given[1] is repositories.own.store
+            started_at = NOW + timedelta(minutes=2 if own else 1)
+            return Prepared(started_at, NOW, (server_run if own else "other",), ("f",) if own else ("g",), 1)
+
+        monkeypatch.setattr(uncommitted, "prepare_checked", prepared)
+        its = cast(ScriptedApi, repositories.other.api)
+        its.changes_of["main"] = Script([DiffEntry("p", "added")])
+        slice_ = xids.Generator().descending(NOW)
+        staged = f"data/{slice_}/{xids.Generator().ascending(NOW)}"
+        its.stats["main", "p"] = Script(ObjectStats("p", repositories.own.namespace.uri + staged, 1))
+        told = list[int]()
+        found = prepare_uncommitted(step, told.append)
+
+        given = [
+            (each.api, each.store, each.namespace, each.settings, each.clock, step.plan.cutoff, told.append)
+            for each in (step.repository, repositories.other)
+        ]
+        assert asked == [(*each, {"commits_expire": False}) for each in given]
+        assert addresses(step, found.addresses) == {"data/own", "data/others", staged}
+        (row,) = step.engine.collect(found.addresses[2]).to_pylist()
+        assert row == {"address": staged, "slice": slice_, "slice_window": f"{NOW:%Y-%m}"}
+        assert (found.started_at, found.ended_at) == (NOW + timedelta(minutes=1), step.repository.clock.now())
+        assert (found.files, found.count) == (2, 500_000)
+        assert preparations.noted(repositories.own.store, step.plan.run_id) == [server_run]
+        prepare_uncommitted(repositories.step(flow=Flow.UNIFIED))
+        assert asked[-1][-1] == {"commits_expire": True}
+
+
+class TestWhatWasNotRead:
+    def test_by_a_refs_dump(self, opened: OpenRepository) -> None:
+        unread = Unread(opened, CommitSource.REFS_DUMP, ("m",), RECORDS, ())
+        assert unread.ids == {"m", "a" * 64, "b" * 64}
+        assert (unread.ranges, unread.promised, unread.count) == (2, 7, 7)
+        nothing = Unread(opened, CommitSource.REFS_DUMP, (), (), ())
+        assert (nothing.ids, nothing.ranges, nothing.promised, nothing.count) == (frozenset(), 0, 0, 0)
+
+    def test_by_the_metadata_folder(self, opened: OpenRepository) -> None:
+        unread = Unread(opened, FOLDER, (), (), ("f", "g", "h"))
+        assert unread.ids == {"f", "g", "h"}
+        assert (unread.ranges, unread.promised, unread.count) == (3, None, 150_000)
+
+    def test_of_several_repositories(self, opened: OpenRepository) -> None:
+        own = LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {}, dump_tables=("t",))
+        one = Unread(opened, CommitSource.REFS_DUMP, ("m",), RECORDS[:1], ())
+        two, three = replace(one, metarange_ids=("n",)), replace(one, metarange_ids=(), records=RECORDS[1:])
+        found = Committed(own, (one, two), None, three)
+        assert found.everything == (one, two, three)
+        assert found.ids == {"m", "n", "t", "a" * 64, "b" * 64}
+        assert (found.ranges, found.count, found.source) == (3, 10, "refs dump")
+        folder = Unread(opened, FOLDER, (), (), ("f",))
+        assert Committed(own, (one, folder), None).source == "refs dump, metadata folder"
+        assert Committed(own, (folder,), None).everything == (folder,)
+
+
+class TestCommits:
+    def test_of_all_repositories_and_ranges_that_none_of_them_names(self, repositories: Repositories) -> None:
+        own = repositories.commit(repositories.own, "data/x")
+        other = repositories.commit(repositories.other, f"{repositories.own.namespace.uri}data/y")
+        unnamed = put_commit_objects(repositories.own.store, {"z": Staged("data/z")})
+        step = repositories.step()
+        found = ask_committed(step, NOW, frozenset())
+        assert [each.metarange_ids for each in found.unread] == [(own,), (other,)]
+        assert [each.repository.namespace.uri for each in found.unread] == ["local://own/", "local://other/"]
+        assert found.unnamed is not None and unnamed in found.unnamed.ids and len(found.unnamed.records) == 1
+        assert (found.definition, found.own.commits) == (None, 1)
+        assert (found.unnamed.repository, found.unnamed.source) == (step.repository, CommitSource.REFS_DUMP)
+        assert addresses(step, found.addresses(step)) == {"data/x", "data/y", "data/z"}
+        assert range_sizes.files_of(repositories.own.store, step.plan.run_id) == []
+        assert addresses(step, found.addresses(step, noted_sizes.folder_of(step))) == {"data/x", "data/y", "data/z"}
+        assert sum(file.sizes for file in range_sizes.files_of(repositories.own.store, step.plan.run_id)) == 3
+        again = ask_committed(step, NOW, found.ids)
+        assert (again.ids - set(again.own.dump_tables), again.ranges) == (frozenset(), 0)
+
+    def test_ranges_that_no_commit_names_are_not_looked_for(self, repositories: Repositories) -> None:
+        repositories.commit(repositories.own, "data/x")
+        repositories.commit(repositories.other)
+        put_commit_objects(repositories.own.store, {"z": Staged("data/z")})
+        step = repositories.step()
+        step.repository = replace(step.repository, settings=CollectionSettings(keep_unnamed_ranges=False))
+        assert ask_committed(step, NOW, frozenset()).unnamed is None
+
+    def test_by_the_metadata_folder_all_are_read_anyway(self, repositories: Repositories) -> None:
+        repositories.commit(repositories.own, "data/x")
+        repositories.commit(repositories.other)
+        put_commit_objects(repositories.own.store, {"z": Staged("data/z")})
+        cast(ScriptedApi, repositories.own.api).dump_starts = Script(AccessDenied("403"))
+        step = repositories.step()
+        found = ask_committed(step, NOW, frozenset())
+        assert found.unnamed is None and found.source == "metadata folder, refs dump"
+        assert addresses(step, found.addresses(step)) == {"data/x", "data/z"}
+        known = found.unread[0].files[0]
+        assert known not in ask_committed(step, NOW, frozenset([known])).unread[0].files
+
+    def test_of_another_repository_are_read_whole(self, repositories: Repositories) -> None:
+        held = repositories.commit(repositories.other, f"{repositories.own.namespace.uri}data/y")
+        step = repositories.step()
+        found = read_every_commit(step, repositories.other, NOW)
+        assert (found.metarange_ids, found.ranges, found.source) == ((held,), 1, CommitSource.REFS_DUMP)
+        assert addresses(step, [found.addresses(step)]) == {"data/y"}
+
+    def test_are_asked_for_a_while_after_uncommitted_data_and_it_is_logged(self, repositories: Repositories) -> None:
+        repositories.commit(repositories.own)
+        repositories.commit(repositories.other)
+        step, lines = repositories.step(), list[str]()
+        step.log = lines.append
+        ask_committed(step, step.repository.clock.now(), frozenset())
+        assert "waiting 30 s before the refs dump" in lines
+
+    @pytest.mark.parametrize("flow", [Flow.UNIFIED, Flow.CLEAN])
+    def test_by_retention_are_defined_by_everything_that_counts(
+        self, repositories: Repositories, monkeypatch: pytest.MonkeyPatch, flow: Flow
+    ) -> None:
+        repositories.commit(repositories.other)
+        repositories.commit(repositories.own)
+        expired = put_commit_objects(repositories.own.store, {"old": Staged("data/old")})
+        held = put_commit_objects(repositories.own.store, {"new": Staged("data/new")})
+        live = LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (held,), (), {"main": held}, 1)
+        definition = LiveDefinition(live, (expired,), "rules", {})
+        asked = list[tuple[object, ...]]()
+
+        def defined(*given: object) -> LiveDefinition:
+            asked.append(given)
+            return definition
+
+        monkeypatch.setattr(retention, "live_definition", defined)
+        step = repositories.step(flow=flow)
+        own = step.repository
+        found = ask_committed(step, NOW, frozenset(), ["shown"])
+        if flow is Flow.CLEAN:
+            assert asked == [] and found.definition is None
+            return
+        until = (step.plan.earliest_clock, NOW, step.log, ["shown"])
+        assert asked == [(own.api, own.store, own.namespace, own.settings, own.clock, *until)]
+        assert (found.definition, found.own, found.unread[0].metarange_ids) == (definition, live, (held,))
+        # What only expired commits name is no other repository's.
+        assert found.unnamed is not None and expired not in found.unnamed.ids and found.unnamed.records == ()
+        assert addresses(step, found.addresses(step)) == {"data/new"}
+
+
+def test_heads_are_shown_where_commits_expire(repositories: Repositories) -> None:
+    api = cast(ScriptedApi, repositories.own.api)
+    api.branch_lists = Script((Branch("main", "c" * 64), Branch("x", "d" * 64)))
+    assert heads_shown(repositories.step(flow=Flow.UNIFIED)) == ["c" * 64, "d" * 64]
+    assert heads_shown(repositories.step(flow=Flow.COMMITTED)) == ["c" * 64, "d" * 64]
+    api.branch_lists = Script(AssertionError("branches were asked for"))
+    assert heads_shown(repositories.step()) == []

@@ -156,6 +156,35 @@ class TestListing:
         assert sorted(api.asked) == [("main", "p00"), ("main", "p07"), ("main", "p19")]
         assert (answers.asked, answers.requests) == (20, 4)
 
+    @pytest.mark.parametrize(
+        ("paths", "entries", "listed"), [(10, 1000, True), (9, 1000, False), (10, 1001, False), (20, 1001, True)]
+    )
+    def test_is_worth_it_from_ten_paths_for_each_page_of_the_range(
+        self, paths: int, entries: int, listed: bool
+    ) -> None:
+        names = [f"p{number:02}" for number in range(paths)]
+        api = self.branch(names)
+        answers = ask(api, [("r", name.encode()) for name in names], {"r": ("main",)}, entries)
+        assert (len(api.listed), len(api.asked)) == ((1, 0) if listed else (0, paths))
+        assert answers.requests == (1 if listed else paths)
+
+    @pytest.mark.parametrize(
+        ("path", "before"),
+        [
+            ("b", "a\U0010ffff"),
+            ("ab", "aa\U0010ffff"),
+            ("\ue000", "\ud7ff\U0010ffff"),
+            ("\ue001", "\ue000\U0010ffff"),
+            ("a\0", "a"),
+            ("\x01", "\0\U0010ffff"),
+        ],
+    )
+    def test_begins_right_before_the_first_path(self, path: str, before: str) -> None:
+        names = [path, *(f"\uffff{number}" for number in range(9))]
+        api = self.branch(names)
+        ask(api, [("r", name.encode()) for name in names], {"r": ("main",)}, entries=1000)
+        assert api.listed == [("main", before)] and before < path
+
     def test_few_paths_of_a_large_range_are_asked_for_one_by_one(self) -> None:
         names = [f"p{number:05}" for number in range(50_000)]
         api = self.branch(names)

@@ -1,5 +1,6 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LIVE, RANGES
+from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live import range_sizes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFile
@@ -156,6 +157,113 @@ class TestEntriesThatMayGo:
         assert files(store).entries(record).column("address").to_pylist() == [KEY, KEY + "1"]
         assert read(files(store).range(record)) >= {KEY, KEY + "1", KEY + "2,x", KEY + "3"}
 
+    def test_are_objects_as_a_listing_has_them(self, store: LocalStore) -> None:
+        md5 = "0123456789abcdef" * 2
+        record = put_range(
+            store,
+            {
+                "a": Staged(KEY, size=3, etag=md5, modified=1_700_000_000),
+                "b": Staged("data/somebody/elses", size=5, etag=f"{md5}-2", modified=1_700_000_001),
+                "c": Staged("dummy", size=7),
+            },
+        )
+        issued = datetime(2026, 3, 1, tzinfo=UTC)
+        table = files(store).entries(record)
+        assert table.schema == LISTED
+        assert table.to_pylist() == [
+            {
+                "address": KEY,
+                "slice": SLICE,
+                "slice_window": "2026-03",
+                "layout": "slice",
+                "issued_at": issued,
+                "last_modified": issued,
+                "size": 3,
+                "etag": md5,
+            },
+            {
+                "address": "data/somebody/elses",
+                "slice": None,
+                "slice_window": "legacy",
+                "layout": "unrecognised",
+                "issued_at": None,
+                "last_modified": datetime(2023, 11, 14, 22, 13, 21, tzinfo=UTC),
+                "size": 5,
+                "etag": None,
+            },
+        ]
+        assert files(store).held(record).column("certain").to_pylist() == [True, True, False]
+
+
+READERS: dict[str, Callable[[LiveFiles, RangeRecord], object]] = {
+    "range": LiveFiles.range,
+    "entries": LiveFiles.entries,
+    "held": LiveFiles.held,
+    "paths": lambda live_files, record: live_files.paths(record, KEY),
+    "head_entries": lambda live_files, record: live_files.head_entries(record.id, pa.array([10], pa.int64())),
+    "metadata_file": lambda live_files, record: live_files.metadata_file(record.id),
+    "unnamed": lambda live_files, record: live_files.unnamed(record.id),
+}
+
+
+class TestFilesThatAreDamaged:
+    @pytest.mark.parametrize("reader", READERS)
+    def test_are_named_whoever_reads_them(self, store: LocalStore, reader: str) -> None:
+        record = put_range(store, {"a": Staged(KEY), "b": Staged(KEY + "1")})
+        key = METADATA + record.id
+        whole = store.get(key)
+        damaged = bytearray(whole)
+        damaged[3] ^= 1
+        for content in (bytes(damaged), whole[:-1]):
+            store.put(key, content)
+            with pytest.raises(CorruptFile) as caught:
+                READERS[reader](files(store), record)
+            assert caught.value.file == key and caught.value.check != "existence"
+        store.delete([key])
+        with pytest.raises(CorruptFile) as caught:
+            READERS[reader](files(store), record)
+        assert (caught.value.file, caught.value.check) == (key, "existence")
+
+    @pytest.mark.parametrize("reader", ["range", "entries", "held", "paths"])
+    def test_are_compared_with_what_their_metarange_says(self, store: LocalStore, reader: str) -> None:
+        record = put_range(store, {"a": Staged(KEY), "b": Staged(KEY + "1")})
+        with pytest.raises(CorruptFile, match="metarange"):
+            READERS[reader](files(store), replace(record, count=3))
+
+    def test_metaranges_are_named(self, store: LocalStore) -> None:
+        name = put_metarange(store, [put_range(store, {"a": Staged(KEY)})])
+        whole = store.get(METADATA + name)
+        store.put(METADATA + name, whole[:-1])
+        for read in (files(store).metarange, files(store).unnamed, files(store).metadata_file):
+            with pytest.raises(CorruptFile) as caught:
+                read(name)
+            assert caught.value.file == METADATA + name
+
+    def test_a_metarange_whose_records_are_damaged_is_named_though_no_commit_names_it(self, store: LocalStore) -> None:
+        name = put_metarange(store, [put_range(store, {"a": Staged(KEY)})])
+        damaged = bytearray(store.get(METADATA + name))
+        damaged[3] ^= 1
+        store.put(METADATA + name, bytes(damaged))
+        with pytest.raises(CorruptFile, match=r"no commit of the repository names the file") as caught:
+            files(store).unnamed(name)
+        assert caught.value.file == METADATA + name
+
+
+class TestFilesThatNoCommitNames:
+    def test_tell_of_ranges_whatever_they_are(self, store: LocalStore) -> None:
+        record = replace(put_range(store, {"a": Staged(KEY), "b": Staged(KEY + "1")}), estimated_size=7)
+        name = put_metarange(store, [record])
+        own = [{"id": record.id, "min_key": b"a", "max_key": b"b", "count": 2, "estimated_size": 0}]
+        for file in (record.id, name):
+            table = files(store).unnamed(file)
+            assert table.schema == RANGES
+            assert table.to_pylist() == own
+
+    def test_tell_of_none_where_they_are_tables_of_a_dump(self, store: LocalStore) -> None:
+        put_dump(store, [], [])
+        for name in {key.removeprefix(METADATA) for key in keys(store)}:
+            assert files(store).unnamed(name) == RANGES.empty_table()
+
 
 class TestHeldEntries:
     @settings(max_examples=60)
@@ -225,6 +333,13 @@ class TestMetaranges:
     def test_that_are_missing_end_the_run(self, store: LocalStore) -> None:
         with pytest.raises(CorruptFile, match="existence"):
             files(store).metarange("a" * 64)
+
+    def test_sizes_are_noted_where_their_ranges_are_read(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged(KEY, size=3), "b": Staged(KEY + "1", size=5)})
+        LiveFiles(store, NAMESPACE, "month", noted := RangeSizes(store, "notes/")).range(record)
+        noted.put()
+        (file,) = store.list_level("notes/").objects
+        assert range_sizes.read(store, SizesFile(file.key, 2)).to_pylist() == [{"range_id": record.id, "sizes": [3, 5]}]
 
 
 class TestFilesThatNoMetarangeNamed:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.retention.active_commits import (
     Graph,
     active_commits,
+    date,
+    in_words,
     kept_by_branch,
     kept_dangling,
     mark_kept_by,
@@ -34,6 +36,7 @@ from lakefs_gc_assets_tests.retention_cases import NOW, active, active_ids, exac
 
 CASES = FIXTURES.parent / "retention-cases.json"
 DAY = 86_400
+SECOND = timedelta(seconds=1)
 
 
 def main_parent(commit: Commit) -> str | None:
@@ -183,6 +186,59 @@ class TestEdges:
         found = active(commits, {"main": "d"}, RetentionRules(1, {}), NOW)
         assert active_ids(found) == {"a", "d"}
         assert "made in the future" in found.why(0)
+
+    def test_a_date_is_told_as_far_as_one_can_be(self) -> None:
+        commits = exactly([Commit(str(second), "", (), second) for second in (0, 1, -1, -(1 << 63), (1 << 63) - 1)])
+        commits.nanos[:2] = [1_999, 999_999_999]
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        told = [date(commits, at) for at in range(5)]
+        assert told[:3] == [epoch + timedelta(microseconds=1), epoch + timedelta(seconds=1.999999), epoch - SECOND]
+        assert (told[3].year, told[4].year) == (881, 6325)
+
+    @pytest.mark.parametrize(
+        ("age", "words"),
+        [
+            (-SECOND, "in the future"),
+            (timedelta(), "0.0 hours ago"),
+            (timedelta(hours=47.9), "47.9 hours ago"),
+            (timedelta(days=2), "2.0 days ago"),
+            (timedelta(days=36), "36.0 days ago"),
+        ],
+    )
+    def test_ages_are_told_in_hours_and_in_days(self, age: timedelta, words: str) -> None:
+        assert in_words(age) == words
+
+    def test_of_several_rules_of_a_head_the_longest_counts_and_the_first_of_equal_ones(self) -> None:
+        young = int((NOW - timedelta(days=3)).timestamp())
+        commits = [Commit("a", "", (), 0), Commit("b", "", ("a",), young), Commit("loose", "", ("a",), young)]
+        heads = {"first": "b", "second": "b", "third": "b"}
+        for days, branch in (((4, 5, 5), "second"), ((5, 4, 5), "first"), ((2, 3, 4), "third")):
+            rules = RetentionRules(0, dict(zip(heads, days, strict=True)))
+            found = active(commits, heads, rules, NOW)
+            assert active_ids(found) == {"a", "b"}
+            assert found.rule(0)[0] == branch
+            assert found.why(0) == (
+                f"was replaced on branch {branch} by b, made 3.0 days ago: "
+                f"{max(days)}d by the server's rule of {branch}"
+            )
+        dangling = active(commits, heads, RetentionRules(4, dict.fromkeys(heads, 0)), NOW)
+        assert dangling.rule(0) == (None, dangling.rules.default)
+        assert dangling.why(0) == (
+            "was replaced on a dangling line by loose, made 3.0 days ago: 4d by the server's default"
+        )
+        assert dangling.why(1) == "head of first, second, third"
+        assert dangling.why(2) == "dangling, made 3.0 days ago: 4d by the server's default"
+
+    def test_walks_begin_at_heads_and_loose_ends_in_order_of_their_ids(self) -> None:
+        commits = [Commit(name, "", ("root",), 0) for name in ("d", "b", "c")] + [Commit("root", "", (), 0)]
+        graph = Graph.of(exactly(commits), {"main": "c", "x": "c"})
+        ids = graph.commits.ids.to_pylist()
+        assert [(ids[at], is_head) for at, is_head in graph.starting_points()] == [
+            ("b", False),
+            ("c", True),
+            ("d", False),
+        ]
+        assert graph.branches_at == {ids.index("c"): ("main", "x")}
 
     def test_a_repository_of_nothing_but_its_first_commit(self) -> None:
         assert active_ids(active([Commit("a", "", (), 0)], {"main": "a"}, RetentionRules(0, {}), NOW)) == {"a"}

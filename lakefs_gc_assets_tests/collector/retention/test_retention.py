@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.live.commits import CommitSource
-from lakefs_gc_assets.collector.retention import retention
-from lakefs_gc_assets.collector.retention.retention import LiveDefinition
+from lakefs_gc_assets.collector.retention import retention, retention_rules
+from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.errors import (
     AccessDenied,
     ConfigurationError,
@@ -354,3 +355,112 @@ def test_heads_that_a_recheck_was_shown_before_stay(server: Server) -> None:
     assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "older", "a", "new")
     assert found.expired_metaranges == ()
     assert found.counts["commits_expired"] == 1
+
+
+class TestWhyCommitsStay:
+    """Each reason of each commit, in words."""
+
+    @staticmethod
+    def computed(server: Server, **settings: Any) -> Retention:
+        server.write()
+        chosen = CollectionSettings(wait_before_dump_seconds=0, **settings)
+        policy, clock = retention.policy_of(chosen), HandClock()
+        readings = retention.read(server.api, server.store, NAMESPACE, chosen, clock, NOW, lambda message: None, policy)
+        return retention.retention(server.api, readings, chosen, NOW)
+
+    @staticmethod
+    def why(found: Retention) -> dict[str, tuple[str, ...]]:
+        ids = found.graph.commits.ids.to_pylist()
+        return {name: found.why(ids.index(digest(name))) for name in ("d", "b", "a", "older", "first")}
+
+    def test_by_rules_tags_pins_and_the_servers_list(self, server: Server) -> None:
+        server.tags = [Branch("v1", digest("older")), Branch("v2", digest("older")), Branch("v3", digest("b"))]
+        server.listed.append(("a", None))
+        found = self.computed(server, **server.policy(f"pinned: [{digest('older')}, {'e' * 64}]"))
+        by_rule = f"was replaced on branch main by {digest('c')}, made 5.0 days ago: 7d by the server's rule of main"
+        assert self.why(found) == {
+            "d": ("head of main",),
+            "b": (by_rule, "tag v3"),
+            "a": ("in the server's own list, by its clock and its rules at that moment",),
+            "older": ("tag v1", "tag v2", "pinned by the policy"),
+            "first": (),
+        }
+        assert len(found.pins) == 1
+
+    def test_without_rules_there_is_one_reason_for_all(self, server: Server) -> None:
+        server.api.rules = Script(None)
+        found = self.computed(server)
+        assert set(self.why(found).values()) == {("the repository has no retention rules, so every commit stays",)}
+        assert (found.active, found.tags, found.pins, found.late) == (None, {}, frozenset(), {})
+        assert found.listed.tolist() == [] and found.flags.all()
+
+    def test_what_the_server_lists_counts_for_nothing_under_a_policy_that_replaces(self, server: Server) -> None:
+        server.listed.append(("a", None))
+        found = self.computed(server, **server.policy("default: 7d\nreplace: true"))
+        assert self.why(found)["a"] == () and found.listed.tolist() == []
+
+
+class TestStaleBranches:
+    def test_the_oldest_come_first_and_one_of_exactly_that_age_is_not_stale(self, server: Server) -> None:
+        heads = [*HEADS, Branch("z", digest("older")), Branch("a", digest("older")), Branch("b", digest("b"))]
+        server.write()
+        server.written = True
+        server.api.dumps = Script(put_dump(server.store, HISTORY, heads, server.tags))
+        found = server.define(**server.policy("stale_after: 20d"))
+        assert [each.branch for each in found.stale] == ["a", "z", "stale"]
+        assert [each.branch for each in server.define(**server.policy("stale_after: 36d")).stale] == []
+        assert server.define().stale == ()
+
+
+class TestWhatTheLogIsTold:
+    @staticmethod
+    def defined(server: Server, count: int, notes: list[str]) -> LiveDefinition:
+        """With so many stale branches; the server's list lacks their heads and two commits of the week of main."""
+        lines = [commit(f"line {number:02}", 30, "first") for number in range(count)]
+        heads = [HEADS[0], *(Branch(f"b{number:02}", each.id) for number, each in enumerate(lines))]
+        server.listed = [("d", None)]
+        server.write()
+        server.written = True
+        server.api.dumps = Script(put_dump(server.store, [*HISTORY, *lines], heads, server.tags))
+        return server.define(notes=notes, **server.policy("stale_after: 29d"))
+
+    @pytest.mark.parametrize(
+        ("count", "more"),
+        [
+            (18, []),
+            (19, ["… and 1 more commits that one of them keeps alone"]),
+            (20, ["… and 2 more commits that one of them keeps alone"]),
+            (21, ["… and 3 more commits that one of them keeps alone", "… and 1 more stale branches"]),
+        ],
+    )
+    def test_twenty_of_a_kind_and_how_many_more(self, server: Server, count: int, more: list[str]) -> None:
+        notes: list[str] = []
+        found = self.defined(server, count, notes)
+        assert (len(found.differences), len(found.stale)) == (count + 2, count)
+        assert sum("stays by the definition alone" in note for note in notes) == min(count + 2, 20)
+        assert sum("is stale" in note for note in notes) == min(count, 20)
+        assert [note for note in notes if note.startswith("…")] == more
+
+
+def test_as_many_commits_are_asked_for_as_the_limit_says(server: Server) -> None:
+    server.write()
+    server.written = True
+    ids = [digest(name) for name in ("d", "c", "b", "old", "new", "newer")]
+    server.store.put(LIST, "\n".join(["commit_id,expired", *(f"{id_},false" for id_ in ids), ""]).encode())
+    server.api.commits = {digest(name): Script(commit(name, 0, "d")) for name in ("new", "newer")}
+    assert server.define(dump_fetch_limit=2).live.commits == 7
+    with pytest.raises(LakeFSError, match="2 commits that the refs dump lacks, more than 1"):
+        server.define(dump_fetch_limit=1)
+
+
+def test_without_rules_a_refused_dump_is_told_with_its_reason(server: Server) -> None:
+    held = put_commit_objects(server.store, {})
+    server.api.dump_starts, server.api.rules = Script(AccessDenied("dump: 403")), Script(None)
+    server.api.branch_lists = Script((Branch("main", digest("x")),))
+    server.api.commits = {digest("x"): Script(commit("x", 1, held=held))}
+    server.written = True
+    notes: list[str] = []
+    found = server.define(notes=notes)
+    assert notes == ["refs dump not available (dump: 403): reading every range file of the repository instead"]
+    assert (found.warnings, found.counts) == (("the repository has no retention rules, so every commit stays",), {})
+    assert found.rules_digest == retention_rules.digest(None, Policy())

@@ -121,6 +121,8 @@ def test_rules_that_keep_heads_only_are_said_aloud() -> None:
     ]
     many = list(headless(EffectiveRules(day, {f"b{number:02d}": zero for number in range(11)})))
     assert many[0].endswith("b09 …)")
+    ten = list(headless(EffectiveRules(day, {f"b{number:02d}": zero for number in range(10)})))
+    assert ten[0].endswith("b08, b09)")
 
 
 def test_a_digest_names_what_is_kept() -> None:

@@ -38,7 +38,9 @@ def said(found: ServerCommits) -> list[tuple[str, str]]:
 class TestWaiting:
     def test_the_list_is_waited_for_in_growing_pauses(self, store: LocalStore) -> None:
         clock = HandClock()
-        found = ask(ScriptedApi(prepare_commits_tasks=Script(*[RUNNING] * 8, DONE)), store, clock)
+        api = ScriptedApi(prepare_commits_tasks=Script(*[RUNNING] * 8, DONE))
+        found = ask(api, store, clock)
+        assert api.tasks_asked == ["task"] * 9
         assert said(found) == [("a", "m"), ("c", "")]
         assert found.file == FILE
         assert clock.slept == [0.5, 1, 2, 4, 8, 15, 15, 15]
@@ -49,6 +51,19 @@ class TestWaiting:
         with pytest.raises(LakeFSError, match=r"not completed after 60 s.*collection\.prepare_commits_timeout_seconds"):
             ask(ScriptedApi(prepare_commits_tasks=Script(RUNNING)), store, clock, settings)
         assert 60 <= sum(clock.slept) < 80
+
+    def test_ends_when_the_time_is_over_to_the_moment(self, store: LocalStore) -> None:
+        settings = CollectionSettings(prepare_commits_timeout_seconds=3.5)
+        for running, slept in ((3, [0.5, 1, 2]), (4, None)):
+            clock = HandClock()
+            api = ScriptedApi(prepare_commits_tasks=Script(*[RUNNING] * running, DONE))
+            if slept is not None:
+                assert said(ask(api, store, clock, settings)) == [("a", "m"), ("c", "")]
+                assert clock.slept == slept
+                continue
+            with pytest.raises(LakeFSError, match="not completed"):
+                ask(api, store, clock, settings)
+            assert clock.slept == [0.5, 1, 2]
 
     @pytest.mark.parametrize("error", ["get gc rules: not found", "kv: timeout"])
     def test_an_error_is_never_an_empty_list(self, store: LocalStore, error: str) -> None:
@@ -108,12 +123,17 @@ class TestLists:
     def test_what_is_no_list_ends_the_run(self, data: bytes, words: str) -> None:
         with pytest.raises(CorruptFile, match="commits") as caught:
             read(data, "f")
-        assert words in str(caught.value)
+        assert words in str(caught.value) and (caught.value.file, caught.value.check) == ("f", "commits")
+
+    def test_of_one_commit_is_read_and_of_none_is_refused(self) -> None:
+        found = read(b"commit_id,expired,metarange_id\na,true,m\nb,false,n\n", "f")
+        assert (found.file, said(found)) == ("f", [("b", "n")])
 
     def test_that_are_missing_or_elsewhere_end_the_run(self, store: LocalStore) -> None:
         store.delete([FILE])
-        with pytest.raises(CorruptFile, match="existence"):
+        with pytest.raises(CorruptFile, match="existence") as caught:
             ask(ScriptedApi(prepare_commits_tasks=Script(DONE)), store)
+        assert caught.value.file == FILE
         elsewhere = PreparedCommits("r", "s3://other/repo/commits.csv")
         with pytest.raises(LakeFSError, match=r"s3://other/repo/commits\.csv, which is outside"):
             ask(ScriptedApi(prepare_commits_tasks=Script(PrepareCommitsTask(True, None, elsewhere))), store)
