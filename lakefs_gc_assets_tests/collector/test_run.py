@@ -734,7 +734,7 @@ class TestReadingCommits:
         return held
 
     def test_what_is_stored_and_said_of_it(self, folder: Folder) -> None:
-        step = folder.step()
+        step = folder.step(sweep=True)
         uncommitted = folder.frame(step, UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
         held = self.commit(folder, "data/x", "data/y")
         put_commit_objects(folder.store, {"z": Staged("data/nobodys")})
@@ -757,8 +757,9 @@ class TestReadingCommits:
             unnamed_ranges=1,
         )
         assert found.manifest.inputs == {"uncommitted_df": uncommitted.manifest.digest}
-        wait = timedelta(seconds=folder.opened.settings.wait_before_dump_seconds)
-        assert found.manifest.span.started_at == uncommitted.manifest.span.ended_at + wait
+        span, wait = found.manifest.span, folder.opened.settings.wait_before_dump_seconds
+        assert (span.started_at, span.waited_seconds) == (step.started_at, wait)
+        assert span.ended_at == uncommitted.manifest.span.ended_at + timedelta(seconds=wait)
         assert step.stored(COMMITTED_DF).manifest == found.manifest
         assert [line for line in folder.logged if "ranges" in line] == [
             "1 commits, 2 ranges to read, by the refs dump",
