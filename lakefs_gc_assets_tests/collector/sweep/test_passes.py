@@ -241,7 +241,7 @@ def test_a_sweep_waits_before_its_dump_and_its_recheck(replaying: Replaying) -> 
     prepared = runs.frame(opened.run_id, "uncommitted_df").manifest.span
     dumped = runs.frame(opened.run_id, "committed_df").manifest.span
     deleted = runs.table(opened.run_id, "deleted_report").column("decided_at").to_pylist()
-    assert (dumped.started_at - prepared.ended_at).total_seconds() >= 30
+    assert (dumped.ended_at - prepared.ended_at).total_seconds() >= dumped.waited_seconds == 30
     assert (min(deleted) - listed.ended_at).total_seconds() >= 600 + 30
     assert (runs.clock.now() - began).total_seconds() == 600 + 30
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
