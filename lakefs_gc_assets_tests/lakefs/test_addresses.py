@@ -187,6 +187,40 @@ def test_where_a_namespace_lies() -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "location"),
+    [
+        ("s3://bucket/data/a://b", Location("s3", "bucket", "data/a://b")),
+        ("s3://arn:aws:s3:eu:1:accesspoint/name/a/b", Location("s3", "arn:aws:s3:eu:1:accesspoint/name", "a/b")),
+        ("s3://arn:aws:s3:eu:1:accesspoint/name", Location("s3", "arn:aws:s3:eu:1:accesspoint/name", "")),
+        ("gs://arn:bucket/name/a", Location("gs", "arn:bucket", "name/a")),
+        ("https://Account.blob.core.windows.net/c/a//b/", Location("azure", "account/c", "a//b/")),
+        ("https://account.blob.core.windows.net//c/a", Location("azure", "account/c", "a")),
+        ("abfs://c@account.dfs.core.windows.net/a/b", Location("azure", "account/c", "a/b")),
+        ("abfs://c@d@account.dfs.core.windows.net/a", Location("azure", "d@account/c", "a")),
+        ("local:///var/lakefs/a", Location("local", "", "var/lakefs/a")),
+    ],
+)
+def test_where_an_address_lies(address: str, location: Location) -> None:
+    assert parse_location(address) == location
+
+
+@pytest.mark.parametrize(
+    ("address", "keys"),
+    [
+        ("data//a/", {"data//a/", "data/a/", "data//a", "data/a"}),
+        ("/data/a", {"/data/a", "data/a"}),
+        ("//data/a/", {"//data/a/", "data/a/", "/data/a", "data/a", "//data/a", "/data/a/"}),
+        (" data/a/ ", {" data/a/ "}),
+        (" data//a", {" data//a", " data/a"}),
+        ("data/a?b?c", {"data/a?b?c", "data/a"}),
+        ("data/%61?b", {"data/%61?b", "data/a?b", "data/%61", "data/a"}),
+    ],
+)
+def test_all_spellings_of_a_key_count(address: str, keys: set[str]) -> None:
+    assert set(Namespace.parse("s3://bucket/repo").live_keys(address, RELATIVE)) == keys
+
+
+@pytest.mark.parametrize(
     ("uri", "key"),
     [
         ("s3://bucket/my%20repo", "my repo/"),
@@ -253,10 +287,21 @@ def test_a_namespace_without_a_bucket_is_refused() -> None:
         ("local://gc", "local:///var/gc/_lakefs/retention/gc/uncommitted/x", "_lakefs/retention/gc/uncommitted/x"),
         ("local://locns/inner", f"local:///var/locns/inner/{KEY}", KEY),
         ("local://data", f"local:///data/data/{KEY}", KEY),
+        # A folder of the blockstore may have the name of the namespace; lakeFS's own names tell which is meant.
+        ("local://a", "local:///x/a/b/a/_lakefs/x", "_lakefs/x"),
+        ("local://a", "local:///x/a/data/b/a/c", "data/b/a/c"),
     ],
 )
 def test_a_place_below_the_folder_of_a_blockstore(uri: str, address: str, key: str) -> None:
     assert Namespace.parse(uri).relative(address) == key
+
+
+def test_every_place_below_the_folder_of_a_blockstore_counts() -> None:
+    namespace = Namespace.parse("local://a")
+    assert set(namespace.live_keys("local:///a/a/a/b", EITHER)) == {"a/b", "b"}
+    assert set(namespace.live_keys("local:///x/a/c/a/b", EITHER)) == {"c/a/b", "b"}
+    assert namespace.live_keys("local://b/x/a/c", EITHER) == ()
+    assert Namespace.parse("s3://a/r").live_keys("s3:///x/a/r/c", EITHER) == ()
 
 
 @needs_recordings
