@@ -18,6 +18,11 @@ def test_may_be_none(store: ObjectStore) -> None:
     assert read(store, "run", "attempt") == frozenset()
 
 
+def test_lie_beside_the_committed_addresses_of_their_run(local_store: ObjectStore) -> None:
+    write(local_store, "run", "attempt", ["a"])
+    assert local_store.head("_lakefs/retention/gc/uncommitted/run/committed_df/read-attempt.parquet").size
+
+
 def test_are_those_of_the_attempt(store: ObjectStore) -> None:
     write(store, "run", "first", ["a"])
     write(store, "run", "second", ["b"])

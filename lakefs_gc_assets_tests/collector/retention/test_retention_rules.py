@@ -42,11 +42,20 @@ def test_a_policy_can_only_keep_more() -> None:
     assert rules is not None
     assert rules.branches["user-x"].source == "the policy's rule user-*, line 4"
     assert rules.branches["dev"].source == "the policy's default"
+    longer = effective(SERVER, Policy(default=30 * DAY), BRANCHES)
+    assert longer is not None
+    assert str(longer.default) == "30d by the policy's default"
+    equal = effective(SERVER, Policy(default=21 * DAY), BRANCHES)
+    assert equal is not None
+    assert str(equal.default) == "21d by the server's default"
 
 
 def test_a_policy_that_replaces() -> None:
     policy = Policy(default=10 * DAY, rules=(BranchRule("main", 2 * DAY, 3),), replace=True)
     for server in (SERVER, None):
+        found = effective(server, policy, BRANCHES)
+        assert found is not None
+        assert found.default.source == found.branches["dev"].source == "the policy's default"
         assert retentions(effective(server, policy, BRANCHES)) == {"main": 2, "dev": 10, "user-x": 10, "": 10}
     with pytest.raises(ConfigurationError, match="needs a default"):
         effective(SERVER, Policy(replace=True), BRANCHES)
@@ -76,7 +85,7 @@ def test_no_policy_shortens_a_rule(default: int, branches: dict[str, int], polic
     server = RetentionRules(default, branches)
     alone, together = effective(server, Policy(), BRANCHES), effective(server, policy, BRANCHES)
     assert alone is not None and together is not None
-    assert together.default.retention >= alone.default.retention
+    assert together.default.retention == max(alone.default.retention, policy.default or timedelta())
     for branch in BRANCHES:
         asked = policy.rule_of(branch)
         least = asked.retention if asked else policy.default or timedelta()
