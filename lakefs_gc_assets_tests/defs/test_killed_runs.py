@@ -45,6 +45,11 @@ if "lakefs_gc_assets.spark.start.worker_daemon" in sys.orig_argv:
         return delete(self, keys)
 
     LocalStore.delete, LocalStore.delete_limit = halting, 4
+else:
+    from lakefs_gc_assets.spark import engine
+
+    # Else the driver itself would delete so few objects.
+    engine._FEW_REQUESTS = 0
 """
 """What Python itself loads at its start: deletes take a few objects, and halt after so many calls as are allowed.
 
