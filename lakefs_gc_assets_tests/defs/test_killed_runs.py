@@ -46,10 +46,11 @@ if "lakefs_gc_assets.spark.start.worker_daemon" in sys.orig_argv:
 
     LocalStore.delete, LocalStore.delete_limit = halting, 4
 else:
-    from lakefs_gc_assets.spark import engine
+    from lakefs_gc_assets.collector.frame import stored
+    from lakefs_gc_assets.spark import tasks
 
-    # Else the driver itself would delete so few objects.
-    engine._FEW_REQUESTS = 0
+    # Else the driver itself would do everything with so few objects.
+    stored.LOCAL_ROWS = tasks.LOCAL_ROWS = -1
 """
 """What Python itself loads at its start: deletes take a few objects, and halt after so many calls as are allowed.
 
