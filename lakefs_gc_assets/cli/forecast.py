@@ -129,7 +129,7 @@ def describe(found: Forecast) -> Iterator[str]:
 
 
 def _describe_holdings(found: Forecast) -> Iterator[str]:
-    width = _width("branch or tag", [_name(each) for each in found.holdings])
+    width = _width("branch or tag", [each.title for each in found.holdings])
     yield (
         f"{'branch or tag':<{width}}  {'commits':>9}  {'objects held':>13}  {'bytes held':>12}  {'held alone':>12}  "
         f"{'shared':>12}  {'if deleted':>12}  head"
@@ -140,7 +140,7 @@ def _describe_holdings(found: Forecast) -> Iterator[str]:
         made_at = each.holder.head_made_at
         head = "" if made_at is None else in_words(found.now - made_at) + (", stale" if each.holder.stale else "")
         yield (
-            f"{_name(each):<{width}}  {each.holder.commits:>9,}  {_amount(each.in_all)}  {size(each.alone.bytes):>12}  "
+            f"{each.title:<{width}}  {each.holder.commits:>9,}  {_amount(each.in_all)}  {size(each.alone.bytes):>12}  "
             f"{size(each.shared.bytes):>12}  {freed:>12}  {head}"
         ).rstrip()
     yield "if deleted: what a run would free beside what it frees anyway, were the branch or tag deleted now"
@@ -152,13 +152,13 @@ def _describe_folders(found: Forecast) -> Iterator[str]:
     told = found.by_folder
     assert told is not None
     shown = told.largest[:_FOLDERS]
-    width = _width("folder", [f"  {_name(each)}" for each in found.holdings] + [_folder(each) for each in shown])
+    width = _width("folder", [f"  {each.title}" for each in found.holdings] + [each.title for each in shown])
     yield f"{'folder':<{width}}  {'objects held':>13}  {'bytes held':>12}  {'held alone':>12}"
     for each in shown:
-        yield f"{_folder(each):<{width}}  {_amount(each.stored)}"
+        yield f"{each.title:<{width}}  {_amount(each.stored)}"
         holders = portions(found, each)
         for holding, portion in holders[:_HOLDERS]:
-            name = f"  {_name(holding)}"
+            name = f"  {holding.title}"
             yield f"{name:<{width}}  {_amount(portion.in_all)}  {size(portion.alone.bytes):>12}"
         if more := len(holders) - len(holders[:_HOLDERS]):
             yield f"  {more:,} more branches and tags have something there"
@@ -170,17 +170,8 @@ def _describe_folders(found: Forecast) -> Iterator[str]:
     yield "an object that is in several folders counts in each of them"
 
 
-def _folder(folder: FolderHolding) -> str:
-    return folder.folder or "(top level)"
-
-
 def _width(title: str, names: list[str]) -> int:
     return min(_WIDEST_NAME, max(len(title), *map(len, names)))
-
-
-def _name(holding: Holding) -> str:
-    kind = holding.holder.kind
-    return f"({holding.holder.name})" if kind is None else f"{kind.value} {holding.holder.name}"
 
 
 def _amount(amount: Amount) -> str:

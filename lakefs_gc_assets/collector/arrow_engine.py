@@ -9,14 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
-from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart, Holds, Item, ReadItem, Result
-from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.eligibility import EMPTY_MD5, MULTIPART_ETAG, PLAIN_ETAG, Kept
+from lakefs_gc_assets.collector.engine import (
+    KEPT_COUNTS,
+    OUTCOME_COUNTS,
+    ChangeBatches,
+    ChangePart,
+    Holds,
+    Item,
+    ReadItem,
+    Result,
+)
+from lakefs_gc_assets.collector.frame.columns import TIME, microseconds
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.lakefs.layout import Layout
 
@@ -24,15 +33,11 @@ Batches = Iterator[pa.RecordBatch]
 Mask = list[bool]
 Value = TypeVar("Value")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 _MULTIPART, _PLAIN = re.compile(MULTIPART_ETAG), re.compile(PLAIN_ETAG)
 # Attributes of an enumeration, looked up once: there are hundreds of thousands of rows in a simulation.
 _UNRECOGNISED, _TIMED = Layout.UNRECOGNISED.value, frozenset({Layout.SLICE.value, Layout.SHARDED.value})
 _KEPT_UNRECOGNISED, _KEPT_YOUNG = Kept.UNRECOGNISED.value, Kept.YOUNG.value
 _KEPT_OTHER_WINDOW, _KEPT_MULTIPART = Kept.OTHER_WINDOW.value, Kept.MULTIPART.value
-_KEPT_COUNTS = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart", pa.int64())])
-_OUTCOME_COUNTS = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ class ArrowEngine:
         schema, collected = unreferenced.schema.append(pa.field("kept", pa.string())), frozenset(windows)
 
         def reasons() -> _Reasons:
-            return _Reasons(_microseconds(cutoff), collected, _addresses([sighted]))
+            return _Reasons(microseconds(cutoff), collected, _addresses([sighted]))
 
         def told(batch: pa.RecordBatch, why: _Reasons) -> pa.RecordBatch:
             return pa.RecordBatch.from_arrays([*batch.columns, why.of(batch)], schema=schema)
@@ -232,7 +237,7 @@ class ArrowEngine:
 
     def sightings_of(self, rows: ArrowRows, earlier: ArrowRows, listed_at: datetime) -> ArrowRows:
         """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment."""
-        schema, now = _nullable(SIGHTINGS), _microseconds(listed_at)
+        schema, now = _nullable(SIGHTINGS), microseconds(listed_at)
 
         def sightings(batch: pa.RecordBatch, first: dict[str | None, int | None]) -> pa.RecordBatch:
             seen = (None if address is None else first.get(address) for address in _column(batch, "address"))
@@ -277,7 +282,7 @@ class ArrowEngine:
                 objects[kept] += 1
                 multipart[kept] += _is_multipart(etag)
         columns = [list(objects), list(objects.values()), [multipart[kept] for kept in objects]]
-        return pa.table(dict(zip(_KEPT_COUNTS.names, columns, strict=True)), schema=_KEPT_COUNTS)
+        return pa.table(dict(zip(KEPT_COUNTS.names, columns, strict=True)), schema=KEPT_COUNTS)
 
     def count_outcomes(self, receipts: ArrowRows) -> pa.Table:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
@@ -288,7 +293,7 @@ class ArrowEngine:
                 objects[outcome] += 1
                 sizes[outcome] += size
         columns = [list(objects), list(objects.values()), [sizes[outcome] for outcome in objects]]
-        return pa.table(dict(zip(_OUTCOME_COUNTS.names, columns, strict=True)), schema=_OUTCOME_COUNTS)
+        return pa.table(dict(zip(OUTCOME_COUNTS.names, columns, strict=True)), schema=OUTCOME_COUNTS)
 
     def hold(self, rows: ArrowRows, count: int) -> ArrowRows:
         """The same rows."""
@@ -396,7 +401,7 @@ def _contents(batch: pa.RecordBatch) -> Iterator[tuple[int, str | None]]:
     """Size and MD5 of each object; None where neither size nor ETag tells."""
     for size, etag in zip(batch.column("size").to_pylist(), _column(batch, "etag"), strict=True):
         plain = etag is not None and _PLAIN.match(etag)
-        yield size, _EMPTY_MD5 if size == 0 else etag if plain else None
+        yield size, EMPTY_MD5 if size == 0 else etag if plain else None
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
@@ -506,10 +511,6 @@ def _times(batch: pa.RecordBatch, name: str) -> list[int | None]:
     """Microseconds: Arrow makes them a hundred times as fast as moments."""
     times: list[int | None] = batch.column(name).cast(TIME).view(pa.int64()).to_pylist()
     return times
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _is_new(value: Value, known: set[Value]) -> bool:

@@ -23,7 +23,6 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.sweep import approval, receipts
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, ObjectNotFound, OrderViolation, PreconditionFailed
-from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 1
@@ -71,7 +70,7 @@ class EarlierRuns:
     def __init__(self, store: ObjectStore) -> None:
         """Lists the folders and reads the index. Raises StorageError where the store cannot be asked."""
         self._store = store
-        self._names = _folders(store)
+        self._names = run_folder.folders(store)
         index = _read(store)
         self._others = frozenset(index.others)
         self._settled = {run.run_id: run for run in index.runs}
@@ -86,10 +85,10 @@ class EarlierRuns:
 
     def is_stored(self, run_id: str) -> bool:
         """Whether the plan of a run that the index names is still stored."""
-        return _has_plan(self._store, run_id)
+        return run_folder.has_plan(self._store, run_id)
 
     def _is_ours(self, name: str) -> bool:
-        return name not in self._others and _has_plan(self._store, name)
+        return name not in self._others and run_folder.has_plan(self._store, name)
 
 
 def note(store: ObjectStore, plan: Plan, report: Report, warn: Callable[[str], None]) -> None:
@@ -130,12 +129,12 @@ def _brought_up_to_date(store: ObjectStore, before: _Index, plan: Plan, report: 
     known, others = {run.run_id: run for run in before.runs}, set(before.others)
     if own := _settle(store, plan, report, overtaken=False):
         known[own.run_id] = own
-    names = _folders(store)
+    names = run_folder.folders(store)
     newest_sweep = min((name for name in names if name in known and known[name].swept), default=None)
     for name in names:
         if name in known or name in others or name == plan.run_id:
             continue
-        if not _has_plan(store, name):
+        if not run_folder.has_plan(store, name):
             others.add(name)
         elif found := _look_at(store, name, overtaken=newest_sweep is not None and name > newest_sweep):
             known[name] = found
@@ -185,20 +184,6 @@ def _has_sightings(store: ObjectStore, run_id: str) -> bool:
         return False
     except CorruptFile:
         return True
-
-
-def _folders(store: ObjectStore) -> list[str]:
-    """Names of folders that may be runs, newest first."""
-    names = (prefix.removeprefix(run_folder.ROOT).rstrip("/") for prefix in store.list_level(run_folder.ROOT).prefixes)
-    return sorted(name for name in names if xids.is_xid(name))
-
-
-def _has_plan(store: ObjectStore, name: str) -> bool:
-    try:
-        store.head(run_folder.plan(name))
-    except ObjectNotFound:
-        return False
-    return True
 
 
 def _read(store: ObjectStore) -> _Index:

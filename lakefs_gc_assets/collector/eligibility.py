@@ -12,6 +12,9 @@ MULTIPART_ETAG = r"^[0-9a-f]{32}-[0-9]+$"
 PLAIN_ETAG = r"^[0-9a-f]{32}$"
 """ETag that is the MD5 of the content."""
 
+EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
+"""MD5 of the content of an object of size 0, whatever its ETag says."""
+
 MULTIPART_SIGHTING_SECONDS = 3600
 """An object uploaded in parts must have been listed this long ago by an earlier run."""
 

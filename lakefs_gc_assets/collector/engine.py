@@ -12,6 +12,12 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
+LOCAL_ROWS = 100_000
+"""So few rows of a frame are read and kept by the process that makes a run: tasks would take longer to begin."""
+KEPT_COUNTS = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart", pa.int64())])
+OUTCOME_COUNTS = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
+"""What is counted of rows, by its first column."""
+
 R = TypeVar("R")
 """The rows of one engine."""
 Item = TypeVar("Item")
@@ -175,14 +181,14 @@ class Engine(Protocol[R]):
         ...
 
     def count_kept(self, rows: R) -> pa.Table:
-        """Rows with the column `kept` counted by it: columns `kept` (null: may go), `objects`, and `multipart`.
+        """Rows with the column `kept`, which is null where they may go, counted by it (KEPT_COUNTS).
 
         `multipart` counts those whose ETag says that they were uploaded in parts.
         """
         ...
 
     def count_outcomes(self, receipts: R) -> pa.Table:
-        """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
+        """Receipts counted by outcome (OUTCOME_COUNTS)."""
         ...
 
     def hold(self, rows: R, count: int) -> R:

@@ -172,14 +172,18 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
             staying.append(run)
     past = [*_forecasts_among(store, folders)]
     kept_forecasts = _kept_forecasts(past, keep)
-    needed = frozenset[str]().union(
-        *(preparations.of_run(store, run.run_id, run.entries) for run in staying),
-        *(
-            preparations.of_run(store, each.forecast_id, each.entries)
-            for each in past
-            if each.forecast_id in kept_forecasts
-        ),
-    )
+    going = [each for each in past if each.forecast_id not in kept_forecasts]
+    needed: frozenset[str] = frozenset()
+    # Only what goes is compared with what others need, so that nothing is read where nothing goes.
+    if going or any(run.may_have_prepared for run in expired):
+        needed = needed.union(
+            *(preparations.of_run(store, run.run_id, run.entries) for run in staying),
+            *(
+                preparations.of_run(store, each.forecast_id, each.entries)
+                for each in past
+                if each.forecast_id in kept_forecasts
+            ),
+        )
 
     def alone(run_id: str, entries: frozenset[str]) -> tuple[str, ...]:
         return tuple(sorted(preparations.of_run(store, run_id, entries) - needed))
@@ -189,11 +193,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
             replace(run, prepared=alone(run.run_id, run.entries)) if run.may_have_prepared else run for run in expired
         ),
         kept,
-        tuple(
-            replace(each, prepared=alone(each.forecast_id, each.entries))
-            for each in past
-            if each.forecast_id not in kept_forecasts
-        ),
+        tuple(replace(each, prepared=alone(each.forecast_id, each.entries)) for each in going),
         kept_forecasts,
     )
 
@@ -230,11 +230,9 @@ def past_forecasts(store: ObjectStore) -> Iterator[PastForecast]:
 
 def _folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
     """Every folder beside those of runs, newest first: its id, and the keys of what is directly in it."""
-    for prefix in store.list_level(run_folder.ROOT).prefixes:
-        run_id = prefix.removeprefix(run_folder.ROOT).rstrip("/")
-        if xids.is_xid(run_id):
-            level = store.list_level(prefix)
-            yield run_id, frozenset([*level.prefixes, *(found.key for found in level.objects)])
+    for run_id in run_folder.folders(store):
+        level = store.list_level(run_folder.folder(run_id))
+        yield run_id, frozenset([*level.prefixes, *(found.key for found in level.objects)])
 
 
 def _runs_among(folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastRun]:

@@ -8,9 +8,10 @@ from urllib.parse import quote
 
 import dagster as dg
 
+from lakefs_gc_assets.collector.engine import LOCAL_ROWS
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.stored import LOCAL_ROWS, StoredFrame
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.page import counted, garbage, page
 from lakefs_gc_assets.collector.page.garbage import Garbage
 from lakefs_gc_assets.collector.page.last_held import WITH_A_RUN

@@ -1,25 +1,25 @@
 """Pure functions over DataFrames, those that take more than a line: why an object stays, what may be equal."""
 
 from collections.abc import Collection, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
-from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, PLAIN_ETAG, Kept
+from lakefs_gc_assets.collector.eligibility import EMPTY_MD5, MULTIPART_ETAG, PLAIN_ETAG, Kept
+from lakefs_gc_assets.collector.engine import KEPT_COUNTS, OUTCOME_COUNTS
+from lakefs_gc_assets.collector.frame.columns import microseconds
 from lakefs_gc_assets.lakefs.layout import Layout
 
-EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What a row is found by beside its content: that it is there, and that its content is not known.
 _ANY, _UNKNOWN = "any", "unknown"
 
 
 def moment(time: datetime) -> Column:
-    """A moment as a column, exact to the microsecond: a float of seconds is not."""
-    return F.timestamp_micros(F.lit((time - _EPOCH) // timedelta(microseconds=1)))
+    """A moment as a column."""
+    return F.timestamp_micros(F.lit(microseconds(time)))
 
 
 def kept_because(
@@ -53,26 +53,21 @@ def kept_because(
     return told.withColumn("kept", reason).select(*unreferenced.columns, "kept")
 
 
-KEPT = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart", pa.int64())])
-OUTCOMES = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
-"""What is counted of rows, by its first column."""
-
-
 def count_kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Counts the rows of each batch by why they stay (KEPT), and those of them that were uploaded in parts."""
+    """Counts the rows of each batch by why they stay (KEPT_COUNTS), and those of them that were uploaded in parts."""
     for batch in batches:
         ones = pa.array([1] * batch.num_rows, pa.int64())
         parts = pc.fill_null(pc.match_substring_regex(batch.column("etag"), MULTIPART_ETAG), False).cast(pa.int64())
-        rows = pa.table([batch.column("kept"), ones, parts], schema=KEPT)
-        yield from added_up(rows, KEPT).to_batches()
+        rows = pa.table([batch.column("kept"), ones, parts], schema=KEPT_COUNTS)
+        yield from added_up(rows, KEPT_COUNTS).to_batches()
 
 
 def count_outcomes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Counts receipts of each batch, and their bytes, by outcome (OUTCOMES)."""
+    """Counts receipts of each batch, and their bytes, by outcome (OUTCOME_COUNTS)."""
     for batch in batches:
         ones = pa.array([1] * batch.num_rows, pa.int64())
-        rows = pa.table([batch.column("outcome"), ones, batch.column("size")], schema=OUTCOMES)
-        yield from added_up(rows, OUTCOMES).to_batches()
+        rows = pa.table([batch.column("outcome"), ones, batch.column("size")], schema=OUTCOME_COUNTS)
+        yield from added_up(rows, OUTCOME_COUNTS).to_batches()
 
 
 def added_up(rows: pa.Table, schema: pa.Schema) -> pa.Table:

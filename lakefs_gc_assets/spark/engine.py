@@ -13,7 +13,17 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows, Batches
-from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart, Holds, Item, ReadItem, Result
+from lakefs_gc_assets.collector.engine import (
+    KEPT_COUNTS,
+    LOCAL_ROWS,
+    OUTCOME_COUNTS,
+    ChangeBatches,
+    ChangePart,
+    Holds,
+    Item,
+    ReadItem,
+    Result,
+)
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.spark import blocks, comparing, tasks
 from lakefs_gc_assets.spark.tasks import HERE, Held, Reading, Rows, dataframe_of
@@ -40,14 +50,9 @@ def in_driver_where_held(
             return operation(engine, *arguments, **named)
         here = getattr(HERE, operation.__name__)
         made = here(*map(_as_held, arguments), **{name: _as_held(each) for name, each in named.items()})
-        return cast(T, Held(session_of(operands), made) if isinstance(made, ArrowRows) else made)
+        return cast(T, Held(engine.spark, made) if isinstance(made, ArrowRows) else made)
 
     return chosen
-
-
-def session_of(operands: Sequence[Rows]) -> SparkSession:
-    """The session that operands belong to."""
-    return tasks.session_of(operands[0])
 
 
 def _operands(argument: object) -> list[Rows]:
@@ -70,7 +75,7 @@ class SparkEngine:
     """
 
     def __init__(self, spark: SparkSession, tasks: int) -> None:
-        self._spark, self._tasks = spark, tasks
+        self.spark, self._tasks = spark, tasks
 
     @property
     def tasks(self) -> int:
@@ -79,12 +84,12 @@ class SparkEngine:
 
     def table(self, table: pa.Table) -> Rows:
         """Rows that the driver holds: few stay with it; more, a file's worth, travel with the plan."""
-        few = table.num_rows <= tasks.LOCAL_ROWS
-        return Held.of_table(self._spark, table) if few else tasks.of_table(self._spark, table)
+        few = table.num_rows <= LOCAL_ROWS
+        return Held.of_table(self.spark, table) if few else tasks.of_table(self.spark, table)
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> Rows:
         """Rows that tasks read, of at most a few hundred megabytes of items: these travel with the function."""
-        return Reading(self._spark, groups, read, schema) if any(groups) else self.table(schema.empty_table())
+        return Reading(self.spark, groups, read, schema) if any(groups) else self.table(schema.empty_table())
 
     @in_driver_where_held
     def union(self, first: Rows, *more: Rows) -> Rows:
@@ -219,19 +224,19 @@ class SparkEngine:
     @in_driver_where_held
     def count_kept(self, rows: Rows) -> pa.Table:
         """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
-        counted = tasks.map_batches(tasks.select(rows, "kept", "etag"), comparing.count_kept, comparing.KEPT).toArrow()
-        return comparing.added_up(counted, comparing.KEPT)
+        counted = tasks.map_batches(tasks.select(rows, "kept", "etag"), comparing.count_kept, KEPT_COUNTS).toArrow()
+        return comparing.added_up(counted, KEPT_COUNTS)
 
     @in_driver_where_held
     def count_outcomes(self, receipts: Rows) -> pa.Table:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
         some = tasks.select(receipts, "outcome", "size")
-        counted = tasks.map_batches(some, comparing.count_outcomes, comparing.OUTCOMES).toArrow()
-        return comparing.added_up(counted, comparing.OUTCOMES)
+        counted = tasks.map_batches(some, comparing.count_outcomes, OUTCOME_COUNTS).toArrow()
+        return comparing.added_up(counted, OUTCOME_COUNTS)
 
     def hold(self, rows: Rows, count: int) -> Rows:
         """The same rows, which the driver collects where they are few."""
-        return rows if isinstance(rows, Held) or count > tasks.LOCAL_ROWS else self.table(self.collect(rows))
+        return rows if isinstance(rows, Held) or count > LOCAL_ROWS else self.table(self.collect(rows))
 
     def spread(self, rows: Rows) -> Rows:
         """The same rows; what the driver holds is dealt out to as many tasks as run at once, unless one would do."""
@@ -244,7 +249,7 @@ class SparkEngine:
         if isinstance(rows, Held):
             with HERE.cached(rows.rows, at_most) as made:
                 yield Held(rows.spark, made, rows.empty)
-        elif at_most <= tasks.LOCAL_ROWS:
+        elif at_most <= LOCAL_ROWS:
             yield self.table(self.collect(rows))
         else:
             with tasks.persisted(dataframe_of(rows)) as kept:
@@ -267,7 +272,7 @@ class SparkEngine:
             found = self.collect(self.map_batches(named, partial(_come_across, wanted), _ADDRESS))
             return operation(rows.rows, HERE.table(found), count=found.num_rows).tasks()
 
-        return Held(self._spark, ArrowRows(rows.rows.schema, made))
+        return Held(self.spark, ArrowRows(rows.rows.schema, made))
 
 
 def _named(addresses: Held) -> pa.StringArray:

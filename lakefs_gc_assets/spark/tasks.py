@@ -20,8 +20,6 @@ from pyspark.sql.types import StructType
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
 
-LOCAL_ROWS = 100_000
-"""So few rows are kept by the driver: that takes less time than for tasks to begin."""
 HERE = ArrowEngine(tasks=1)
 """Works with what the driver holds."""
 

@@ -8,7 +8,7 @@ from lakefs_gc_assets.collector.frame import stored
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark import engine
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
@@ -40,7 +40,7 @@ def checkpoint_of(found: Report) -> Checkpoint:
 def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     """As frames of many rows are; the driver keeps those of these recordings."""
     monkeypatch.setattr(stored, "LOCAL_ROWS", -1)
-    monkeypatch.setattr(tasks, "LOCAL_ROWS", -1)
+    monkeypatch.setattr(engine, "LOCAL_ROWS", -1)
     stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])
     runs.server.undeletable = {stubborn}
     clean = collected(runs, Flow.CLEAN)

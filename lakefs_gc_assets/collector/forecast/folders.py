@@ -62,6 +62,11 @@ class FolderHolding:
     stored: Amount
     portions: tuple[Portion, ...]
 
+    @property
+    def title(self) -> str:
+        """What a person is told that it is about."""
+        return self.folder or "(top level)"
+
 
 @dataclass(frozen=True, slots=True)
 class ByFolder:

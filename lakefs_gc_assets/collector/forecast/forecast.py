@@ -94,6 +94,12 @@ class Holding:
     if_deleted: Freed | None = None
 
     @property
+    def title(self) -> str:
+        """What a person is told that it is about."""
+        kind = self.holder.kind
+        return f"({self.holder.name})" if kind is None else f"{kind.value} {self.holder.name}"
+
+    @property
     def shared(self) -> Amount:
         """What others hold as well."""
         return self.in_all - self.alone

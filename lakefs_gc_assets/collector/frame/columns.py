@@ -6,6 +6,7 @@ follow from this. Addresses are relative to the storage namespace, times UTC, si
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cache
 
 import pyarrow as pa
@@ -15,6 +16,12 @@ from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.lakefs.layout import Layout
 
 TIME = pa.timestamp("us", "UTC")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def microseconds(moment: datetime) -> int:
+    """A moment as columns of TIME have it, exact: a float of seconds is not."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

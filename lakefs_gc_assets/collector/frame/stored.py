@@ -6,7 +6,7 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine import LOCAL_ROWS, Engine, R
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import F, Frame
@@ -16,9 +16,6 @@ from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-
-LOCAL_ROWS = 100_000
-"""So few rows are read by this process: that takes less time than for tasks to begin."""
 
 
 @dataclass(frozen=True)

@@ -158,11 +158,7 @@ class LiveFiles:
         assert found.keys is not None
         places, keys = self._keys(found.addresses, found.address_types)
         order = pc.sort_indices(places)
-        slashes = pc.find_substring(found.keys, pattern=b"/")
-        folders = pa.array(
-            [path[: end + 1] for path, end in zip(found.keys.to_pylist(), slashes.to_pylist(), strict=True)],
-            pa.binary(),
-        )
+        folders = _first_components(found.keys, 1)
         return pa.table([keys.take(order), folders.take(places.take(order))], schema=FOLDERS)
 
     def metadata_file(self, name: str) -> pa.Table:
@@ -257,10 +253,15 @@ class LiveFiles:
         return places, keys
 
 
+def _first_components(paths: pa.BinaryArray, depth: int) -> pa.BinaryArray:
+    """So many components of each path, each with its slash; what follows the last slash is none."""
+    return pc.replace_substring_regex(paths, pattern=rf"(?s)^((?:[^/]*/){{0,{depth}}}).*$", replacement=r"\1")
+
+
 def _folders(found: ranges.RangeEntries, depth: int) -> pa.StringArray:
     """The folder (FOLDER) of each entry; what is no UTF-8 is written with escapes."""
-    named = pc.replace_substring_regex(found.keys, pattern=rf"(?s)^((?:[^/]*/){{0,{depth}}}).*$", replacement=r"\1")
-    each = named.dictionary_encode()
+    assert found.keys is not None
+    each = _first_components(found.keys, depth).dictionary_encode()
     texts = pa.array([name.decode(errors="backslashreplace") for name in each.dictionary.to_pylist()], pa.string())
     return texts.take(each.indices)
 

@@ -6,7 +6,6 @@ from xml.etree.ElementTree import Element
 
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.forecast import stored
-from lakefs_gc_assets.collector.forecast.folders import FolderHolding
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.page import markup
@@ -94,16 +93,16 @@ def _rules(found: Forecast) -> Iterator[Element]:
 
 def _holders(found: Forecast) -> Iterator[Element]:
     yield element("h2", "Who holds it")
-    order = sorted(found.holdings, key=lambda each: (-each.in_all.bytes, _name(each)))
+    order = sorted(found.holdings, key=lambda each: (-each.in_all.bytes, each.title))
     shown = [each for each in order if each.in_all.objects][:_DRAWN]
     if shown:
-        parts = [(_name(each), each.alone.bytes, each.shared.bytes, _held_in_words(each)) for each in shown]
+        parts = [(each.title, each.alone.bytes, each.shared.bytes, _held_in_words(each)) for each in shown]
         yield stacked(
             "Bytes that each branch and tag holds: first what no other one has, then what others have as well", parts
         )
     rows = [
         (
-            _name(each),
+            each.title,
             f"{each.holder.commits:,}",
             f"{each.in_all.objects:,}",
             size(each.in_all.bytes),
@@ -136,7 +135,7 @@ def _folders(found: Forecast) -> Iterator[Element]:
     if told is None:
         return
     yield element("h2", "Where it lies")
-    drawn = [(_folder(each), each.stored.bytes, _words(each.stored)) for each in told.largest[:_DRAWN]]
+    drawn = [(each.title, each.stored.bytes, _words(each.stored)) for each in told.largest[:_DRAWN]]
     if told.others is not None:
         name = f"({told.other_folders:,} smaller ones)"
         drawn.append((name, told.others.stored.bytes, _words(told.others.stored)))
@@ -144,10 +143,10 @@ def _folders(found: Forecast) -> Iterator[Element]:
     rows = []
     for each in told.largest:
         holders = portions(found, each)
-        named = [f"{_name(holding)} {size(portion.in_all.bytes)}" for holding, portion in holders[:_HOLDERS]]
+        named = [f"{holding.title} {size(portion.in_all.bytes)}" for holding, portion in holders[:_HOLDERS]]
         if more := len(holders) - len(named):
             named.append(f"{more:,} more")
-        rows.append((_folder(each), f"{each.stored.objects:,}", size(each.stored.bytes), ", ".join(named)))
+        rows.append((each.title, f"{each.stored.objects:,}", size(each.stored.bytes), ", ".join(named)))
     yield table("What each folder holds, and who has it", ("Folder", "Objects", "Bytes", "Held by"), rows)
     yield element("p", "An object that is in several folders counts in each of them.", class_="soft")
 
@@ -246,15 +245,6 @@ def _words(amount: Amount) -> str:
 
 def _held_in_words(holding: Holding) -> str:
     return f"{size(holding.alone.bytes)} alone, {size(holding.shared.bytes)} shared"
-
-
-def _name(holding: Holding) -> str:
-    kind = holding.holder.kind
-    return f"({holding.holder.name})" if kind is None else f"{kind.value} {holding.holder.name}"
-
-
-def _folder(folder: FolderHolding) -> str:
-    return folder.folder or "(top level)"
 
 
 def _if_deleted(found: Forecast, holding: Holding) -> str:

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.stored import LOCAL_ROWS, StoredFrame
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.work import gather
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import WindowSize
@@ -113,13 +113,11 @@ class Garbage:
 
 
 def count_by_tasks(frame: StoredFrame[CandidateFigures], engine: Engine[R], now: datetime) -> Garbage:
-    """Counts candidates by the tasks of an engine, or in this process where they are few.
+    """Counts candidates by the tasks of an engine.
 
     Args:
         now: the moment that ages count back from, UTC.
     """
-    if frame.count <= LOCAL_ROWS:
-        return count_here(frame.opener.open(), frame.manifest, now)
     rows = engine.map_batches(frame.rows(engine, *_COLUMNS), partial(count_batches, now=now), _COUNTED)
     return Garbage.of_counts(engine.collect(rows).to_batches())
 
@@ -141,7 +139,7 @@ def count_here(store: ObjectStore, manifest: Manifest[CandidateFigures], now: da
 
 
 def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.RecordBatch]:
-    """Counts the rows of all batches by age, size and reason,, and picks the largest (_COUNTED)."""
+    """Counts the rows of all batches by age, size and reason, and picks the largest (_COUNTED)."""
     counts: dict[tuple[str, str], Amount] = {}
     oldest: datetime | None = None
     large: pa.Table | None = None

@@ -53,15 +53,21 @@ def receipts(run_id: str) -> str:
     return f"{folder(run_id)}receipts/"
 
 
-def newest_runs(store: ObjectStore) -> Iterator[str]:
-    """The ids of our runs in this namespace, newest first; each is looked for when it is asked for."""
+def folders(store: ObjectStore) -> list[str]:
+    """The ids of all folders beside those of our runs, newest first."""
     names = (prefix.removeprefix(ROOT).rstrip("/") for prefix in store.list_level(ROOT).prefixes)
-    return (name for name in sorted(names) if xids.is_xid(name) and _exists(store, plan(name)))
+    return sorted(name for name in names if xids.is_xid(name))
 
 
-def _exists(store: ObjectStore, key: str) -> bool:
+def has_plan(store: ObjectStore, run_id: str) -> bool:
+    """Whether a folder holds our plan, and so is a run of ours."""
     try:
-        store.head(key)
+        store.head(plan(run_id))
     except ObjectNotFound:
         return False
     return True
+
+
+def newest_runs(store: ObjectStore) -> Iterator[str]:
+    """The ids of our runs in this namespace, newest first; each is looked for when it is asked for."""
+    return (name for name in folders(store) if has_plan(store, name))

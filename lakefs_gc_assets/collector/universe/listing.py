@@ -82,13 +82,10 @@ def _list_as_task(opener: StoreOpener, plan: Plan, large: int, parts: Sequence[P
     left: list[Rest] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
-        if isinstance(store, LocalStore):
-            for part in parts:
-                rest = yield from universe_parts.list_part(store, part, plan.slice_window, large)
-                left.extend([rest] if rest else [])
-            return
+        # A folder is listed by the processor alone.
+        at_once = 1 if isinstance(store, LocalStore) else _AT_ONCE
         list_whole = partial(_list_whole, store, plan.slice_window, large)
-        for batches, rest in work_ahead(list_whole, parts, _AT_ONCE):
+        for batches, rest in work_ahead(list_whole, parts, at_once):
             left.extend([rest] if rest else [])
             yield from batches
 
