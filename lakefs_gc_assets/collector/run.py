@@ -45,6 +45,7 @@ from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoin
 from lakefs_gc_assets.collector.incremental.leaving import leave
 from lakefs_gc_assets.collector.live import noted_sizes, other_repositories, ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
+from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.plan import Flow
@@ -259,7 +260,10 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
         unkept = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
         eligible = engine.hold(unkept, reasons.eligible)
         etags = partial(listed.rows, engine, "address", "size", "etag")
-        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags)
+        notes = HeadNotes(step.repository.store, step.plan.run_id, step.plan.base_run, step.warn)
+        if not reasons.eligible:
+            notes.take_over()
+        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags, notes)
         with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
             sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
