@@ -14,6 +14,7 @@ class Shape:
         in_one_slice: objects of a slice of its own, beside slices of the usual size.
         in_one_range: committed objects of the first range; the other ranges share the rest.
         staged_on_one: whether everything staged is on one branch.
+        staged_among: what is staged is spread over so many of the newest objects; 0 for all.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Shape:
     in_one_slice: int = 0
     in_one_range: int = 0
     staged_on_one: bool = False
+    staged_among: int = 0
 
     @property
     def objects(self) -> int:
@@ -50,4 +52,5 @@ SMALL = Shape("small", 200_000, 70, 30, 5, 20_000, 20_000)
 LARGE = Shape("large", 2_000_000, 500, 300, 20, 200_000, 100_000)
 LABORATORY = Shape("laboratory", 90_000, 250, 250, 100, 0, 10_000)
 SKEWED = Shape("skewed", 1_300_000, 100, 50, 20, 100_000, 100_000, 750_000, 1_000_000, staged_on_one=True)
+QUARTER = Shape("quarter", 500_000, 125, 75, 20, 200_000, 25_000)
 STEP = Shape("step", 100_000, 35, 15, 5, 10_000, 10_000)
