@@ -124,14 +124,15 @@ class Permit:
         automatic: whether it was no person's launch: then the file alone decides.
         sweep: whether a launch asked for deletions; None where it did not say.
         relaxed: settings of `collection` that a launch changed.
-        flow: of a run that was opened automatically; it is no permit for another one.
+        flow: of a run that was opened automatically; it is no permit for another one. None by earlier versions, by
+            which only clean and optimized runs were opened so.
     """
 
     opened_by: str
     automatic: bool = False
     sweep: bool | None = None
     relaxed: Relaxed = field(default_factory=dict)
-    flow: FlowName = "clean"
+    flow: FlowName | None = None
 
     @property
     def loosened(self) -> Relaxed:
@@ -207,10 +208,13 @@ def settle(
 
 def require_flow(permit: Permit | None, flow: Flow) -> None:
     """Raises ConfigurationError where a launch gives what was opened automatically another flow."""
-    if permit is not None and permit.automatic and permit.flow != flow:
+    if permit is None or not permit.automatic:
+        return
+    opened: tuple[str, ...] = (permit.flow,) if permit.flow else (Flow.CLEAN.value, Flow.OPTIMIZED.value)
+    if flow not in opened:
         raise ConfigurationError(
-            f"{permit.opened_by} opened a run of flow {permit.flow}, and a launch cannot make it {flow.value}: launch "
-            "the job open_run with that flow"
+            f"{permit.opened_by} opened a run of flow {' or '.join(opened)}, and a launch cannot make it {flow.value}: "
+            "launch the job open_run with that flow"
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import dagster as dg
 
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.defs import expiring, jobs, launching, quarantine
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
@@ -39,7 +40,7 @@ def define(
         )
 
     def by_the_file(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-        permit = Permit(names.of("clean_runs"), automatic=True)
+        permit = Permit(names.of("clean_runs"), automatic=True, flow=Flow.CLEAN.value)
         return launching.issue_ticket(context.instance, names.repository, permit)
 
     def by_this_schedule(context: dg.ScheduleEvaluationContext) -> dict[str, str]:

@@ -8,6 +8,7 @@ import pytest
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.defs import launching, opening, running
@@ -118,6 +119,17 @@ class TestWhatARunMayDo:
             ConfigurationError, match=r"makes no sense: collection\.max_candidate_share: input should be"
         ):
             launching.settle(SETTINGS, LaunchSettings(may_relax=["max_candidate_share"]), permit)
+
+
+@pytest.mark.parametrize("flow", list(Flow))
+def test_what_an_earlier_version_opened_by_itself_stays_what_it_opened(flow: Flow) -> None:
+    launching.require_flow(None, flow)
+    launching.require_flow(Permit("open_run"), flow)
+    if flow.by_retention:
+        with pytest.raises(ConfigurationError, match="of flow clean or optimized, and a launch cannot make it"):
+            launching.require_flow(Permit("clean_runs", automatic=True), flow)
+    else:
+        launching.require_flow(Permit("clean_runs", automatic=True), flow)
 
 
 def test_permits_and_tickets() -> None:
@@ -327,11 +339,12 @@ def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: Gra
     assert launching.read(runs.instance, runs.server.repository, chosen) is None
 
 
+@pytest.mark.slow
 def test_a_run_that_was_opened_automatically_keeps_its_flow(runs: GraphRuns) -> None:
     """Whoever launches it chooses its tags: rules of retention would let other objects go than the schedule does."""
     runs.settings["sweep"] = True
     collector = running.opened(runs.loaded, runs.clock)
-    opened = opening.open_run(runs.instance, collector, permit=Permit("clean_runs", automatic=True))
+    opened = opening.open_run(runs.instance, collector, permit=Permit("clean_runs", automatic=True, flow="clean"))
     job = definitions(runs).resolve_job_def("collect")
 
     ended = job.execute_in_process(
