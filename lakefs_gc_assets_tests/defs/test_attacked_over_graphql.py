@@ -127,8 +127,8 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
             "secret_access_key": {"env": "TEST_STORE_SECRET"},
             "session_token": {"env": "TEST_STORE_TOKEN"},
         }
-        spark = {"master": "local[2]", "driver_memory": "1g"}
-        spark |= {"config": {"spark.ui.enabled": "false", "spark.hadoop.planted": {"env": "TEST_SPARK_PROPERTY"}}}
+        properties = {"spark.ui.enabled": "false", "spark.hadoop.planted": {"env": "TEST_SPARK_PROPERTY"}}
+        spark = {"master": "local[2]", "driver_memory": "1g", "config": properties}
         file = written(server, sample.repository, tmp_path, launch={}, store=store, spark=spark)
         secrets = {SECRET_VARIABLE: server.secret_access_key, **SECRETS}
         environment = {CONFIGURATION_VARIABLE: str(file), **secrets}

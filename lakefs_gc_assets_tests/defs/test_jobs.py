@@ -1,9 +1,9 @@
+import json
 from collections.abc import Iterator
 from typing import get_args
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.run_status_sensor_definition import RunStatusSensorCursor
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lakefs_gc_assets.collector.plan import Flow
@@ -37,15 +37,10 @@ def sensed(runs: GraphRuns, definitions: dg.Definitions, event: dg.DagsterEvent,
     return only
 
 
-@pytest.mark.parametrize(
-    "cursor",
-    [
-        RunStatusSensorCursor(2**70),
-        RunStatusSensorCursor(1, update_timestamp="2999-01-01T00:00:00"),
-        RunStatusSensorCursor(1, update_timestamp="no time"),
-    ],
-)
-def test_a_cursor_beyond_every_event_is_left(automated: Automated, cursor: RunStatusSensorCursor) -> None:
+@pytest.mark.parametrize(("record_id", "update_timestamp"), [(2**70, None), (1, "2999-01-01T00:00:00"), (1, "no time")])
+def test_a_cursor_beyond_every_event_is_left(
+    automated: Automated, record_id: int, update_timestamp: str | None
+) -> None:
     """Whoever reaches the UI can set it: nothing that is opened would ever be launched again."""
     instance, definitions = automated.instance, automated.definitions
     sensor = definitions.resolve_sensor_def("launch_opened_runs")
@@ -55,10 +50,10 @@ def test_a_cursor_beyond_every_event_is_left(automated: Automated, cursor: RunSt
         with dg.build_sensor_context(instance, cursor, repository_def=repository) as context:
             return sensor.evaluate_tick(context)
 
-    first = tick(cursor.to_json())
+    given = {"record_id": record_id, "update_timestamp": update_timestamp, "record_timestamp": None}
+    first = tick(json.dumps({"__class__": "RunStatusSensorCursor", **given}))
     assert first.cursor is not None and (first.run_requests or []) == []
-    config = {"ops": {"open_new_run": {"config": {}}}}
-    definitions.resolve_job_def("open_run").execute_in_process(instance=instance, run_config=config)
+    definitions.resolve_job_def("open_run").execute_in_process(instance=instance)
 
     (request,) = tick(first.cursor).run_requests or []
 

@@ -1,5 +1,6 @@
 """What the schedules ask for, made by the jobs that they ask."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -84,7 +85,7 @@ class TestPurging:
     def no_launch_deletes(self, automated: Automated) -> None:
         automated.changes["launch"] = {"sweep": "never"}
 
-    def purged(self, automated: Automated, asked: dg.RunRequest, tags: dict[str, str]) -> dg.ExecuteInProcessResult:
+    def purged(self, automated: Automated, asked: dg.RunRequest, tags: Mapping[str, str]) -> dg.ExecuteInProcessResult:
         job = automated.definitions.resolve_job_def("purge")
         return job.execute_in_process(
             instance=automated.instance, run_config=asked.run_config, tags=tags, raise_on_error=False
