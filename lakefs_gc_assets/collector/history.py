@@ -63,7 +63,7 @@ def deleted_before(step: Step[R], since: datetime | None = None) -> R:
 
 
 def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:
-    """The files that say what a run's sweep deleted; None where they cannot be known, and its receipts are to say it."""
+    """The files that say what a run's sweep deleted; None where they are not known, and its receipts are to say it."""
     try:
         found = manifests.read(store, run_id, DELETED_REPORT)
     except (OrderViolation, CorruptFile):

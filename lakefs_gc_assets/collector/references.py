@@ -1,6 +1,6 @@
 """What is referenced: ranges of metaranges, addresses of ranges and of uncommitted data."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic
@@ -11,6 +11,7 @@ from lakefs_gc_assets.collector.engine import Engine, Item, R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
+from lakefs_gc_assets.collector.stored.id_set import lacking
 from lakefs_gc_assets.collector.work import runs_by_weight, spread, spread_by_weight
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -107,6 +108,12 @@ class References(Generic[R]):
             yield from table(LiveFiles(opener.open(), namespace, window_size), item).to_batches()
 
         return read
+
+
+def unread_ranges(ranges: Sequence[RangeRecord], known: Set[str]) -> tuple[RangeRecord, ...]:
+    """The ranges whose ids are not known."""
+    unread = frozenset(lacking(known, [record.id for record in ranges]))
+    return tuple(record for record in ranges if record.id in unread)
 
 
 def weight_of(record: RangeRecord) -> int:

@@ -7,6 +7,7 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -32,7 +33,7 @@ class BaseCheckpoint:
         return checkpoints.read_sealed(self._store, self.run_id, self.checkpoint)
 
     @property
-    def read_ids(self) -> frozenset[str]:
+    def read_ids(self) -> IdSet:
         """Ids of the ranges and metaranges whose addresses are known."""
         return checkpoints.read_ids(self._store, self.run_id, self.checkpoint)
 

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.stored import ids, run_folder
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
@@ -79,7 +80,12 @@ def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> froz
     return ids.read(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
 
 
-def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> frozenset[str]:
+def require_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> None:
+    """Raises CorruptFile where the ids that `read_ids` reads are gone, or are others."""
+    ranges_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
+
+
+def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> IdSet:
     """The ids of ranges and metaranges read by a run and the ones before it. Raises CorruptFile."""
     return ranges_read.read(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
