@@ -20,7 +20,7 @@ _PICKLED = CPickleSerializer()
 
 def pack(groups: Iterable[Sequence[Any]]) -> list[bytes]:
     """The work of each task that has some."""
-    return [_PICKLED.dumps(tuple(group)) for group in groups if group]
+    return [_PICKLED.dumps(tuple(group)) for group in groups if group]  # type: ignore[no-untyped-call]
 
 
 def as_rows(work: Sequence[bytes]) -> pa.Table:
@@ -47,5 +47,5 @@ def of_numbers(work: Sequence[bytes], batches: Iterable[pa.RecordBatch]) -> Iter
 
 
 def _unpack(data: bytes) -> Sequence[Any]:
-    items: Sequence[Any] = _PICKLED.loads(data)
+    items: Sequence[Any] = _PICKLED.loads(data)  # type: ignore[no-untyped-call]
     return items

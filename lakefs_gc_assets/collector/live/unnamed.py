@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
 from lakefs_gc_assets.collector.references import References, unread_ranges
-from lakefs_gc_assets.collector.stored.id_set import lacking
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -47,5 +46,5 @@ def find_unnamed(
     """
     expired = {*expired_metaranges, *(record.id for record in references.range_records(expired_metaranges))}
     # Listed last: whatever is committed until then is seen.
-    ids = tuple(name for name in lacking(read, list_ids(store)) if name not in expired)
+    ids = tuple(name for name in list_ids(store, read) if name not in expired)
     return Unnamed(ids, unread_ranges(references.unnamed_records(ids), read))

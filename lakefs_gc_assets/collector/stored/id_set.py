@@ -59,7 +59,7 @@ class IdSet(Set[str]):
         joined._others = self._others | more._others
         return joined
 
-    __ror__ = __or__  # type: ignore[assignment]
+    __ror__ = __or__
 
     def lacking(self, ids: Iterable[str]) -> list[str]:
         """Those of some ids that are not in this set, in their order."""
