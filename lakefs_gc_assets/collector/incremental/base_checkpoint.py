@@ -1,5 +1,7 @@
 """The checkpoint that an optimized run takes over from its base run."""
 
+from collections.abc import Set
+
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
@@ -7,7 +9,6 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -33,7 +34,7 @@ class BaseCheckpoint:
         return checkpoints.read_sealed(self._store, self.run_id, self.checkpoint)
 
     @property
-    def read_ids(self) -> IdSet:
+    def read_ids(self) -> Set[str]:
         """Ids of the ranges and metaranges whose addresses are known."""
         return checkpoints.read_ids(self._store, self.run_id, self.checkpoint)
 

@@ -14,13 +14,12 @@ it came into a sealed slice late (a very long upload), and that waits for the ne
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.stored import ids, run_folder
-from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
@@ -85,7 +84,7 @@ def require_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> None
     ranges_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
-def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> IdSet:
+def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Set[str]:
     """The ids of ranges and metaranges read by a run and the ones before it. Raises CorruptFile."""
     return ranges_read.read(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 

@@ -1,6 +1,6 @@
 """The ids of ranges and metaranges that were read: an id is a hash of the content, so no run needs to read it again."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from lakefs_gc_assets.collector.stored import ids as stored_ids
 from lakefs_gc_assets.collector.stored import run_folder
@@ -17,7 +17,7 @@ def write(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[str]) -> 
     return stored_ids.write(store, _key(run_id, attempt), ids if isinstance(ids, IdSet) else IdSet(ids))
 
 
-def read(store: ObjectStore, run_id: str, attempt: str, sha256: str | None = None) -> IdSet:
+def read(store: ObjectStore, run_id: str, attempt: str, sha256: str | None = None) -> Set[str]:
     """The ids that an attempt's commits step and the runs before it have read. Raises CorruptFile."""
     return IdSet.of_columns(stored_ids.read_parts(store, _key(run_id, attempt), sha256))
 

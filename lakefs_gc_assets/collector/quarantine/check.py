@@ -1,6 +1,6 @@
 """Finds the copies in quarantine that are live again: asks what is live as a sweep does, and once more right after."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Generic
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ class LiveCheck(Generic[R]):
         """
         self._step, self._own_error = step, own_error
         self._first: Committed | None = None
-        self._known = IdSet()
+        self._known: Set[str] = IdSet()
         self._live = frozenset[str]()
         self._unsure = frozenset[str]()
         self._as_of = step.repository.clock.now()
