@@ -79,9 +79,9 @@ def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> froz
     return ids.read(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
 
 
-def require_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> None:
-    """Raises CorruptFile where the ids that `read_ids` reads are gone, or are others."""
-    ranges_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
+def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
+    """How many ids `read_ids` gives, for less. Raises CorruptFile where their file is gone, or is another one."""
+    return ranges_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
 def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Set[str]:

@@ -34,9 +34,7 @@ def decode_parts(schema: pa.Schema, data: bytes, file: str, what: str) -> Iterat
             raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
         rows = 0
         for batch in stored.iter_batches(_ROWS_OF_A_PART, use_threads=False):
-            part = pa.Table.from_batches([batch]).cast(schema)
-            part.validate(full=True)
-            _require_no_nulls(part)
+            part = _declared(pa.Table.from_batches([batch]), schema)
             rows += part.num_rows
             yield from part.to_batches()
         if rows != stored.metadata.num_rows:
@@ -58,18 +56,19 @@ def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence
         if added and not set(added).intersection(table.column_names):
             for name in added:
                 table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
-        table = table.cast(schema)
-        table.validate(full=True)
+        table = _declared(table, schema)
         if table.num_rows != stored.metadata.num_rows:
             raise ValueError(f"{table.num_rows} rows, its footer says {stored.metadata.num_rows}")
-        _require_no_nulls(table)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptFile(file, what, f"cannot be read: {error}") from None
     return table
 
 
-def _require_no_nulls(table: pa.Table) -> None:
-    """Raises ValueError where a column has a null that may have none by its schema."""
-    for column in table.schema:
-        if not column.nullable and table.column(column.name).null_count:
-            raise ValueError(f"{column.name} is null")
+def _declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows as a table of the schema. Raises ArrowException or ValueError where they are none."""
+    table = rows.cast(schema)
+    table.validate(full=True)
+    nulls = [column.name for column in schema if not column.nullable and table.column(column.name).null_count]
+    if nulls:
+        raise ValueError(f"{nulls[0]} is null")
+    return table
