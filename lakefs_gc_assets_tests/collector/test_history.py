@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
@@ -21,6 +22,7 @@ from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, ended
@@ -115,6 +117,20 @@ def test_the_receipts_tell_of_a_run_that_may_still_delete(opened: OpenRepository
     plan = swept(opened, 2 * HOUR, rows(Outcome.ACCEPTED, "data/d"), note=False)
     receipts.write(opened.store, plan.run_id, "later", rows(Outcome.ACCEPTED, "data/e"))
     assert deleted(opened) == ["data/a", "data/b", "data/d", "data/e"]
+
+
+@pytest.mark.parametrize("most", [0, 100])
+def test_reports_and_receipts_are_read_by_spark_alike(
+    opened: OpenRepository, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(receipts, "_READ_HERE", most)
+    swept(opened, 3 * HOUR, *BATCHES)
+    plan = swept(opened, 2 * HOUR, rows(Outcome.QUARANTINED, "data/d", "data/e"), note=False)
+    receipts.write(opened.store, plan.run_id, f"{receipts.OF_RESTORE}1", rows(Outcome.RESTORED, "data/e"))
+    restore_record.write(opened.store, plan.run_id, NOW)
+    step = made_step(SparkEngine(spark, 2), opened, began(opened, timedelta()))
+    found = step.engine.collect(deleted_before(step, NOW - 2 * HOUR))
+    assert sorted(found.column("address").to_pylist()) == ["data/a", "data/b", "data/d"]
 
 
 def test_nothing_is_read_of_runs_that_deleted_nothing(opened: OpenRepository) -> None:
