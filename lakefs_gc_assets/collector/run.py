@@ -63,6 +63,7 @@ from lakefs_gc_assets.collector.restored import restored_before
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
@@ -166,7 +167,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     """
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
-    known = before.read_ids if before else frozenset()
+    known = before.read_ids if before else IdSet()
     # A dry run deletes nothing: what it names by mistake is found out when it is approved.
     found = ask_committed(step, uncommitted.manifest.span.ended_at, known, at_once=not step.plan.sweep)
     step.waited += found.waited
