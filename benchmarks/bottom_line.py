@@ -22,10 +22,14 @@ SIZE = Vast(branches=1000)
 
 
 def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
-    """One clean run with sweep."""
+    """A forecast, and one clean run with sweep."""
     folder = vast.made(size, ROOT)
     with served("benchmarks.vast_server", str(folder), str(size.branches)) as settings:
+        forecast = run(settings, "--forecast", show=True)
+        show(f"bottom line: {size.entries:,} committed entries, forecast", forecast)
         made = run(settings, "--sweep", show=True)
+    if f"commits hold {size.committed:,} objects" not in forecast.told[0]:
+        raise RunFailed(f"the forecast said {forecast.told[0]!r}; commits hold {size.committed:,} objects")
     title = f"{size.objects:,} objects and {size.entries:,} committed entries"
     show(f"bottom line: {title}, clean with sweep", made)
     deleted = json.loads((folder / DELETED).read_text())
@@ -33,6 +37,8 @@ def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
         raise RunFailed(f"deleted {deleted}, there were {size.garbage:,} objects of garbage")
     cores = os.cpu_count() or 1
     return [
+        figure("bottom line: forecast", forecast.seconds, "s"),
+        figure("bottom line: peak memory of the forecast", forecast.peak_bytes / 1e9, "GB"),
         at_most("bottom line: clean run with sweep", made.seconds / 3600, "h", 3),
         figure("bottom line: peak memory", made.peak_bytes / 1e9, "GB"),
         *(
