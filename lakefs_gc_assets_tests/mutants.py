@@ -42,12 +42,16 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "cutoff expiring failing guards lock order recheck restored run sightings step subtraction why",
+    "collector": (
+        "arrow_engine branch_baseline cutoff earlier_runs expiring failing gap_check guards lock order preparations "
+        "recheck restored run sightings step subtraction why"
+    ),
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
     "collector/live": (
         "commits contents current hidden hidden_staged live_files noted_sizes other_repositories ownership range_sizes "
         "uncommitted unnamed"
     ),
+    "collector/quarantine": "check move purge restore restore_record restore_run",
     "collector/retention": "active_commits policy retention retention_rules server_commits",
     "collector/sweep": "approval batches overtaking passes receipts undeletable validity",
     "collector/universe": "parts",
@@ -56,10 +60,14 @@ _MODULES = {
 MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items() for name in names.split()}
 """Modules that can be asked for, inside of the package."""
 FURTHER_TESTS = {
+    "branch_baseline": ("collector/test_earlier_runs.py",),
+    "check": ("collector/test_run_guards.py",),
     "commits": ("collector/retention/test_retention.py",),
     "expiring": ("collector/test_preparations.py",),
+    "gap_check": ("collector/test_run.py", "collector/test_run_guards.py"),
     "hidden_staged": ("collector/live/test_contents.py",),
     "policy": ("collector/retention/test_retention_rules.py",),
+    "preparations": ("collector/test_expiring.py",),
     "recheck": ("collector/test_run_guards.py",),
     "run": ("collector/test_run_guards.py",),
 }

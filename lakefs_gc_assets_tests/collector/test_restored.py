@@ -1,5 +1,6 @@
 """What was brought back, as its receipts say."""
 
+import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import restored
@@ -49,6 +50,18 @@ def test_where_nothing_ever_came_back_one_call_tells_so(
 def test_too_many_are_not_told(opened: OpenRepository, swept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restored, "MOST", 1)
     assert restored_before(opened.store, "another").to_pylist() == []
+    monkeypatch.setattr(restored, "MOST", 2)
+    assert restored_before(opened.store, "another").to_pylist() == ["data/a", "data/c"]
+
+
+def test_the_twenty_newest_runs_besides_the_one_that_asks_are_looked_at(opened: OpenRepository) -> None:
+    runs = [began(opened, hours * HOUR).run_id for hours in range(22)]
+    for number, run_id in enumerate(runs):
+        note(opened, run_id, f"{receipts.OF_RESTORE}1", Outcome.RESTORED, f"data/{number}")
+    restore_record.write(opened.store, runs[-1], NOW)
+    found = restored_before(opened.store, runs[3])
+    assert found.type == pa.string()
+    assert found.to_pylist() == [f"data/{number}" for number in range(21) if number != 3]
 
 
 def test_receipts_that_are_damaged_are_said_to_be(opened: OpenRepository, swept: str) -> None:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lakefs_gc_assets.collector.live.commits import CommitSource
@@ -146,6 +147,22 @@ class TestLive:
         found = server.define(**server.policy(f"pinned: [{digest('a')}, {digest('first')}]\nkeep_tags: false"))
         assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "a")
         assert found.counts["commits_pinned"] == 2
+
+    @pytest.mark.parametrize("each", HISTORY, ids=["first", "a", "b", "c", "d", "old", "older"])
+    def test_a_commit_stays_where_it_is_pinned_or_was_shown_wherever_the_dump_has_it(
+        self, server: Server, each: Commit
+    ) -> None:
+        server.tags, server.listed = [], [("d", None)]
+        rules = "default: 1h\nreplace: true"
+        plain = server.define(**server.policy(rules))
+        pinned = server.define(**server.policy(f"{rules}\npinned: [{each.id}]"))
+        shown = server.define(shown=[each.id], **server.policy(rules))
+        expired = each.id not in {digest("d"), digest("old")}
+        assert plain.counts["commits_expired"] == 5
+        for found in (pinned, shown):
+            assert found.counts["commits_expired"] == 5 - expired
+            assert {each.metarange_id} - {""} <= {*found.live.metarange_ids}
+        assert (pinned.counts["commits_pinned"], pinned.guards) == (1, ())
 
     def test_a_pin_of_no_commit_stops_a_sweep(self, server: Server) -> None:
         found = server.define(**server.policy(f"pinned: [{'e' * 64}]"))
@@ -301,6 +318,7 @@ class TestBadRules:
     @pytest.mark.parametrize("rules", [RetentionRules(-1, {}), RetentionRules(7, {"main": 2**31 - 1})])
     def test_end_the_run(self, server: Server, rules: RetentionRules) -> None:
         server.api.rules = Script(rules)
+        server.api.prepare_commits_starts = Script(AssertionError("the server was made to go by them"))
         with pytest.raises(ConfigurationError, match="retention rules"):
             server.define()
 
@@ -392,7 +410,7 @@ class TestWhyCommitsStay:
         found = self.computed(server)
         assert set(self.why(found).values()) == {("the repository has no retention rules, so every commit stays",)}
         assert (found.active, found.tags, found.pins, found.late) == (None, {}, frozenset(), {})
-        assert found.listed.tolist() == [] and found.flags.all()
+        assert found.listed.tolist() == [] and found.listed.dtype == np.int64 and found.flags.all()
 
     def test_what_the_server_lists_counts_for_nothing_under_a_policy_that_replaces(self, server: Server) -> None:
         server.listed.append(("a", None))
@@ -423,6 +441,21 @@ class TestWhatTheLogIsTold:
         server.written = True
         server.api.dumps = Script(put_dump(server.store, [*HISTORY, *lines], heads, server.tags))
         return server.define(notes=notes, **server.policy("stale_after: 29d"))
+
+    def test_what_was_waited_for_and_what_old_servers_cannot_do(self, server: Server) -> None:
+        server.write()
+        server.api.prepare_commits_starts = Script(NotFound("POST /async: 404"))
+        server.api.blocking_prepares = Script(PREPARED.result)
+        notes: list[str] = []
+        settings = CollectionSettings(wait_before_dump_seconds=30)
+        retention.live_definition(
+            server.api, server.store, NAMESPACE, settings, HandClock(), NOW, NOW, note=notes.append
+        )
+        assert notes == [
+            "waiting 30 s before the refs dump",
+            "prepare_commits cannot be started in the background (POST /async: 404): making the blocking call",
+            "retention: of 7 commits 5 stay, 2 are expired",
+        ]
 
     @pytest.mark.parametrize(
         ("count", "more"),
