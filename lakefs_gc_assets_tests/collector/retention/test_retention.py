@@ -57,6 +57,8 @@ HISTORY = [
     commit("old", 35, "a"),
     commit("older", 36, "a"),
 ]
+FIRST_OF_DUMP = commit("new", 50)
+"""Its id is the lowest of all."""
 HEADS = [Branch("main", digest("d")), Branch("stale", digest("old"))]
 """By RULES main keeps d, c and b; `older` dangles and is expired, a was never head within a window."""
 
@@ -148,19 +150,25 @@ class TestLive:
         assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "a")
         assert found.counts["commits_pinned"] == 2
 
-    @pytest.mark.parametrize("each", HISTORY, ids=["first", "a", "b", "c", "d", "old", "older"])
+    @pytest.mark.parametrize(
+        "each", [*HISTORY, FIRST_OF_DUMP], ids=["first", "a", "b", "c", "d", "old", "older", "first of the dump"]
+    )
     def test_a_commit_stays_where_it_is_pinned_or_was_shown_wherever_the_dump_has_it(
         self, server: Server, each: Commit
     ) -> None:
-        server.tags, server.listed = [], [("d", None)]
+        server.listed = [("d", None)]
+        server.write()
+        server.written = True
+        server.api.dumps = Script(put_dump(server.store, [*HISTORY, FIRST_OF_DUMP], HEADS))
         rules = "default: 1h\nreplace: true"
         plain = server.define(**server.policy(rules))
         pinned = server.define(**server.policy(f"{rules}\npinned: [{each.id}]"))
         shown = server.define(shown=[each.id], **server.policy(rules))
         expired = each.id not in {digest("d"), digest("old")}
-        assert plain.counts["commits_expired"] == 5
+        assert FIRST_OF_DUMP.id < min(commit.id for commit in HISTORY)
+        assert plain.counts["commits_expired"] == 6
         for found in (pinned, shown):
-            assert found.counts["commits_expired"] == 5 - expired
+            assert found.counts["commits_expired"] == 6 - expired
             assert {each.metarange_id} - {""} <= {*found.live.metarange_ids}
         assert (pinned.counts["commits_pinned"], pinned.guards) == (1, ())
 
@@ -183,6 +191,15 @@ class TestLive:
         assert metarange("a") in server.define(**server.policy("default: 21d")).live.metarange_ids
         assert metarange("a") not in server.define(**server.policy("default: 20d")).live.metarange_ids
         assert metarange("b") in server.define(**server.policy("default: 1h\nbranches: {main: 1h}")).live.metarange_ids
+
+    def test_where_nothing_that_stays_holds_an_object_all_others_are_expired(self, server: Server) -> None:
+        server.write()
+        server.written = True
+        emptied = commit("emptied", 9, "b", held="")
+        server.api.dumps = Script(put_dump(server.store, [*HISTORY, emptied], [Branch("main", emptied.id)]))
+        found = server.define(**server.policy("default: 1h\nreplace: true"))
+        assert (found.live.metarange_ids, found.live.heads) == ((), {})
+        assert found.expired_metaranges == metaranges("a", "b", "c", "d", "old", "older")
 
     def test_stale_branches_are_only_reported(self, server: Server) -> None:
         notes: list[str] = []
@@ -248,8 +265,9 @@ class TestTheServersList:
 
     def test_a_contradiction_ends_the_run(self, server: Server) -> None:
         server.listed[0] = ("d", metarange("c"))
-        with pytest.raises(CorruptFile, match="another metarange here than in the refs dump"):
+        with pytest.raises(CorruptFile, match="another metarange here than in the refs dump") as caught:
             server.define()
+        assert (caught.value.file, caught.value.check) == (LIST, "metarange")
 
     def test_under_a_policy_that_replaces_only_what_the_dump_lacks_stays(self, server: Server) -> None:
         server.listed += [("a", None), ("new", None)]
