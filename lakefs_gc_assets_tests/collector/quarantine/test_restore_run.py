@@ -88,4 +88,4 @@ def test_a_lock_that_is_lost_meanwhile_is_warned_of(moved: Moving) -> None:
     moved.store.delete([lock.KEY])
     assert "lock" in warned.get(timeout=30)
     with pytest.raises(LockLost):
-        [*told]
+        list(told)
