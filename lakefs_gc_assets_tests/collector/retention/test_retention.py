@@ -176,6 +176,7 @@ class TestLive:
         found = server.define(**server.policy(f"pinned: [{'e' * 64}]"))
         assert [guard.guard for guard in found.guards] == ["pinned commits"]
         assert "e" * 64 in str(found.guards[0])
+        assert found.guards[0].lifted_by == "Correct the ids in the policy, or remove them"
 
     def test_metaranges_that_an_active_commit_shares_are_not_expired(self, server: Server) -> None:
         shared = [*HISTORY, commit("revert", 0.5, "d", held=metarange("a"))]
@@ -234,7 +235,9 @@ class TestTheServersList:
         found = server.define()
         assert metarange("a") in found.live.metarange_ids
         assert found.expired_metaranges == ()
-        assert [(each.commit_id, each.kept_by) for each in found.differences] == [(digest("a"), "server")]
+        (difference,) = found.differences
+        assert (difference.commit_id, difference.kept_by) == (digest("a"), "server")
+        assert difference.why == "expired by the definition and this run's clock"
         assert (found.live.commits, found.counts["commits_by_server_alone"]) == (6, 1)
 
     def test_tags_pins_and_policies_are_no_difference(self, server: Server) -> None:
@@ -247,9 +250,10 @@ class TestTheServersList:
         found = server.define()
         assert metarange("new") in found.live.metarange_ids
         assert "" not in found.live.metarange_ids
-        assert {(each.commit_id, each.kept_by) for each in found.differences} == {
-            (digest("new"), "server"),
-            (digest("empty"), "server"),
+        newer = "the refs dump lacks it: it is newer"
+        assert {(each.commit_id, each.kept_by, each.why) for each in found.differences} == {
+            (digest("new"), "server", newer),
+            (digest("empty"), "server", newer),
         }
         assert (found.live.commits, found.counts["commits_known"]) == (7, 9)
 
@@ -346,6 +350,7 @@ class TestBadRules:
         found = server.define(notes=notes, **server.policy("branches: {dve: 3d, 'x-*': 3d}"))
         assert [guard.guard for guard in found.guards] == ["rules of unknown branches"]
         assert "the server's rule of mian; the policy's rule of dve, line 1" in str(found.guards[0])
+        assert "collection.allow_rules_of_unknown_branches" in found.guards[0].lifted_by
         assert notes[0] == "WARNING: the server's rule of mian: there is no such branch"
         allowed = server.define(allow_rules_of_unknown_branches=True)
         assert (allowed.guards, len(allowed.warnings)) == ((), 1)
