@@ -60,14 +60,10 @@ _MODULES = {
 MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items() for name in names.split()}
 """Modules that can be asked for, inside of the package."""
 FURTHER_TESTS = {
-    "branch_baseline": ("collector/test_earlier_runs.py",),
-    "check": ("collector/test_run_guards.py",),
     "commits": ("collector/retention/test_retention.py",),
     "expiring": ("collector/test_preparations.py",),
-    "gap_check": ("collector/test_run.py", "collector/test_run_guards.py"),
     "hidden_staged": ("collector/live/test_contents.py",),
     "policy": ("collector/retention/test_retention_rules.py",),
-    "preparations": ("collector/test_expiring.py",),
     "recheck": ("collector/test_run_guards.py",),
     "run": ("collector/test_run_guards.py",),
 }

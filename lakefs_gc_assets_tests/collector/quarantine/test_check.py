@@ -6,19 +6,29 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.frame.schemas import COPIES
+from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Moved
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import CollectionError, LakeFSError, ServerUnavailable
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, ObjectStats
-from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    CollectionError,
+    GuardTripped,
+    LakeFSError,
+    OrderViolation,
+    ServerUnavailable,
+)
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit, ObjectStats, Repository
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
@@ -167,3 +177,53 @@ def test_an_error_is_told_by_what_an_engine_says_of_it(world: World) -> None:
     with pytest.raises(LakeFSError, match="what a task said"):
         LiveCheck(world.step, own_error)(world.moved)
     assert asked == [failure]
+
+
+class TestRefusals:
+    """Nothing of what is asked for is believed, and no verdict is given."""
+
+    def test_another_repository_on_the_namespace(self, world: World) -> None:
+        world.api.repository_lists = Script((Repository("twin", "local://repository", "main", False),))
+        world.api.pages = Script(AssertionError("uncommitted data was asked for"))
+        with pytest.raises(GuardTripped, match="twin"):
+            world.check(world.moved)
+
+    def test_commits_of_another_source_than_at_the_first_look(self, world: World) -> None:
+        world.api.dump_starts = Script("task", AccessDenied("POST dump: 403"))
+        world.api.branch_lists = Script((Branch("main", "c" * 64),))
+        world.api.commits = {"c" * 64: Script(Commit("c" * 64, "", (), 7))}
+        with pytest.raises(OrderViolation, match="at the mark from the refs dump"):
+            world.check(world.moved)
+
+    def test_a_commit_that_is_under_way_at_both_looks(self, world: World) -> None:
+        head = Commit("c" * 64, put_commit_objects(world.store, {"other": Staged(OTHER, size=1)}), (), 7)
+        branches = [Branch("main", head.id)]
+        under_way = put_dump(world.store, [head], branches, sealed={"main": ["token"]})
+        world.api.dumps = Script(under_way)
+        with pytest.raises(GuardTripped, match="commits under way"):
+            world.check(world.moved)
+        world.api.dumps = Script(under_way, put_dump(world.store, [head], branches))
+        assert LiveCheck(world.step, lambda error: None)(world.moved).live == frozenset()
+
+    def test_nothing_committed_although_commits_promise_entries(self, world: World) -> None:
+        with (
+            mock.patch.object(LiveFiles, "range", lambda files, record: LIVE.empty_table()),
+            pytest.raises(GuardTripped, match="no committed address was found"),
+        ):
+            world.check(world.moved)
+
+    def test_addresses_that_the_server_spells_otherwise(self, world: World) -> None:
+        world.api.stats["main", "other"] = Script(ObjectStats("other", f"s3://elsewhere/{OTHER}", 1))
+        with pytest.raises(GuardTripped, match="address form"):
+            world.check(world.moved)
+
+    @pytest.mark.parametrize(("counted", "refused"), [({"branches": 3}, True), ({"branches": 1}, False), ({}, False)])
+    def test_branches_that_are_gone_since_the_run(self, world: World, counted: dict[str, int], refused: bool) -> None:
+        made = reports.failed(world.step.plan, NOW, "")
+        reports.write(world.store, replace(made, counts=counted))
+        world.step.repository = replace(world.opened, settings=CollectionSettings(max_branch_loss_share=0))
+        if not refused:
+            assert world.check(world.moved).live == frozenset()
+            return
+        with pytest.raises(GuardTripped, match="branches are left"):
+            world.check(world.moved)
