@@ -51,9 +51,9 @@ class Noting(ArrowEngine):
         super().__init__()
         self.counts: list[int | None] = []
 
-    def without(self, rows: ArrowRows, *live: ArrowRows, count: int) -> ArrowRows:
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
         self.counts.append(count)
-        return super().without(rows, *live, count=count)
+        return super().without(rows, *live, count=count, least=least)
 
     def count_by_sets(self, *frames: ArrowRows, count: int) -> dict[int, int]:
         self.counts.append(count)
