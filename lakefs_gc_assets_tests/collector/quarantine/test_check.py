@@ -14,7 +14,9 @@ import pytest
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
+from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Moved
@@ -27,7 +29,15 @@ from lakefs_gc_assets.errors import (
     OrderViolation,
     ServerUnavailable,
 )
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, ObjectStats, Repository
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    Commit,
+    ObjectStats,
+    PrepareCommitsTask,
+    PreparedCommits,
+    Repository,
+    RetentionRules,
+)
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
@@ -36,6 +46,7 @@ from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
 
 PREPARED = "_lakefs/retention/gc/uncommitted/run1/uncommitted/"
+LIST = "_lakefs/retention/gc/commits/run_id=r/commits.csv"
 CONTENT = b"content"
 MD5 = hashlib.md5(CONTENT).hexdigest()
 HELD, OTHER = (f"data/g4uk6erfnfus73frbnqg/dc0n8tpksdu988af5s{number}0" for number in "ab")
@@ -81,6 +92,19 @@ class World:
             if isinstance(path, str):
                 self.show(path, entry.address)
 
+    def collect_by(self, rules: RetentionRules, *heads: str) -> None:
+        """Rules apply. The branch is on the commit `new`; asked for its head, the server gives these, one by one."""
+        ids = {"old": "a" * 64, "new": "c" * 64}
+        old = Commit(ids["old"], put_commit_objects(self.store, {"p": Staged(COPIED[0])}), (), 7)
+        new = Commit(ids["new"], put_commit_objects(self.store, {"other": Staged(OTHER, size=1)}), (old.id,), 8)
+        self.api.branch_lists = Script(*((Branch("main", ids[name]),) for name in heads))
+        self.api.dumps = Script(put_dump(self.store, [old, new], [Branch("main", new.id)]))
+        self.api.rules = Script(rules)
+        self.store.put(LIST, f"commit_id,expired,metarange_id\n{new.id},false,{new.metarange_id}\n".encode())
+        listed = PreparedCommits("r", f"local:///var/lakefs/repository/{LIST}")
+        self.api.prepare_commits_tasks = Script(PrepareCommitsTask(True, None, listed))
+        self.step.plan = replace(self.step.plan, flow=Flow.UNIFIED)
+
     def show(self, path: str, address: str) -> None:
         self.api.stats["main", path] = Script(ObjectStats(path, self.opened.namespace.uri + address, len(CONTENT)))
 
@@ -114,6 +138,8 @@ def test_the_first_question_takes_two_looks_and_each_further_one_takes_one(world
     world.clock.sleep(60)
     assert world.check(world.moved).as_of == began + timedelta(minutes=1)
     assert (len(world.api.tasks_asked), world.api.tokens) == (3, [None] * 3)
+    looks = [line for line in world.lines if "copies are live" in line]
+    assert ["1 ranges" in line for line in looks] == [True, False, False], "a range is read once"
 
 
 def test_what_becomes_live_while_the_first_look_takes_its_time_is_found_by_the_next_one(world: World) -> None:
@@ -162,6 +188,15 @@ def test_what_is_live_anyway_is_not_looked_for_among_what_is_hidden(world: World
     assert ("main", "p") not in world.api.asked
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_by_retention_the_heads_that_there_were_before_uncommitted_data_was_prepared_stay(
+    world: World, shown: bool
+) -> None:
+    """What such a head holds may have been staged, and the branch set back, in between."""
+    world.collect_by(RetentionRules(0, {}), *(["old"] if shown else []), "new")
+    assert world.check(world.moved).live == frozenset(COPIED[:1] if shown else ())
+
+
 def test_an_error_is_told_by_what_an_engine_says_of_it(world: World) -> None:
     failure = ServerUnavailable("GET dump: 503")
     world.api.dumps = Script(failure)
@@ -195,6 +230,12 @@ class TestRefusals:
         with pytest.raises(OrderViolation, match="at the mark from the refs dump"):
             world.check(world.moved)
 
+    def test_rules_that_trip_a_guard_of_theirs(self, world: World) -> None:
+        world.collect_by(RetentionRules(0, {"misspelt": 3}), "new")
+        world.step.repository = replace(world.opened, settings=CollectionSettings())
+        with pytest.raises(GuardTripped, match="rules of unknown branches"):
+            world.check(world.moved)
+
     def test_a_commit_that_is_under_way_at_both_looks(self, world: World) -> None:
         head = Commit("c" * 64, put_commit_objects(world.store, {"other": Staged(OTHER, size=1)}), (), 7)
         branches = [Branch("main", head.id)]
@@ -211,6 +252,14 @@ class TestRefusals:
             pytest.raises(GuardTripped, match="no committed address was found"),
         ):
             world.check(world.moved)
+
+    def test_but_commits_that_hold_nothing_are_believed(self, world: World) -> None:
+        world.store.delete([key for batch in world.store.list("_lakefs/") for key in batch["key"].to_pylist()])
+        world.stage(COPIED[0])
+        world.commit({})
+        # On such a store nobody could tell how the server spells addresses.
+        with mock.patch.object(ownership, "require_own_addresses"):
+            assert world.check(world.moved).live == {COPIED[0]}
 
     def test_addresses_that_the_server_spells_otherwise(self, world: World) -> None:
         world.api.stats["main", "other"] = Script(ObjectStats("other", f"s3://elsewhere/{OTHER}", 1))
