@@ -1,5 +1,5 @@
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -59,9 +59,11 @@ class Noting(ArrowEngine):
         self.counts.append(count)
         return super().count_by_sets(*frames, count=count)
 
-    def cached(self, rows: ArrowRows, at_most: int) -> AbstractContextManager[ArrowRows]:
+    @contextmanager
+    def cached(self, rows: ArrowRows, at_most: int) -> Iterator[ArrowRows]:
         self.counts.append(at_most)
-        return super().cached(rows, at_most)
+        with super().cached(rows, at_most) as several:
+            yield several
 
 
 class World:

@@ -31,7 +31,8 @@ from lakefs_gc_assets_tests.collector.written import put_commit_objects, put_dum
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
 LIST = "_lakefs/retention/gc/commits/run_id=r/commits.csv"
-PREPARED = PrepareCommitsTask(True, None, PreparedCommits("r", f"s3://bucket/repo/{LIST}"))
+LISTED = PreparedCommits("r", f"s3://bucket/repo/{LIST}")
+PREPARED = PrepareCommitsTask(True, None, LISTED)
 RULES = RetentionRules(21, {"main": 7})
 
 
@@ -468,7 +469,7 @@ class TestWhatTheLogIsTold:
     def test_what_was_waited_for_and_what_old_servers_cannot_do(self, server: Server) -> None:
         server.write()
         server.api.prepare_commits_starts = Script(NotFound("POST /async: 404"))
-        server.api.blocking_prepares = Script(PREPARED.result)
+        server.api.blocking_prepares = Script(LISTED)
         notes: list[str] = []
         settings = CollectionSettings(wait_before_dump_seconds=30)
         retention.live_definition(
