@@ -173,6 +173,14 @@ def test_a_copy_that_is_staged_with_the_content_of_a_committed_object_is_live(wo
     assert world.api.asked == [], "a further look is at uncommitted data and new ranges"
 
 
+def test_what_is_committed_stays_live_where_something_is_staged_unseen_besides(world: World) -> None:
+    """The range that holds it is read at the first look alone."""
+    held = Staged(HELD, size=len(CONTENT), etag=MD5)
+    world.commit({"other": Staged(OTHER, size=1), "p": held, "q": Staged(COPIED[1], size=1)})
+    world.show("p", COPIED[3])
+    assert world.check(world.moved).live == {COPIED[1], COPIED[3]}
+
+
 def test_what_may_be_staged_where_nobody_can_ask_is_told_apart(world: World) -> None:
     world.commit({"other": Staged(OTHER, size=1), b"\xff": Staged(HELD, size=len(CONTENT), etag=MD5)})
     world.stage(COPIED[1])
