@@ -138,6 +138,7 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
 
     found = engine.collect(unreferenced)
     assert unheld.count == stored.count - 1 and set(unheld.manifest.inputs) == {"store_df", "committed_df"}
+    assert step.stored(UNHELD_DF).manifest == unheld.manifest and unheld.figures == NoFigures()
     assert engine.counts == [stored.count + committed.count, unheld.count + staged.count]
     assert engine.least == [stored.count - committed.count, 0]
     assert dict(zip(found["address"].to_pylist(), found["kept"].to_pylist(), strict=True)) == {
