@@ -42,12 +42,16 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "cutoff expiring failing guards lock order recheck restored run sightings step subtraction why",
+    "collector": (
+        "arrow_engine branch_baseline cutoff earlier_runs expiring failing gap_check guards lock order preparations "
+        "recheck restored run sightings step subtraction why"
+    ),
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
     "collector/live": (
         "commits contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "
         "range_sizes uncommitted unnamed"
     ),
+    "collector/quarantine": "check move purge restore restore_record restore_run",
     "collector/retention": "active_commits policy retention retention_rules server_commits",
     "collector/sweep": "approval batches overtaking passes receipts undeletable validity",
     "collector/universe": "parts",

@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import earlier_runs, guards
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending
@@ -83,6 +83,15 @@ def test_a_sweep_that_was_allowed_to_lower_it_does(opened: OpenRepository) -> No
     refused(opened, 2 * HOUR)
     swept(opened, HOUR, 12)
     assert branch_baseline(opened.store, RUN) == 12
+
+
+def test_it_goes_by_the_index_of_runs_where_that_names_a_run(opened: OpenRepository) -> None:
+    for hours, sweep, branches in ((4, True, 500), (3, True, 96), (2, False, 110), (1, False, 5)):
+        plan = began(opened, hours * HOUR, sweep=sweep)
+        report = ended(opened, plan, dry_run=not sweep, counts={"branches": branches})
+        earlier_runs.note(opened.store, plan, report, pytest.fail)
+        opened.store.delete([run_folder.report(plan.run_id)])
+    assert branch_baseline(opened.store, RUN) == 110
 
 
 def test_only_older_runs_count(opened: OpenRepository) -> None:

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ from lakefs_gc_assets.collector import expiring, preparations
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, began, ended, opened
 
 __all__ = ["opened"]
@@ -150,3 +153,37 @@ def test_it_may_be_repeated_after_a_failure(opened: OpenRepository) -> None:
     run = expiring.decide(opened.store, 1).expired[0]
     assert expiring.remove_frames(opened.store, run) > 0
     assert expiring.remove_frames(opened.store, run) == 0
+
+
+def test_manifest_report_and_notes_name_them_together(opened: OpenRepository) -> None:
+    plan = swept(opened, 1, MARKED)
+    ended(opened, plan, dry_run=False, server_run_ids=(RECHECKED,))
+    preparations.note(opened.store, plan.run_id, [FOREIGN])
+    entries = {run_folder.frame(plan.run_id, "uncommitted_df"), preparations.notes(plan.run_id)}
+    assert preparations.of_run(opened.store, plan.run_id, entries) == {MARKED, RECHECKED, FOREIGN}
+    opened.store.put(run_folder.report(plan.run_id), b"{")
+    assert preparations.of_run(opened.store, plan.run_id, entries) == {MARKED, FOREIGN}
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_each_note_is_deleted_once_and_one_that_stays_is_named(
+    opened: OpenRepository, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    plan = began(opened, DAY)
+    preparations.note(opened.store, plan.run_id, [MARKED, RECHECKED, FOREIGN])
+    asked: list[str] = []
+
+    def delete(keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        asked.extend(keys)
+        result = DeleteResult.FAILED if refused else DeleteResult.ACCEPTED
+        return [DeleteOutcome(key, result, "denied") for key in keys]
+
+    monkeypatch.setattr(opened.store, "delete", delete)
+    monkeypatch.setattr(opened.store, "delete_limit", 2)
+    if refused:
+        with pytest.raises(StorageError, match=f"{preparations.notes(plan.run_id)}.* could not be deleted: denied"):
+            preparations.forget(opened.store, plan.run_id)
+        return
+    assert preparations.forget(opened.store, plan.run_id) == 3
+    assert asked == [preparations.notes(plan.run_id) + name for name in sorted([MARKED, RECHECKED, FOREIGN])]
+    assert preparations.remove(opened.store, plan.run_id) == 0, "a run of ours is no preparation"

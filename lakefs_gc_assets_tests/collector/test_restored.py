@@ -1,5 +1,6 @@
 """What was brought back, as its receipts say."""
 
+import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import restored
@@ -23,35 +24,53 @@ def note(opened: OpenRepository, run_id: str, name: str, outcome: Outcome, *addr
     receipts.write(opened.store, run_id, name, rows)
 
 
+def told_nothing(found: pa.Array) -> bool:
+    """Whether these are addresses all the same, so that they can be compared with others."""
+    return bool(found.type == pa.string()) and len(found) == 0
+
+
 @pytest.fixture
 def swept(opened: OpenRepository) -> str:
     """A run that moved three objects to quarantine, of which two came back."""
     run_id = began(opened, 2 * HOUR).run_id
     note(opened, run_id, "batch", Outcome.QUARANTINED, "data/a", "data/b", "data/c")
     restore_record.write(opened.store, run_id, NOW)
-    note(opened, run_id, f"{receipts.OF_RESTORE}1", Outcome.RESTORED, "data/a", "data/c")
+    note(opened, run_id, f"{receipts.OF_RESTORE}1", Outcome.RESTORED, "data/a")
+    note(opened, run_id, f"{receipts.OF_RESTORE}2", Outcome.RESTORED, "data/c")
     note(opened, run_id, f"{receipts.OF_PURGE}1", Outcome.PURGED, "data/b")
     return run_id
 
 
 def test_only_what_came_back_is_told(opened: OpenRepository, swept: str) -> None:
-    assert restored_before(opened.store, "another").to_pylist() == ["data/a", "data/c"]
-    assert restored_before(opened.store, swept).to_pylist() == []
+    assert sorted(restored_before(opened.store, "another").to_pylist()) == ["data/a", "data/c"]
+    assert told_nothing(restored_before(opened.store, swept))
 
 
 def test_where_nothing_ever_came_back_one_call_tells_so(
     opened: OpenRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_folder, "newest_runs", pytest.fail)
-    assert restored_before(opened.store, "run").to_pylist() == []
+    assert told_nothing(restored_before(opened.store, "run"))
 
 
 def test_too_many_are_not_told(opened: OpenRepository, swept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restored, "MOST", 1)
-    assert restored_before(opened.store, "another").to_pylist() == []
+    assert told_nothing(restored_before(opened.store, "another"))
+    monkeypatch.setattr(restored, "MOST", 2)
+    assert sorted(restored_before(opened.store, "another").to_pylist()) == ["data/a", "data/c"]
+
+
+def test_the_twenty_newest_runs_besides_the_one_that_asks_are_looked_at(opened: OpenRepository) -> None:
+    runs = [began(opened, hours * HOUR).run_id for hours in range(22)]
+    for number, run_id in enumerate(runs):
+        note(opened, run_id, f"{receipts.OF_RESTORE}1", Outcome.RESTORED, f"data/{number}")
+    restore_record.write(opened.store, runs[-1], NOW)
+    found = restored_before(opened.store, runs[3])
+    assert found.type == pa.string()
+    assert found.to_pylist() == [f"data/{number}" for number in range(21) if number != 3]
 
 
 def test_receipts_that_are_damaged_are_said_to_be(opened: OpenRepository, swept: str) -> None:
-    opened.store.put(f"{run_folder.receipts(swept)}{receipts.OF_RESTORE}2.parquet", b"nothing")
+    opened.store.put(f"{run_folder.receipts(swept)}{receipts.OF_RESTORE}3.parquet", b"nothing")
     with pytest.raises(CorruptFile):
         restored_before(opened.store, "another")

@@ -6,20 +6,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import sightings
+from lakefs_gc_assets.collector import earlier_runs, sightings
+from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
-from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began
+from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.collector.test_subtraction import place_old
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
@@ -99,16 +100,22 @@ class Repository:
         )
         self.told: list[str] = []
 
-    def step(self, ago: timedelta) -> Step[ArrowRows]:
+    def step(self, ago: timedelta, flow: Flow = Flow.CLEAN) -> Step[ArrowRows]:
         """A step of a run that began so long ago, at which time its clock stands."""
-        plan: Plan = began(self.opened, ago)
+        plan: Plan = began(self.opened, ago, flow=flow)
         assert isinstance(self.opened.clock, HandClock)
         self.opened.clock.moment = NOW - ago
         return made_step(self.engine, self.opened, plan, self.told.append)
 
-    def sighted(self, ago: timedelta, **first_listed: datetime) -> str:
+    def settled(self, ago: timedelta, flow: Flow, **first_listed: datetime) -> None:
+        """A run that left these sightings, ended well and is in the index of runs."""
+        run_id = self.sighted(ago, flow, **first_listed)
+        plan = plans.read(self.opened.store, run_id)
+        earlier_runs.note(self.opened.store, plan, ended(self.opened, plan), self.told.append)
+
+    def sighted(self, ago: timedelta, flow: Flow = Flow.CLEAN, /, **first_listed: datetime) -> str:
         """A run whose listing ended so long ago and that left these sightings; returns its id."""
-        step = self.step(ago)
+        step = self.step(ago, flow)
         rows = [
             {"address": f"data/{name}", "slice_window": "legacy", "first_listed_at": moment}
             for name, moment in first_listed.items()
@@ -164,6 +171,20 @@ class TestEarlierSightings:
         repository.step(HOUR)
         found = repository.read(NOW)
         assert found.keys() == {f"data/at{hours}" for hours in range(2, 20)}
+
+    def test_are_those_of_the_newest_run_of_each_flow_that_the_index_knows_to_have_some(
+        self, repository: Repository
+    ) -> None:
+        repository.settled(7 * HOUR, Flow.OPTIMIZED, g=NOW - 7 * HOUR)
+        repository.settled(5 * HOUR, Flow.CLEAN, e=NOW - 5 * HOUR)
+        repository.settled(4 * HOUR, Flow.CLEAN, d=NOW - 4 * HOUR)
+        repository.settled(3 * HOUR, Flow.OPTIMIZED, c=NOW - 3 * HOUR)
+        repository.settled(2 * HOUR, Flow.CLEAN)
+        repository.sighted(HOUR, f=NOW - HOUR)
+        # What no index knows, since it did not end, is read as well; what listed too late counts for no flow.
+        assert repository.read(NOW).keys() == {"data/c", "data/d", "data/f"}
+        assert repository.read(NOW - 4 * HOUR - SECOND).keys() == {"data/e", "data/g"}
+        assert repository.told == []
 
     def test_of_a_run_whose_manifest_is_damaged_are_left_out_and_told(self, repository: Repository) -> None:
         repository.sighted(5 * HOUR, a=NOW - 5 * HOUR)

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STORE_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STORE_DF, UNCOMMITTED_DF, UNHELD_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
 from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.lakefs import xids
@@ -138,6 +138,7 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
 
     found = engine.collect(unreferenced)
     assert unheld.count == stored.count - 1 and set(unheld.manifest.inputs) == {"store_df", "committed_df"}
+    assert step.stored(UNHELD_DF).manifest == unheld.manifest and unheld.figures == NoFigures()
     assert engine.counts == [stored.count + committed.count, unheld.count + staged.count]
     assert engine.least == [stored.count - committed.count, 0]
     assert dict(zip(found["address"].to_pylist(), found["kept"].to_pylist(), strict=True)) == {
@@ -156,6 +157,20 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
     reasons = count_reasons(engine, unreferenced)
     assert reasons == Reasons(eligible=3, kept=kept, multipart=3)
     assert reasons.unrecognised == 1
+
+
+def test_where_nothing_is_committed_the_files_of_the_listing_are_what_no_commit_holds(tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    engine = Noting()
+    stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
+    committed = frame_of_rows(opener, COMMITTED_DF, [], COMMITTED_FIGURES)
+    step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))
+    unheld = subtract_committed(step, stored, committed)
+    assert unheld.manifest.files == stored.manifest.files and unheld.manifest.files
+    assert unheld.manifest.inputs == {each.name: each.manifest.digest for each in (stored, committed)}
+    assert step.stored(UNHELD_DF).manifest == unheld.manifest and unheld.figures == NoFigures()
+    assert sorted(unheld.table()["address"].to_pylist()) == ["a", "b"] and engine.counts == []
 
 
 def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:

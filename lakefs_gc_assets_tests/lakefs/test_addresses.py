@@ -300,6 +300,8 @@ def test_every_place_below_the_folder_of_a_blockstore_counts() -> None:
     namespace = Namespace.parse("local://a")
     assert set(namespace.live_keys("local:///a/a/a/b", EITHER)) == {"a/b", "b"}
     assert set(namespace.live_keys("local:///x/a/c/a/b", EITHER)) == {"c/a/b", "b"}
+    assert set(namespace.live_keys("local:///x/a/1/a/2/a/3", EITHER)) == {"1/a/2/a/3", "2/a/3", "3"}
+    assert Namespace.parse("local:///inner").live_keys("local:///var/inner/data/x", EITHER) == ("data/x",)
     assert namespace.live_keys("local://b/x/a/c", EITHER) == ()
     assert Namespace.parse("s3://a/r").live_keys("s3:///x/a/r/c", EITHER) == ()
 

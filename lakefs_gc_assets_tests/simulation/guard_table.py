@@ -37,7 +37,7 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.quarantine.check:LiveCheck._decide", "_require_believable"): _BELIEVABLE,
     Call(f"{_COLLECTOR}.quarantine.restore:_undoing", "require_copies"): _TYPED,
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
-        "nothing: `effective` asks the same of the same rules before it uses them"
+        "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),
     Call(f"{_COLLECTOR}.retention.rules_file:parse", "require_sane"): "no part of a run: it reads what is uploaded",
 }

@@ -169,7 +169,7 @@ def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> 
 
 def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
     """Whether two objects of one size are known to have the same content."""
-    if one.etag == other.etag:
+    if one.etag is not None and one.etag == other.etag:
         return True
     if one.size > digests.LARGEST_READ:
         return False

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
@@ -166,6 +166,18 @@ def test_what_is_at_the_address_again_is_left_and_so_is_the_copy(moving: Moving)
     assert moving.restore(moving.store) == {KEYS[0]: Fate.THERE, KEYS[1]: Fate.FAILED, KEYS[2]: Fate.RESTORED}
     assert moving.there() == {KEYS[0]: b"x" * len(ALL[KEYS[0]]), KEYS[1]: b"another size", KEYS[2]: ALL[KEYS[2]]}
     assert moving.moved() == {key: ALL[key] for key in KEYS[:2]}
+
+
+def test_what_is_at_the_address_again_is_not_known_to_be_the_same_where_a_store_tells_no_etags(moving: Moving) -> None:
+    class WithoutEtags(BreakingStore):
+        def head(self, key: str) -> ObjectFacts:
+            return replace(super().head(key), etag=None)
+
+    moving.quarantine(moving.store)
+    moving.store.put(KEYS[0], b"x" * len(ALL[KEYS[0]]))
+    moving.store.put(KEYS[1], ALL[KEYS[1]])
+    assert moving.restore(WithoutEtags(moving.store))[KEYS[0]] is Fate.THERE
+    assert moving.moved() == {KEYS[0]: ALL[KEYS[0]]}
 
 
 def test_what_left_quarantine_is_told(moving: Moving) -> None:

@@ -47,6 +47,13 @@ def test_the_next_run_is_clean_and_says_why_and_the_one_after_builds_on_it(opene
     assert plan(opened, NOW + 2 * HOUR).base_run == next_one.run_id
 
 
+def test_it_concerns_its_own_run_where_no_plan_is_left(opened: OpenRepository) -> None:
+    run_id = IDS.descending(NOW)
+    restore_record.write(opened.store, run_id, NOW)
+    found = restore_record.read(opened.store)
+    assert found is not None and (found.run_id, found.newest_run) == (run_id, run_id)
+
+
 def test_every_run_that_there_was_deletes_nothing_more(opened: OpenRepository) -> None:
     swept, dry = began(opened, 3 * DAY), began(opened, DAY, sweep=False)
     restore_record.write(opened.store, swept.run_id, NOW)

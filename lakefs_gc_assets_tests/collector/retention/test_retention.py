@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lakefs_gc_assets.collector.live.commits import CommitSource
@@ -30,7 +31,8 @@ from lakefs_gc_assets_tests.collector.written import put_commit_objects, put_dum
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
 LIST = "_lakefs/retention/gc/commits/run_id=r/commits.csv"
-PREPARED = PrepareCommitsTask(True, None, PreparedCommits("r", f"s3://bucket/repo/{LIST}"))
+LISTED = PreparedCommits("r", f"s3://bucket/repo/{LIST}")
+PREPARED = PrepareCommitsTask(True, None, LISTED)
 RULES = RetentionRules(21, {"main": 7})
 
 
@@ -56,6 +58,8 @@ HISTORY = [
     commit("old", 35, "a"),
     commit("older", 36, "a"),
 ]
+FIRST_OF_DUMP = commit("new", 50)
+"""Its id is the lowest of all."""
 HEADS = [Branch("main", digest("d")), Branch("stale", digest("old"))]
 """By RULES main keeps d, c and b; `older` dangles and is expired, a was never head within a window."""
 
@@ -147,10 +151,33 @@ class TestLive:
         assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "a")
         assert found.counts["commits_pinned"] == 2
 
+    @pytest.mark.parametrize(
+        "each", [*HISTORY, FIRST_OF_DUMP], ids=["first", "a", "b", "c", "d", "old", "older", "first of the dump"]
+    )
+    def test_a_commit_stays_where_it_is_pinned_or_was_shown_wherever_the_dump_has_it(
+        self, server: Server, each: Commit
+    ) -> None:
+        server.listed = [("d", None)]
+        server.write()
+        server.written = True
+        server.api.dumps = Script(put_dump(server.store, [*HISTORY, FIRST_OF_DUMP], HEADS))
+        rules = "default: 1h\nreplace: true"
+        plain = server.define(**server.policy(rules))
+        pinned = server.define(**server.policy(f"{rules}\npinned: [{each.id}]"))
+        shown = server.define(shown=[each.id], **server.policy(rules))
+        expired = each.id not in {digest("d"), digest("old")}
+        assert FIRST_OF_DUMP.id < min(commit.id for commit in HISTORY)
+        assert plain.counts["commits_expired"] == 6
+        for found in (pinned, shown):
+            assert found.counts["commits_expired"] == 6 - expired
+            assert {each.metarange_id} - {""} <= {*found.live.metarange_ids}
+        assert (pinned.counts["commits_pinned"], pinned.guards) == (1, ())
+
     def test_a_pin_of_no_commit_stops_a_sweep(self, server: Server) -> None:
         found = server.define(**server.policy(f"pinned: [{'e' * 64}]"))
         assert [guard.guard for guard in found.guards] == ["pinned commits"]
         assert "e" * 64 in str(found.guards[0])
+        assert found.guards[0].lifted_by == "Correct the ids in the policy, or remove them"
 
     def test_metaranges_that_an_active_commit_shares_are_not_expired(self, server: Server) -> None:
         shared = [*HISTORY, commit("revert", 0.5, "d", held=metarange("a"))]
@@ -166,6 +193,15 @@ class TestLive:
         assert metarange("a") in server.define(**server.policy("default: 21d")).live.metarange_ids
         assert metarange("a") not in server.define(**server.policy("default: 20d")).live.metarange_ids
         assert metarange("b") in server.define(**server.policy("default: 1h\nbranches: {main: 1h}")).live.metarange_ids
+
+    def test_where_nothing_that_stays_holds_an_object_all_others_are_expired(self, server: Server) -> None:
+        server.write()
+        server.written = True
+        emptied = commit("emptied", 9, "b", held="")
+        server.api.dumps = Script(put_dump(server.store, [*HISTORY, emptied], [Branch("main", emptied.id)]))
+        found = server.define(**server.policy("default: 1h\nreplace: true"))
+        assert (found.live.metarange_ids, found.live.heads) == ((), {})
+        assert found.expired_metaranges == metaranges("a", "b", "c", "d", "old", "older")
 
     def test_stale_branches_are_only_reported(self, server: Server) -> None:
         notes: list[str] = []
@@ -200,7 +236,9 @@ class TestTheServersList:
         found = server.define()
         assert metarange("a") in found.live.metarange_ids
         assert found.expired_metaranges == ()
-        assert [(each.commit_id, each.kept_by) for each in found.differences] == [(digest("a"), "server")]
+        (difference,) = found.differences
+        assert (difference.commit_id, difference.kept_by) == (digest("a"), "server")
+        assert difference.why == "expired by the definition and this run's clock"
         assert (found.live.commits, found.counts["commits_by_server_alone"]) == (6, 1)
 
     def test_tags_pins_and_policies_are_no_difference(self, server: Server) -> None:
@@ -213,9 +251,10 @@ class TestTheServersList:
         found = server.define()
         assert metarange("new") in found.live.metarange_ids
         assert "" not in found.live.metarange_ids
-        assert {(each.commit_id, each.kept_by) for each in found.differences} == {
-            (digest("new"), "server"),
-            (digest("empty"), "server"),
+        newer = "the refs dump lacks it: it is newer"
+        assert {(each.commit_id, each.kept_by, each.why) for each in found.differences} == {
+            (digest("new"), "server", newer),
+            (digest("empty"), "server", newer),
         }
         assert (found.live.commits, found.counts["commits_known"]) == (7, 9)
 
@@ -231,8 +270,9 @@ class TestTheServersList:
 
     def test_a_contradiction_ends_the_run(self, server: Server) -> None:
         server.listed[0] = ("d", metarange("c"))
-        with pytest.raises(CorruptFile, match="another metarange here than in the refs dump"):
+        with pytest.raises(CorruptFile, match="another metarange here than in the refs dump") as caught:
             server.define()
+        assert (caught.value.file, caught.value.check) == (LIST, "metarange")
 
     def test_under_a_policy_that_replaces_only_what_the_dump_lacks_stays(self, server: Server) -> None:
         server.listed += [("a", None), ("new", None)]
@@ -301,6 +341,7 @@ class TestBadRules:
     @pytest.mark.parametrize("rules", [RetentionRules(-1, {}), RetentionRules(7, {"main": 2**31 - 1})])
     def test_end_the_run(self, server: Server, rules: RetentionRules) -> None:
         server.api.rules = Script(rules)
+        server.api.prepare_commits_starts = Script(AssertionError("the server was made to go by them"))
         with pytest.raises(ConfigurationError, match="retention rules"):
             server.define()
 
@@ -310,6 +351,7 @@ class TestBadRules:
         found = server.define(notes=notes, **server.policy("branches: {dve: 3d, 'x-*': 3d}"))
         assert [guard.guard for guard in found.guards] == ["rules of unknown branches"]
         assert "the server's rule of mian; the policy's rule of dve, line 1" in str(found.guards[0])
+        assert "collection.allow_rules_of_unknown_branches" in found.guards[0].lifted_by
         assert notes[0] == "WARNING: the server's rule of mian: there is no such branch"
         allowed = server.define(allow_rules_of_unknown_branches=True)
         assert (allowed.guards, len(allowed.warnings)) == ((), 1)
@@ -392,7 +434,7 @@ class TestWhyCommitsStay:
         found = self.computed(server)
         assert set(self.why(found).values()) == {("the repository has no retention rules, so every commit stays",)}
         assert (found.active, found.tags, found.pins, found.late) == (None, {}, frozenset(), {})
-        assert found.listed.tolist() == [] and found.flags.all()
+        assert found.listed.tolist() == [] and found.listed.dtype == np.int64 and found.flags.all()
 
     def test_what_the_server_lists_counts_for_nothing_under_a_policy_that_replaces(self, server: Server) -> None:
         server.listed.append(("a", None))
@@ -423,6 +465,21 @@ class TestWhatTheLogIsTold:
         server.written = True
         server.api.dumps = Script(put_dump(server.store, [*HISTORY, *lines], heads, server.tags))
         return server.define(notes=notes, **server.policy("stale_after: 29d"))
+
+    def test_what_was_waited_for_and_what_old_servers_cannot_do(self, server: Server) -> None:
+        server.write()
+        server.api.prepare_commits_starts = Script(NotFound("POST /async: 404"))
+        server.api.blocking_prepares = Script(LISTED)
+        notes: list[str] = []
+        settings = CollectionSettings(wait_before_dump_seconds=30)
+        retention.live_definition(
+            server.api, server.store, NAMESPACE, settings, HandClock(), NOW, NOW, note=notes.append
+        )
+        assert notes == [
+            "waiting 30 s before the refs dump",
+            "prepare_commits cannot be started in the background (POST /async: 404): making the blocking call",
+            "retention: of 7 commits 5 stay, 2 are expired",
+        ]
 
     @pytest.mark.parametrize(
         ("count", "more"),
