@@ -59,7 +59,8 @@ class Approving(dg.Config):
     """Which dry run to approve."""
 
     run_id: str = Field(
-        description="Id of the dry run whose candidates are to be deleted, unless they are live by now."
+        description="Id of the dry run whose candidates are to be deleted, unless they are live by now: its tag "
+        "lakefs/run_id on the page Runs, which is not Dagster's own id."
     )
     relax: Relaxing = Field(default=Relaxing(), description=_RELAX)
 

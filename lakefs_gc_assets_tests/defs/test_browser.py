@@ -74,7 +74,9 @@ def test_the_lineage_is_green_and_its_checks_have_passed(url: str) -> None:
 
 
 def test_the_runs_page_says_what_a_run_does_and_how_it_ended(url: str) -> None:
-    with page(url, "/runs", "collect", "lakefs/mode: dry run", "lakefs/ending: marked, nothing deleted") as runs:
+    with page(
+        url, "/runs", "collect", "lakefs/run_id: ", "lakefs/mode: dry run", "lakefs/ending: marked, nothing deleted"
+    ) as runs:
         assert runs.get_by_text("lakefs-opened").count() == 0
 
 
