@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(_CHROMIUM is None, reason="there is no Chromium on this machine"),
     pytest.mark.timeout(2400),
 ]
-_LOCATION = "/locations/lakefs_gc_assets.definitions"
+LOCATION = "/locations/lakefs_gc_assets.definitions"
 _PATIENT = 120_000
 """Milliseconds: a busy machine takes its time to draw a page."""
 
@@ -66,7 +66,7 @@ def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300
 
 
 def test_the_lineage_is_green_and_its_checks_have_passed(url: str) -> None:
-    path = f"{_LOCATION}/asset-groups/garbage_collection/lineage"
+    path = f"{LOCATION}/asset-groups/garbage_collection/lineage"
     with page(url, path, "collection_history", "5 / 5 Passed", "100% filled", width=2300, height=1000) as lineage:
         assert lineage.get_by_text("1 / 1 Passed").count() == 4
         assert lineage.get_by_text("100% filled").count() == 5
@@ -102,13 +102,13 @@ def test_the_history_tells_of_whole_runs(url: str) -> None:
 
 
 def test_the_sensor_names_its_asset(url: str) -> None:
-    with page(url, f"{_LOCATION}/sensors/follow_deleted_report", "Monitored assets") as sensor:
+    with page(url, f"{LOCATION}/sensors/follow_deleted_report", "Monitored assets") as sensor:
         sensor.get_by_role("link", name="deleted_report").wait_for()
         sensor.get_by_text("Loading ticks").wait_for(state="hidden")
 
 
 def test_a_run_is_launched_from_the_launchpad_as_it_opens(url: str) -> None:
-    with page(url, f"{_LOCATION}/jobs/open_run/playground", "Launch Run", "open_new_run") as launchpad:
+    with page(url, f"{LOCATION}/jobs/open_run/playground", "Launch Run", "open_new_run") as launchpad:
         launchpad.get_by_text("No errors").wait_for()
         launchpad.get_by_role("button", name="Launch Run").click()
         launchpad.get_by_text("RUN_SUCCESS").wait_for()
