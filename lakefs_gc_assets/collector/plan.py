@@ -111,8 +111,8 @@ def read(store: ObjectStore, run_id: str) -> Plan:
         return _stored(store, run_id)
     except ObjectNotFound:
         raise CollectionError(
-            f"run {run_id} has no plan in this repository: `lakefs-gc status` lists the ids of all runs, the Dagster UI "
-            "shows them as lakefs/run_id; a run begins with store_df"
+            f"run {run_id} has no plan in this repository: `lakefs-gc status` lists the ids of all runs, the Dagster "
+            "UI shows them as lakefs/run_id; a run begins with store_df"
         ) from None
 
 
