@@ -44,10 +44,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @contextmanager
-def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300) -> Iterator[Any]:
+def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300, picture: str = "") -> Iterator[Any]:
     """A page of the UI once it shows some texts; what it looks like is kept where somebody asked for it.
 
     It is playwright's, whose types are not known where it is not installed.
+
+    Args:
+        picture: what its picture is called; by default as the page is.
     """
     with sync_api.sync_playwright() as playwright:
         # A container's root has no sandbox of its own.
@@ -60,7 +63,7 @@ def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300
                 found.get_by_text(text).first.wait_for()
             yield found
             if folder := os.environ.get("LAKEFS_GC_SCREENSHOTS"):
-                found.screenshot(path=Path(folder) / f"{Path(path.partition('?')[0]).name}.png")
+                found.screenshot(path=Path(folder) / f"{picture or Path(path.partition('?')[0]).name}.png")
         finally:
             browser.close()
 

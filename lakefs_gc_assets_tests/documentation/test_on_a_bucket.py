@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.embedded import bucket as bucket_objects
 from lakefs_gc_assets.embedded.demo import still_stored
-from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository, unreadable
+from lakefs_gc_assets.embedded.sample import Sample, link_pending, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
@@ -51,7 +51,7 @@ def server(folder: Path, s3: S3Server) -> Iterator[EmbeddedServer]:
 
 def launch(url: str, job: str, config: str) -> None:
     """Types a configuration into the launchpad of a job, launches it, and waits until it succeeded."""
-    with page(url, f"{LOCATION}/jobs/{job}/playground", "Launch Run") as launchpad:
+    with page(url, f"{LOCATION}/jobs/{job}/playground", "Launch Run", picture=job) as launchpad:
         launchpad.locator(".CodeMirror").first.click()
         launchpad.keyboard.press("Control+A")
         launchpad.keyboard.insert_text(config)
@@ -62,7 +62,7 @@ def launch(url: str, job: str, config: str) -> None:
 
 def run_id_at_the_end(url: str, ending: str) -> str:
     """Waits until the page of runs shows how a run ended; returns the newest run id that the page shows."""
-    with page(url, "/runs", "lakefs/run_id: ") as runs:
+    with page(url, "/runs", "lakefs/run_id: ", picture=f"runs-{ending.partition(' ')[0]}") as runs:
         runs.get_by_text(f"lakefs/ending: {ending}").first.wait_for(timeout=_RUN_MILLISECONDS)
         shown: Any = runs.get_by_text("lakefs/run_id: ").first.inner_text()
         return str(shown).partition(": ")[2]
@@ -83,6 +83,7 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
         monkeypatch.delenv(variable, raising=False)
     with server(tmp_path / "lakefs", s3_server) as lakefs:
         sample = make_sample_repository(lakefs, objects=40)
+        link_pending(lakefs, sample)
         old_at = time.monotonic() + bucket_objects.AGING.total_seconds()
         variables = {
             "LAKEFS_ACCESS_KEY_ID": lakefs.access_key_id,
