@@ -49,8 +49,8 @@ def server(folder: Path, s3: S3Server) -> Iterator[EmbeddedServer]:
         yield found
 
 
-def launch(url: str, job: str, config: str) -> None:
-    """Types a configuration into the launchpad of a job, launches it, and waits until it succeeded."""
+def launch(url: str, job: str, config: str, says: str) -> None:
+    """Types a configuration into a launchpad, launches the job, and waits until it has said something and succeeded."""
     with page(url, f"{LOCATION}/jobs/{job}/playground", "Launch Run", picture=job) as launchpad:
         launchpad.locator(".CodeMirror").first.click()
         launchpad.keyboard.press("Control+A")
@@ -58,6 +58,7 @@ def launch(url: str, job: str, config: str) -> None:
         launchpad.get_by_text("No errors").wait_for()
         launchpad.get_by_role("button", name="Launch Run").click()
         launchpad.get_by_text("RUN_SUCCESS").wait_for(timeout=_RUN_MILLISECONDS)
+        launchpad.get_by_text(says).first.wait_for()
 
 
 def run_id_at_the_end(url: str, ending: str) -> str:
@@ -103,12 +104,13 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
         try:
             url = lines_until_url(process)[-1]
             time.sleep(max(old_at - time.monotonic(), 0))
-            launch(url, "open_run", "{}")
+            launch(url, "open_run", "{}", "opened run ")
             run_id = run_id_at_the_end(url, "marked, nothing deleted")
             found = command("candidates", run_id).splitlines()
             assert f"lakefs-gc approve {run_id}" in command("report", run_id)
 
-            launch(url, "approve", f"ops: {{approve_dry_run: {{config: {{run_id: {run_id}}}}}}}")
+            config = f"ops: {{approve_dry_run: {{config: {{run_id: {run_id}}}}}}}"
+            launch(url, "approve", config, "they are moved to quarantine after a look")
             assert run_id_at_the_end(url, "moved to quarantine") == run_id
             assert end(process, signal.SIGTERM) == ("", "")
         finally:
