@@ -151,7 +151,7 @@ class ArrowEngine:
 
         return ArrowRows(rows.schema, lambda: iter([first_of_each()]))
 
-    def without(self, rows: ArrowRows, *live: ArrowRows, count: int) -> ArrowRows:
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
         """The rows whose address is in none of the live frames. Raises ValueError where one has no address."""
 
         def left() -> Batches:

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-LOCAL_ROWS = 100_000
-"""So few rows of a frame are read and kept by the process that makes a run: tasks would take longer to begin."""
+LOCAL_ROWS = 400_000
+"""So few rows of a frame are read and kept by the process that makes a run, some 100 MB: tasks take longer to begin."""
 KEPT_COUNTS = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart", pa.int64())])
 OUTCOME_COUNTS = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
 """What is counted of rows, by its first column."""
@@ -100,12 +100,16 @@ class Engine(Protocol[R]):
         """Each row once."""
         ...
 
-    def without(self, rows: R, *live: R, count: int) -> R:
+    def without(self, rows: R, *live: R, count: int, least: int = 0) -> R:
         """The rows whose address is in none of the live frames.
 
         Addresses may be compared by a hash: a collision keeps an object and never loses one. So the right side must be
         what is live, and this must never be used for an intersection. What is left may be deleted: a row of it
         without an address is an error.
+
+        Args:
+            count: how many rows all frames have together, about.
+            least: how many of the rows are left at the least, where that is known.
         """
         ...
 

@@ -99,7 +99,11 @@ def require_uncommitted_kept(step: Step[R], live: R, prepared: Uncommitted[R], f
     engine, marked, committed = step.engine, step.stored(UNCOMMITTED_DF), step.stored(COMMITTED_DF)
     if not marked.count:
         return
-    count = marked.count + prepared.count + found.count + committed.count
-    before, held = marked.rows(engine, "address"), committed.rows(engine, "address")
-    lost = engine.count(engine.without(before, live, held, count=count))
+    count = marked.count + prepared.count + found.count
+    gone = engine.without(marked.rows(engine, "address"), live, count=count)
+    with engine.cached(gone, at_most=marked.count) as left:
+        lost = engine.count(left)
+        # Mostly all is uncommitted still, and what the mark knew to be committed need not be read.
+        if lost:
+            lost = engine.count(engine.without(left, committed.rows(engine, "address"), count=lost + committed.count))
     guards.require_uncommitted_kept(lost, marked.count, step.repository.settings)

@@ -31,7 +31,12 @@ def subtract_committed(
     engine = step.engine
     if not committed.count:
         return step.complete(UNHELD_DF, NoFigures(), listed.manifest.files, (listed, committed))
-    rows = engine.without(listed.rows(engine), committed.rows(engine, "address"), count=listed.count + committed.count)
+    rows = engine.without(
+        listed.rows(engine),
+        committed.rows(engine, "address"),
+        count=listed.count + committed.count,
+        least=listed.count - committed.count,
+    )
     return step.complete(UNHELD_DF, NoFigures(), step.write(UNHELD_DF, rows), (listed, committed))
 
 

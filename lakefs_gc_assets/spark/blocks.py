@@ -38,6 +38,9 @@ BLOCKS = pa.schema(
 SETS = pa.schema([pa.field("sets", pa.int64(), nullable=False), pa.field("addresses", pa.int64(), nullable=False)])
 """How many addresses are in the same frames: bit k of `sets` stands for frame k."""
 
+LEFT = pa.schema([pa.field("rows", pa.int64(), nullable=False), pa.field("hashes", pa.binary())])
+"""How many hashes of a part are left, and where they are few enough, which: 64 bits each."""
+
 Indices = npt.NDArray[np.int64]
 Span = tuple[int, int, int]
 """A part, and where its rows begin and end."""
@@ -123,6 +126,18 @@ def unmatched(part: pa.Table) -> pa.Table:
         return pa.table({})
     left = ~address_hashes.among(_numbers(universe, "hashes"), _numbers(live, "hashes"))
     return _rows(universe).filter(pa.array(left))
+
+
+def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
+    """What tells which hashes of frame 0 no other frame has (LEFT), where a part has at most so many of them."""
+
+    def tell(part: pa.Table) -> pa.Table:
+        mine = pc.equal(part.column("frame"), 0)
+        stored, live = (_numbers(part.filter(each), "hashes") for each in (mine, pc.invert(mine)))
+        left = np.unique(stored[~address_hashes.among(stored, live)])
+        return pa.table([[len(left)], [left.tobytes() if len(left) <= most else None]], schema=LEFT)
+
+    return tell
 
 
 def counted(part: pa.Table) -> pa.Table:

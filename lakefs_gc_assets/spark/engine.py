@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.functions as F
@@ -25,11 +26,16 @@ from lakefs_gc_assets.collector.engine import (
     Result,
 )
 from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.spark import blocks, comparing, tasks
+from lakefs_gc_assets.spark import address_hashes, blocks, comparing, tasks
+from lakefs_gc_assets.spark.address_hashes import Hashes
 from lakefs_gc_assets.spark.tasks import HERE, Held, Reading, Rows, dataframe_of
 
 FEW_ADDRESSES = 300_000
 """Up to so many are sent to every executor, about 100 MB: less work than to shuffle what they are joined with."""
+MANY_ADDRESSES = 1_000_000
+"""So many are worth two readings of the rows: one that finds by hashes which are left, and one that finds those."""
+FEW_HASHES = 2_000_000
+"""Up to so many hashes, of what is left, are sent to every executor: 16 MB."""
 _FEW_REQUESTS = 1000
 """Rows that take one bulk request, or a thousand requests at a time: about as long as for tasks to begin."""
 _ADDRESS = pa.schema([pa.field("address", pa.string())])
@@ -133,18 +139,29 @@ class SparkEngine:
         return dataframe_of(rows).distinct()
 
     @in_driver_where_held
-    def without(self, rows: Rows, *live: Rows, count: int) -> Rows:
+    def without(self, rows: Rows, *live: Rows, count: int, least: int = 0) -> Rows:
         """The rows whose address is in none of the live frames.
 
         Of few rows that the driver holds, tasks say which they come across; others are compared by a 64-bit hash, of
-        which a collision keeps.
+        which a collision keeps. Where few of many rows are left, none but these travel, and no row that is read the
+        second time only is among them.
         """
         if isinstance(rows, Held):
             return self._compared_here(HERE.without, rows, live)
         parts = blocks.parts_of(rows, count)
-        held = tasks.not_empty(live) if live else ()
-        cut = [blocks.cut(rows, parts), *(blocks.cut_hashes(frame, parts, frame=1) for frame in held)]
-        return blocks.compared(cut, blocks.unmatched, tasks.schema_of(rows))
+        held = [blocks.cut_hashes(frame, parts, frame=1) for frame in (tasks.not_empty(live) if live else ())]
+        worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
+        if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
+            return tasks.where(rows, partial(_has_hash_among, left))
+        return blocks.compared([blocks.cut(rows, parts), *held], blocks.unmatched, tasks.schema_of(rows))
+
+    def _hashes_left(self, rows: Rows, held: Sequence[DataFrame], parts: int) -> Hashes | None:
+        """The hashes of the rows' addresses that no held frame has, where they are few; None where they are not."""
+        cut = [blocks.cut_hashes(tasks.select(rows, "address"), parts, frame=0), *held]
+        found = blocks.compared(cut, blocks.unmatched_hashes(FEW_HASHES // parts), blocks.LEFT).collect()
+        if any(row["hashes"] is None for row in found):
+            return None
+        return np.frombuffer(b"".join(row["hashes"] for row in found), np.uint64)
 
     @in_driver_where_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
@@ -286,6 +303,10 @@ def _is_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArra
 
 def _is_not_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
     return pc.invert(_is_among(addresses, rows))
+
+
+def _has_hash_among(hashes: Hashes, rows: pa.RecordBatch) -> pa.BooleanArray:
+    return pa.array(address_hashes.among(address_hashes.hashes(rows.column("address")), hashes))
 
 
 def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -37,6 +37,8 @@ _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
 _SMALL_HEAP = ("-XX:+UseSerialGC", "-XX:MinHeapFreeRatio=20", "-XX:MaxHeapFreeRatio=40")
 """The heap follows what is in it, which is little: rows travel in blocks that the JVM does not look into."""
+_ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
+"""Memory that blocks are copied to and from Python in: each thread but the first would keep its own, 100 MB in all."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Spark compiles each query of its own to Java, which takes longer than the few rows that are left to it."""
 _LIGHT_SIDE = "12m"
@@ -93,7 +95,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     }
     if settings.master.startswith("local"):
         if not settings.many_objects:
-            options += [_QUICK_COMPILER, *_SMALL_HEAP]
+            options += [_QUICK_COMPILER, *_SMALL_HEAP, _ONE_ARENA]
             found |= _INTERPRETED
         found |= _ON_THIS_MACHINE
         found["spark.python.daemon.module"] = "lakefs_gc_assets.spark.start.worker_daemon"

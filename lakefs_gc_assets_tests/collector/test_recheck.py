@@ -108,7 +108,7 @@ class Noting(ArrowEngine):
         self.columns: list[list[str]] = []
         self.counts: list[int] = []
 
-    def without(self, rows: ArrowRows, *live: ArrowRows, count: int) -> ArrowRows:
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
         self.columns.extend(each.schema.names for each in (rows, *live))
         self.counts.append(count)
         return super().without(rows, *live, count=count)
@@ -130,10 +130,13 @@ class TestRequireUncommittedKept:
         recheck.require_uncommitted_kept(step, engine.select(rows(*staged), "address"), prepared, found)
         return engine
 
+    def test_where_all_are_uncommitted_still_what_was_committed_is_not_read(self, repository: OpenRepository) -> None:
+        assert len(self.require(repository, ["a", "b"], staged=["b", "a", "c"], committed=["d"]).counts) == 1
+
     def test_each_may_be_uncommitted_still_or_committed(self, repository: OpenRepository) -> None:
         engine = self.require(repository, ["a", "b", "c"], staged=["a"], committed=["b", "c", "d", "e"])
-        assert engine.columns == [["address"]] * 3
-        assert engine.counts == [3 + 2 * 250_000 + 40 + 4]
+        assert engine.columns == [["address"]] * 4
+        assert engine.counts == [3 + 2 * 250_000 + 40, 2 + 4]
 
     @pytest.mark.parametrize(("staged", "committed"), [([], ["b"]), (["a"], []), (["a"], ["c"]), (["c"], ["b"])])
     def test_one_that_is_neither_is_lost(

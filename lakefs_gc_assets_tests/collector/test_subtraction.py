@@ -90,14 +90,16 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Noting(ArrowEngine):
-    """Notes about how many rows it is told that tables have which it subtracts."""
+    """Notes about how many rows it is told that tables have which it subtracts, and how many are left."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: list[int] = []
+        self.least: list[int] = []
 
-    def without(self, rows: ArrowRows, *live: ArrowRows, count: int) -> ArrowRows:
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
         self.counts.append(count)
+        self.least.append(least)
         return super().without(rows, *live, count=count)
 
 
@@ -137,6 +139,7 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
     found = engine.collect(unreferenced)
     assert unheld.count == stored.count - 1 and set(unheld.manifest.inputs) == {"store_df", "committed_df"}
     assert engine.counts == [stored.count + committed.count, unheld.count + staged.count]
+    assert engine.least == [stored.count - committed.count, 0]
     assert dict(zip(found["address"].to_pylist(), found["kept"].to_pylist(), strict=True)) == {
         "may go": None,
         "at the cutoff": Kept.YOUNG,

@@ -100,6 +100,39 @@ def test_a_collision_keeps_an_object(engine: SparkEngine) -> None:
         assert engine.count_by_sets(engine.table(rows), engine.table(held), count=9) == {1: len(pairs), 2: len(pairs)}
 
 
+@pytest.mark.parametrize(("few", "least", "twice"), [(10**6, 0, True), (0, 0, False), (10**6, 10**7, False)])
+@pytest.mark.usefixtures("all_with_spark")
+def test_rows_that_few_are_left_of_do_not_travel(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, few: int, least: int, twice: bool
+) -> None:
+    """What is left is the same, whether its hashes are few enough to be sent to tasks, and a collision keeps."""
+    monkeypatch.setattr(spark_engine, "MANY_ADDRESSES", 0)
+    monkeypatch.setattr(spark_engine, "FEW_HASHES", few)
+    same_hash, met = COLLISIONS[0]
+    addresses = [*ODD_ADDRESSES, *ODD_ADDRESSES[:3], same_hash, *(f"data/{number}" for number in range(500))]
+    live = [met, ODD_ADDRESSES[1], *(f"data/{number}" for number in range(0, 500, 2))]
+    groups = [[listing(*addresses[start::3])] for start in range(3)]
+    read = engine.read(groups, pa.Table.to_batches, LISTED)
+    held = engine.table(living(*live)), engine.table(living())
+
+    left = engine.without(read, *held, count=1000, least=least)
+
+    expected = sorted(each for each in addresses if each not in {*live, same_hash})
+    assert sorted(engine.collect(engine.select(left, "address")).column("address").to_pylist()) == expected
+    assert isinstance(left, Reading) is twice
+    everything = engine.without(read, engine.table(living(*addresses)), count=1000, least=least)
+    assert engine.count(everything) == 0
+
+
+@pytest.mark.usefixtures("all_with_spark")
+def test_a_row_without_an_address_ends_both_readings(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_engine, "MANY_ADDRESSES", 0)
+    nameless = pa.table({"address": pa.array(["a", None])})
+    read = engine.read([[nameless]], pa.Table.to_batches, nameless.schema)
+    with pytest.raises(Exception, match="an address is null"):
+        engine.count(engine.without(read, engine.table(living("b")), count=1000))
+
+
 def test_what_is_done_to_rows_that_tasks_read_is_done_while_they_read(engine: SparkEngine) -> None:
     """Spark sees nothing of it: one operation runs Python."""
     read = engine.read([[living("a", "b")], [living("c")]], pa.Table.to_batches, LIVE)

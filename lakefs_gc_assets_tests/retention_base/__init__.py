@@ -1,0 +1,5 @@
+"""A design that is not built: runs by retention rules that read only what expired, and what is new, since another run.
+
+It is played on a model in which a full run marks beside it. The same histories break each part of the design that is
+left out or done in an obvious other way. docs/retention.md describes it.
+"""
