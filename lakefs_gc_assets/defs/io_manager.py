@@ -107,11 +107,6 @@ def _counts(what: str, counts: dict[str, int]) -> str:
     return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
 
 
-def _reasons(counts: dict[str, int]) -> str:
-    """Counts by reason, as a list: a reason is a phrase, which no cell of a table would break into lines."""
-    return "\n".join(f"- {count:,}: {reason}" for reason, count in sorted(counts.items()))
-
-
 def _preview(rows: pa.Table) -> str:
     if not rows.num_rows:
         return "no rows"
@@ -138,7 +133,7 @@ def _figures(figures: Any) -> dict[str, Any]:
     """Counts by reason; lists and maps of names stay in the manifest."""
     values = {field.name: getattr(figures, field.name) for field in fields(figures)}
     return {
-        name: dg.MetadataValue.md(_reasons(value))
+        name: dg.MetadataValue.md(_counts(name, value))
         for name, value in values.items()
         if isinstance(value, dict) and value and all(isinstance(count, int) for count in value.values())
     }
