@@ -20,13 +20,19 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 
 _KEYS = 100_000
 _ROUNDS = 3
-_CREDENTIALS = {"access_key_id": "key", "secret_access_key": "secret"}
+_KEY, _SECRET = "key", "secret"
 
 
 def measured() -> list[Measure]:
     """Rates of one stream of pages from a server whose pages are rendered, and of a local folder."""
     with served("benchmarks.listing_server", str(_KEYS)) as server:
-        settings = StoreSettings(endpoint_url=server["url"], region="us-east-1", path_style=True, **_CREDENTIALS)
+        settings = StoreSettings(
+            endpoint_url=server["url"],
+            region="us-east-1",
+            path_style=True,
+            access_key_id=_KEY,
+            secret_access_key=_SECRET,
+        )
         namespace = Namespace.parse(f"s3://{BUCKET}")
         store = StoreOpener(settings, namespace.uri).open()
         ours = _best(lambda: sum(batch.num_rows for batch in store.list("data/")), 1 + _ROUNDS)
