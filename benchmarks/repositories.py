@@ -133,8 +133,9 @@ def _fill(core: Core, shape: Shape, folder: Path) -> None:
     garbage = set(sorted(garbage)[: shape.garbage])
     live = [name for number, name in enumerate(names) if number not in garbage]
     (folder / _GARBAGE).write_text("\n".join(names[number] for number in sorted(garbage)))
-    stride = max(1, len(live) // max(1, shape.uncommitted))
-    staged = set(range(0, len(live), stride)) if shape.uncommitted else set()
+    first = max(0, len(live) - shape.staged_among) if shape.staged_among else 0
+    stride = max(1, (len(live) - first) // max(1, shape.uncommitted))
+    staged = set(range(first, len(live), stride)) if shape.uncommitted else set()
     staged = set(sorted(staged)[: shape.uncommitted])
     committed = [name for number, name in enumerate(live) if number not in staged]
     heads = _commit(core, repository, shape, root, committed)

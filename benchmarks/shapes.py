@@ -14,6 +14,7 @@ class Shape:
         in_one_slice: objects of a slice of its own, beside slices of the usual size.
         in_one_range: committed objects of the first range; the other ranges share the rest.
         staged_on_one: whether everything staged is on one branch.
+        staged_among: what is staged is spread over so many of the newest objects; 0 for all.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Shape:
     in_one_slice: int = 0
     in_one_range: int = 0
     staged_on_one: bool = False
+    staged_among: int = 0
 
     @property
     def objects(self) -> int:

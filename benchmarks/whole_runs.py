@@ -86,11 +86,16 @@ def skewed(show: Show, shape: Shape = SKEWED) -> list[Measure]:
 def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
     """A few changes of a repository and of one that is four times as large: what an optimized run then costs.
 
-    Both have as much that is uncommitted: a server writes all of it anew for every run.
+    Both have as much that is uncommitted, and of the same age: a server writes all of it anew for every run.
     """
     made: dict[int, Run] = {}
     for factor in (1, 4):
-        larger = replace(shape.times(factor), name=f"change-{shape.name}-x{factor}", uncommitted=shape.uncommitted)
+        larger = replace(
+            shape.times(factor),
+            name=f"change-{shape.name}-x{factor}",
+            uncommitted=shape.uncommitted,
+            staged_among=shape.objects,
+        )
         folder = repositories.made(larger)
         with served("benchmarks.serving", str(folder)) as settings:
             _require(run(settings, "--sweep"), larger, folder)

@@ -407,9 +407,9 @@ class LaunchSettings(Settings):
 
     sweep: LaunchedSweep = Field(
         default="approved",
-        description="never: a launch deletes nothing. approved: it deletes what an earlier dry run found, by the job "
-        "approve. any: it may delete at once, by `sweep` of the job open_run; without that it does what "
-        "collection.sweep says.",
+        description="never: a launch deletes nothing, and purges nothing. approved: it deletes what an earlier dry run "
+        "found, by the job approve. any: it may delete at once, by `sweep` of the job open_run; without that it does "
+        "what collection.sweep says.",
     )
     may_relax: list[str] = Field(
         default_factory=list,

@@ -58,12 +58,14 @@ class Proxy:
 
     Attributes:
         url: where it listens.
+        upstream: the emulator's own address.
         requests: every request, as it came.
         answer: may answer in place of the emulator.
         change: may change what the emulator answered.
     """
 
     def __init__(self, upstream: str, tls: ssl.SSLContext | None = None) -> None:
+        self.upstream = upstream
         self._upstream = urlsplit(upstream).netloc
         self._connections = threading.local()
         self.requests: list[Request] = []

@@ -45,8 +45,8 @@ _MODULES = {
     "collector": "cutoff expiring failing guards lock order recheck restored run sightings step subtraction why",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
     "collector/live": (
-        "commits contents current hidden hidden_staged live_files noted_sizes other_repositories ownership range_sizes "
-        "uncommitted unnamed"
+        "commits contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "
+        "range_sizes uncommitted unnamed"
     ),
     "collector/retention": "active_commits policy retention retention_rules server_commits",
     "collector/sweep": "approval batches overtaking passes receipts undeletable validity",

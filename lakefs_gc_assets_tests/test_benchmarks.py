@@ -2,6 +2,7 @@ import hashlib
 import json
 import lzma
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,21 @@ def test_a_repository_holds_what_its_shape_says_and_is_restored(tmp_path: Path) 
 
     assert repositories.made(TINY, tmp_path) == folder
     assert repositories.garbage_left(folder) == TINY.garbage
+
+
+def test_what_is_staged_can_be_of_one_age_however_large_the_repository(tmp_path: Path) -> None:
+    root = repositories.objects_folder(repositories.made(replace(TINY, staged_among=100), tmp_path))
+
+    committed: set[str] = set()
+    for file in (root / "_lakefs").iterdir():
+        if len(file.name) == 64 and ranges.table_kind(file.read_bytes(), file.name).type == "ranges":
+            committed |= set(ranges.read_range(file.read_bytes(), file.name).addresses.to_pylist())
+    garbage = (root.parents[2] / "garbage.txt").read_text().split()
+    names = sorted(str(file.relative_to(root)) for file in root.rglob("data/*/*"))
+    live = [name for name in names if name not in garbage]
+    assert len(live) == TINY.objects - TINY.garbage
+    staged = [place for place, name in enumerate(live) if name not in committed]
+    assert len(staged) == TINY.uncommitted and staged[0] == len(live) - 100
 
 
 def test_a_skewed_repository_has_one_large_slice_and_range_and_all_staged_on_one_branch(tmp_path: Path) -> None:

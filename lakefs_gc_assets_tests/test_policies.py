@@ -4,9 +4,10 @@ import fnmatch
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -19,7 +20,10 @@ from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo, users
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets.storage.interface import KeepsVersions
+from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.s3_server import Request, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -38,7 +42,13 @@ def calls_of(request: Request) -> Iterator[Call]:
     """The actions of IAM that a request needs."""
     path, query = unquote(request.path).lstrip("/"), parse_qs(request.query, keep_blank_values=True)
     name, _, key = path.partition("/")
-    if not key and request.method == "POST" and "delete" in query:
+    if request.headers.get("x-amz-server-side-encryption") == "aws:kms":
+        yield "kms:GenerateDataKey", request.headers["x-amz-server-side-encryption-aws-kms-key-id"]
+    if "versions" in query:
+        yield "s3:ListBucketVersions", f"{name}?{query['prefix'][0]}"
+    elif "versionId" in query:
+        yield {"DELETE": "s3:DeleteObjectVersion"}[request.method], path
+    elif not key and request.method == "POST" and "delete" in query:
         yield from (("s3:DeleteObject", f"{name}/{key}") for key in _KEYS.findall(request.body.decode()))
     elif not key:
         assert request.method == "HEAD" or "prefix" in query, f"{request.method} {request.path}?{request.query}"
@@ -56,9 +66,10 @@ def calls_of(request: Request) -> Iterator[Call]:
         raise AssertionError(f"{request.method} {request.path}?{request.query} has no action")
 
 
-def rights(document: str, bucket: str, prefix: str) -> set[Call]:
+def rights(document: str, bucket: str, prefix: str, key: str = "") -> set[Call]:
     """What a document allows: actions and patterns of resources."""
-    text = (POLICIES / f"{document}.json").read_text().replace("BUCKET", bucket).replace("PREFIX", prefix)
+    text = (POLICIES / f"{document}.json").read_text()
+    text = text.replace("BUCKET", bucket).replace("PREFIX", prefix).replace('"KEY"', json.dumps(key))
     found = set()
     for statement in json.loads(text)["Statement"]:
         assert statement["Effect"] == "Allow"
@@ -95,8 +106,17 @@ class Watched:
         """The same of a forecast."""
         return self._rights(lambda runs: forecast.make(runs.open(), ArrowEngine(), print), wait_before_dump_seconds=0)
 
-    def _rights(self, work: Callable[[ArrowRuns], object], **collection: Any) -> tuple[set[Call], set[str]]:
-        store = self.s3.settings().model_copy(update={"access_key_id": COLLECTOR})
+    def encrypted(self, key: str) -> set[Call]:
+        """The calls of the store in a run of which everything that is written is encrypted by a key."""
+        encryption = {"server_side_encryption": "aws:kms", "kms_key_id": key}
+        calls, _ = self._rights(lambda runs: runs.collect(), encryption)
+        # Whatever is read may have been written so.
+        return calls | {("kms:Decrypt", key) for action, _ in calls if action == "s3:GetObject"}
+
+    def _rights(
+        self, work: Callable[[ArrowRuns], object], settings: Mapping[str, str] = MappingProxyType({}), **collection: Any
+    ) -> tuple[set[Call], set[str]]:
+        store = self.s3.settings().model_copy(update={"access_key_id": COLLECTOR, **settings})
         content = demo.configuration(self.server, self.sample.repository, store).model_dump()
         content["collection"] |= collection
         self.s3.requests.clear()
@@ -156,6 +176,32 @@ def test_a_sweep_needs_no_more_than_a_dry_run_and_deletes() -> None:
 
     assert sweep - dry == {("s3:DeleteObject", "b/p/*")}
     assert dry <= sweep
+
+
+def test_encrypted_runs_use_the_key_as_its_document_allows(watched: Watched) -> None:
+    key = "arn:aws:kms:us-east-1:123456789012:key/one"
+    calls = watched.encrypted(key)
+
+    used = {call for call in calls if call[0].startswith("kms:")}
+    assert used == rights("s3-kms", watched.bucket, watched.prefix, key)
+    dry = rights("s3-dry-run", watched.bucket, watched.prefix)
+    assert not [call for call in calls - used if not any(allows(right, call) for right in dry)]
+
+
+def test_restoring_versions_asks_for_what_its_document_allows_and_for_all_of_it(s3_server: S3Server) -> None:
+    name = s3_server.new_versioned_bucket()
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{name}/prefix"))
+    store.put("data/slice/object", b"content")
+    [deleted] = store.delete(["data/slice/object"])
+    assert isinstance(store, KeepsVersions) and deleted.version_id
+    s3_server.requests.clear()
+
+    assert store.remove_delete_marker("data/slice/object", deleted.version_id)
+
+    calls = {call for each in s3_server.requests for call in calls_of(each)}
+    allowed = rights("s3-restore-versions", name, "prefix")
+    assert not [call for call in calls if not any(allows(right, call) for right in allowed)]
+    assert not [right for right in allowed if not any(allows(right, call) for call in calls)]
 
 
 @pytest.mark.parametrize(("document", "flow"), [("lakefs-collect", Flow.CLEAN), ("lakefs-retention", Flow.UNIFIED)])

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _LOOKED_AT = 100
@@ -23,7 +24,8 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
     Args:
         cadence: the least time between the start of that run and the next one.
         followed: id of the run that was followed last; empty for none. Runs that were opened before it count as
-            followed: a run id tells when it was opened, the newer one is the smaller.
+            followed: a run id tells when it was opened, the newer one is the smaller. It may be any text: whatever is
+            no id, or one of a time to come, counts as none.
     Raises:
         CorruptFile: a plan or report cannot be read.
         StorageError: the store cannot be asked.
@@ -40,7 +42,8 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
         return (
             f"run {newest.run_id} did not succeed ({found.error or found.ending.value}): make it again, or a clean run"
         )
-    if followed and found.run_id >= followed:
+    believable = xids.is_xid(followed) and not xids.is_to_come(followed, now)
+    if believable and found.run_id >= followed:
         return f"run {found.run_id} was followed already"
     due = found.started_at + cadence
     if now < due:

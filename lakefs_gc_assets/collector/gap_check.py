@@ -18,7 +18,9 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_checkpoint
+from lakefs_gc_assets.collector.references import unread_ranges
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
@@ -105,7 +107,6 @@ def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: d
 def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures]) -> R:
     """Addresses that branch heads hold, in an optimized run only through the ranges that it read."""
     before = open_base_checkpoint(step)
-    known = before.read_ids if before else frozenset()
     references = step.references()
     records = references.range_records(sorted(set(committed.figures.heads.values())))
-    return references.committed([record for record in records if record.id not in known])
+    return references.committed(unread_ranges(records, before.read_ids if before else IdSet()))

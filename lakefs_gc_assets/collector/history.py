@@ -2,41 +2,74 @@
 
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.collector.work import spread
+from lakefs_gc_assets.collector.work import spread_by_weight
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
 
 
 def deleted_before(step: Step[R], since: datetime | None = None) -> R:
     """Addresses (`address`) that earlier runs deleted or moved to quarantine, and nobody restored.
 
+    Of a run whose sweep came to its end its report says so, in few files; of others their receipts do.
+
     Args:
         since: leaves out what was deleted earlier; UTC.
     """
     store, opener, engine = step.repository.store, step.repository.opener, step.engine
+    any_restored = restore_record.read(store) is not None
     runs = EarlierRuns(store)
-    earlier = (run_id for run_id in runs.newest_first() if run_id != step.plan.run_id)
-    may_have = (run_id for run_id in earlier if (known := runs.settled(run_id)) is None or known.deleted)
-    keys = [key for run_id in may_have for key in receipts.keys(store, run_id)]
-
-    def read(key: str) -> Iterator[pa.RecordBatch]:
-        yield from receipts.read_file(opener.open(), key).to_batches()
-
-    rows = engine.read(spread(keys, engine.tasks), read, RECEIPTS)
+    reported: list[FrameFile] = []
+    keys: list[str] = []
+    for run_id in runs.newest_first():
+        known = runs.settled(run_id)
+        if run_id == step.plan.run_id or (known is not None and not known.deleted):
+            continue
+        told = _report_files(store, run_id) if known is not None and known.swept else None
+        if told is None:
+            keys += receipts.keys(store, run_id)
+        else:
+            reported += told
+            keys += receipts.keys(store, run_id, receipts.OF_RESTORE) if any_restored else []
+    in_files = spread_by_weight(reported, engine.tasks, lambda file: file.bytes)
+    rows = engine.union(
+        engine.read(in_files, partial(_read_report, opener), files.nullable(RECEIPTS)),
+        receipts.rows(engine, opener, keys),
+    )
     deleted = engine.where_among(rows, "outcome", receipts.GONE)
-    if restore_record.read(store) is not None:
+    if any_restored:
         restored = engine.where_among(rows, "outcome", (Outcome.RESTORED.value,))
         deleted = engine.without_matching(deleted, restored, ("address", "attempt"))
     if since is not None:
         moment = pa.scalar(since, RECEIPTS.field("decided_at").type)
         deleted = engine.where(deleted, lambda batch: pc.greater_equal(batch.column("decided_at"), moment))
     return engine.select(deleted, "address")
+
+
+def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:
+    """The files that say what a run's sweep deleted; None where they are not known, and its receipts are to say it."""
+    try:
+        found = manifests.read(store, run_id, DELETED_REPORT)
+    except (OrderViolation, CorruptFile):
+        return None
+    return found.files if found.figures.swept else None
+
+
+def _read_report(opener: StoreOpener, file: FrameFile) -> Iterator[pa.RecordBatch]:
+    yield from files.read_file(opener.open(), file, RECEIPTS, added=DELETED_REPORT.added).to_batches()

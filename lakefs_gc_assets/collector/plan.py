@@ -64,6 +64,7 @@ class Plan:
         why_clean: why a run that was asked to be optimized is a clean one; None where it is what was asked for.
         inventory: manifest of the S3 Inventory that is read in place of a listing; None where the store is listed.
         loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
+        opened: whether the run was opened, so that nobody chose its id; plans of earlier versions do not say.
     """
 
     flow: Flow
@@ -88,6 +89,7 @@ class Plan:
     why_clean: str | None = None
     inventory: str | None = None
     loosened: dict[str, bool | int | float] = field(default_factory=dict)
+    opened: bool = True
     format_version: int = FORMAT_VERSION
 
     @property
@@ -102,7 +104,7 @@ class Plan:
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Plan":
         """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
-        return records.decode(cls, FORMAT_VERSION, data, file)
+        return records.decode(cls, FORMAT_VERSION, data, file, added=("opened",))
 
 
 def read(store: ObjectStore, run_id: str) -> Plan:

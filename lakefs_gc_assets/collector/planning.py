@@ -27,13 +27,20 @@ def begin(
         lock: held, just written: its time in the store is the store's clock.
         flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why.
     Raises:
-        OrderViolation: the id is none of ours, the run has ended well already, or another Dagster run began it.
+        OrderViolation: the id is none of ours or of a time to come, the run has ended well already, or another Dagster
+            run began it.
         ConfigurationError: the store cannot do what the sweep mode asks for, or the inventory is of another bucket.
         StorageError: there is no inventory where the settings name one, or it is damaged.
         GuardTripped: the clocks disagree.
     """
     if not xids.is_xid(run_id):
         raise OrderViolation(f"{run_id!r} is no run id: the job open_run makes them, add none by hand")
+    if xids.is_to_come(run_id, repository.clock.now()):
+        # Once it had swept it would overtake every run until then.
+        opened_at = xids.as_datetime(xids.created_at(run_id))
+        raise OrderViolation(
+            f"run {run_id} is of {opened_at:%F %T}Z, which is to come: the job open_run makes ids, add none by hand"
+        )
     if repository.settings.sweep_mode == "quarantine":
         move.require_copies(repository.store)
     earlier = report.read(repository.store, run_id)
@@ -78,6 +85,7 @@ def make_plan(
         sweep=settings.sweep,
         live_definition=live_definition(repository),
         loosened=dict(repository.loosened),
+        opened=repository.opened,
         previous_run=next((other for other in EarlierRuns(repository.store).newest_first() if other > run_id), None),
     )
     if flow is Flow.OPTIMIZED:

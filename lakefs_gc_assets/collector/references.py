@@ -1,9 +1,9 @@
 """What is referenced: ranges of metaranges, addresses of ranges and of uncommitted data."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 import pyarrow as pa
 
@@ -11,12 +11,14 @@ from lakefs_gc_assets.collector.engine import Engine, Item, R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
+from lakefs_gc_assets.collector.stored.id_set import lacking
 from lakefs_gc_assets.collector.work import runs_by_weight, spread, spread_by_weight
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.opening import StoreOpener
 
+_RECORDS_AT_ONCE = 65_536
 REQUEST_WEIGHT = 20_000
 """What a request for a file costs, as a number of entries: even a file with few entries takes as long to fetch."""
 
@@ -52,7 +54,10 @@ class References(Generic[R]):
         if not names:
             return []
         ranges = self.engine.distinct(self.engine.read(spread(names, self.tasks), self._each(table), RANGES))
-        return [RangeRecord(**row) for row in self.engine.collect(ranges).to_pylist()]
+        columns = self.engine.collect(ranges).select(RANGES.names)
+        # A few at a time: all of them as Python's values, beside the records, would take as much again.
+        batches = columns.to_batches(max_chunksize=_RECORDS_AT_ONCE)
+        return [RangeRecord(*row) for batch in batches for row in zip(*map(_values, batch.columns), strict=True)]
 
     def committed(self, ranges: Sequence[RangeRecord], sizes_into: SizesFolder | None = None) -> R:
         """The addresses of ranges (LIVE), those of each range once.
@@ -109,9 +114,20 @@ class References(Generic[R]):
         return read
 
 
+def unread_ranges(ranges: Sequence[RangeRecord], known: Set[str]) -> tuple[RangeRecord, ...]:
+    """The ranges whose ids are not known."""
+    unread = frozenset(lacking(known, [record.id for record in ranges]))
+    return tuple(record for record in ranges if record.id in unread)
+
+
 def weight_of(record: RangeRecord) -> int:
     """How long a range takes to be read, in entries."""
     return REQUEST_WEIGHT + record.count
+
+
+def _values(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:

@@ -21,6 +21,7 @@ class OpenRepository:
         opener: opens the same store again in another process.
         others: repositories whose references into this one's namespace count as well.
         loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
+        opened: whether the run was opened; otherwise somebody materializes assets under an id of his own choice.
     """
 
     facts: Repository
@@ -32,6 +33,7 @@ class OpenRepository:
     clock: Clock
     others: tuple["OpenRepository", ...] = ()
     loosened: Mapping[str, bool | int | float] = field(default_factory=dict)
+    opened: bool = True
 
     @property
     def skew(self) -> timedelta:

@@ -38,9 +38,7 @@ def restored_before(store: ObjectStore, run_id: str) -> pa.Array:
 
 
 def _restored_of(store: ObjectStore, run_id: str) -> list[str]:
-    begins, addresses = f"{run_folder.receipts(run_id)}{receipts.OF_RESTORE}", list[str]()
-    for key in receipts.keys(store, run_id):
-        if key.startswith(begins):
-            rows = receipts.read_file(store, key)
-            addresses += rows.filter(pc.equal(rows.column("outcome"), Outcome.RESTORED.value))["address"].to_pylist()
+    addresses = list[str]()
+    for rows in receipts.read_files(store, receipts.keys(store, run_id, receipts.OF_RESTORE)):
+        addresses += rows.filter(pc.equal(rows.column("outcome"), Outcome.RESTORED.value))["address"].to_pylist()
     return addresses

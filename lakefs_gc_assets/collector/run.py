@@ -45,6 +45,7 @@ from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoin
 from lakefs_gc_assets.collector.incremental.leaving import leave
 from lakefs_gc_assets.collector.live import noted_sizes, other_repositories, ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
+from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.plan import Flow
@@ -62,6 +63,7 @@ from lakefs_gc_assets.collector.restored import restored_before
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
@@ -165,7 +167,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     """
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
-    known = before.read_ids if before else frozenset()
+    known = before.read_ids if before else IdSet()
     # A dry run deletes nothing: what it names by mistake is found out when it is approved.
     found = ask_committed(step, uncommitted.manifest.span.ended_at, known, at_once=not step.plan.sweep)
     step.waited += found.waited
@@ -259,7 +261,10 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
         unkept = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
         eligible = engine.hold(unkept, reasons.eligible)
         etags = partial(listed.rows, engine, "address", "size", "etag")
-        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags)
+        notes = HeadNotes(step.repository.store, step.plan.run_id, step.plan.base_run, step.warn)
+        if not reasons.eligible:
+            notes.take_over()
+        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags, notes)
         with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
             sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))

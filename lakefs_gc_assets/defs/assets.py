@@ -148,6 +148,8 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
             goes_on=any(chosen(context.run, STEPS[at + 1 :])),
         )
         permit = launching.read(context.instance, collector.name, run_id)
+        if begins is not None:
+            launching.require_flow(permit, begins)
         with step(turn, SparkProcess(collector, permit, context.log.info, context.log.warning)) as this:
             if not turn.continues:
                 historian.begins(this.repository.store, this.plan, this.repository.settings)

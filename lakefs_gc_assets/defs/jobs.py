@@ -1,9 +1,13 @@
 """The jobs that collect: two open a run or approve one, a third makes it, and a sensor hands on what was opened."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.metadata import RawMetadataMapping
+from dagster._core.definitions.run_status_sensor_definition import RunStatusSensorCursor
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
@@ -94,6 +98,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             if permit is None:
                 relaxed = launching.relaxed_by(config.relax, policy)
                 permit = Permit(names.of("open_run"), sweep=config.sweep, relaxed=relaxed)
+            launching.require_flow(permit, Flow(config.flow))
             settings, _ = launching.settle(collector.collection.settings(), policy, permit)
             opened = open_run(context.instance, collector, Flow(config.flow), permit)
         launching.use_ticket(context.instance, collector.name, context.run_tags)
@@ -166,6 +171,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 "whether they are live by now"
             )
             plan = plans.read(repository.store, run_id)
+            launching.require_opened(plan)
             launching.write(context.instance, collector.name, run_id, permit)
             approval.give(repository.store, found, repository.clock.now())
             earlier_runs.forget(repository.store, run_id)
@@ -200,6 +206,40 @@ def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:
     return dg.Field(shown.to_config_schema().as_field().config_type)
 
 
+class EndedRunSensor(dg.RunStatusSensorDefinition):
+    """A sensor of runs that succeeded, which begins anew where its cursor lies beyond every event that there is.
+
+    The UI can set any cursor. With such a one Dagster's own sensor would wait for ever, and show nothing.
+    """
+
+    def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
+        """See SensorDefinition.evaluate_tick."""
+        if context.cursor and RunStatusSensorCursor.is_valid(context.cursor):
+            cursor = RunStatusSensorCursor.from_json(context.cursor)
+            newest = context.instance.fetch_run_status_changes(dg.DagsterEventType.RUN_SUCCESS, limit=1).records
+            last = newest[0].storage_id if newest else -1
+            # Dagster writes no times any more, and goes by one that it finds.
+            if cursor.record_id > last or cursor.update_timestamp:
+                context.update_cursor("")  # Dagster makes a new one, of the newest event.
+        return super().evaluate_tick(context)
+
+    def with_attributes(
+        self, *, jobs: Sequence[ExecutableDefinition] | None = None, metadata: RawMetadataMapping | None = None
+    ) -> "EndedRunSensor":
+        """See SensorDefinition.with_attributes."""
+        plain = super().with_attributes(jobs=jobs, metadata=metadata)
+        return EndedRunSensor(
+            name=plain.name,
+            run_status=dg.DagsterRunStatus.SUCCESS,
+            run_status_sensor_fn=plain._run_status_sensor_fn,
+            monitored_jobs=plain._monitored_jobs,
+            request_jobs=plain.jobs,
+            minimum_interval_seconds=plain.minimum_interval_seconds,
+            default_status=plain.default_status,
+            description=plain.description,
+        )
+
+
 def _hand_on(context: dg.OpExecutionContext, tags: Mapping[str, str]) -> None:
     """Leaves tags for the run that the sensor is to launch."""
     context.instance.add_run_tags(context.run_id, {_OPENED_TAG_PREFIX + name: value for name, value in tags.items()})
@@ -210,17 +250,6 @@ def launch_opened_runs(
 ) -> dg.SensorDefinition:
     """Starts what the job open_run has opened and the job approve has approved, once each."""
 
-    @dg.run_status_sensor(
-        name=names.of("launch_opened_runs"),
-        run_status=dg.DagsterRunStatus.SUCCESS,
-        monitored_jobs=[opening, approving],
-        request_job=collecting,
-        minimum_interval_seconds=_SENSOR_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches each run that the job {names.of('open_run')} has opened, for a person or a schedule, "
-        f"and the deletion of each dry run that the job {names.of('approve')} has approved. It starts nothing of its "
-        "own accord; turned off, what is opened is not launched.",
-    )
     def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         tags = {
             name.removeprefix(_OPENED_TAG_PREFIX): value
@@ -237,4 +266,15 @@ def launch_opened_runs(
             return
         yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
 
-    return sensor
+    return EndedRunSensor(
+        name=names.of("launch_opened_runs"),
+        run_status=dg.DagsterRunStatus.SUCCESS,
+        run_status_sensor_fn=sensor,
+        monitored_jobs=[opening, approving],
+        request_job=collecting,
+        minimum_interval_seconds=_SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Launches each run that the job {names.of('open_run')} has opened, for a person or a schedule, "
+        f"and the deletion of each dry run that the job {names.of('approve')} has approved. It starts nothing of its "
+        "own accord; turned off, what is opened is not launched.",
+    )

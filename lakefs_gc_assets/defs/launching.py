@@ -16,8 +16,9 @@ import dagster as dg
 from pydantic import Field, ValidationError, create_model
 
 from lakefs_gc_assets.collector.described_report import describe_loosened
+from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, Configuration, LaunchSettings, Settings
+from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, Configuration, FlowName, LaunchSettings, Settings
 
 Relaxed: TypeAlias = dict[str, bool | int | float]
 """Settings of `collection` that a launch changed, and `sweep` where it asked for that, by name."""
@@ -123,12 +124,15 @@ class Permit:
         automatic: whether it was no person's launch: then the file alone decides.
         sweep: whether a launch asked for deletions; None where it did not say.
         relaxed: settings of `collection` that a launch changed.
+        flow: of a run that was opened automatically; it is no permit for another one. None by earlier versions, by
+            which only clean and optimized runs were opened so.
     """
 
     opened_by: str
     automatic: bool = False
     sweep: bool | None = None
     relaxed: Relaxed = field(default_factory=dict)
+    flow: FlowName | None = None
 
     @property
     def loosened(self) -> Relaxed:
@@ -156,7 +160,7 @@ def read(instance: dg.DagsterInstance, repository: str, run_id: str) -> Permit |
 
 
 def issue_ticket(instance: dg.DagsterInstance, repository: str, permit: Permit) -> dict[str, str]:
-    """Tags by which the job open_run finds a permit, once."""
+    """Tags by which the jobs open_run and purge find a permit, once."""
     ticket = secrets.token_urlsafe(16)
     _put(instance, _ticket_key(repository, ticket), permit)
     return {TICKET_TAG: ticket}
@@ -200,6 +204,43 @@ def settle(
         problems = "; ".join(f"collection.{each['loc'][0]}: {each['msg'].lower()}" for each in error.errors())
         raise ConfigurationError(f"what the launch relaxes makes no sense: {problems}") from None
     return settled, permit.loosened
+
+
+def require_flow(permit: Permit | None, flow: Flow) -> None:
+    """Raises ConfigurationError where a launch gives what was opened automatically another flow."""
+    if permit is None or not permit.automatic:
+        return
+    opened: tuple[str, ...] = (permit.flow,) if permit.flow else (Flow.CLEAN.value, Flow.OPTIMIZED.value)
+    if flow not in opened:
+        raise ConfigurationError(
+            f"{permit.opened_by} opened a run of flow {' or '.join(opened)}, and a launch cannot make it {flow.value}: "
+            "launch the job open_run with that flow"
+        )
+
+
+def require_opened(plan: Plan) -> None:
+    """Raises ConfigurationError where a dry run cannot be approved by a launch, since somebody chose its id.
+
+    A page of another site, which sees no answer, could launch both.
+    """
+    if not plan.opened:
+        raise ConfigurationError(
+            f"run {plan.run_id} was opened by nobody: somebody materialized assets under this id. Launch the job "
+            f"open_run, look at what it finds, and approve that; or run `lakefs-gc approve {plan.run_id}`"
+        )
+
+
+def require_purging(policy: LaunchSettings, ticket: Permit | None, schedule: str) -> None:
+    """Raises ConfigurationError where no launch may delete, and this purge was not asked for by its schedule.
+
+    Args:
+        ticket: the permit that the tags of the Dagster run lead to.
+    """
+    if policy.sweep == "never" and (ticket is None or ticket.opened_by != schedule):
+        raise ConfigurationError(
+            f"a launch may not purge: run `lakefs-gc purge`, turn on the schedule {schedule}, or set launch.sweep to "
+            f"approved {_FILE}"
+        )
 
 
 def _run_key(repository: str, run_id: str) -> str:

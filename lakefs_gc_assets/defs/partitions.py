@@ -10,6 +10,7 @@ import dagster as dg
 
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.lakefs import layout
 
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
@@ -45,10 +46,13 @@ class RunPartitions:
     def add(self, instance: dg.DagsterInstance, run_id: str, windows: Sequence[str]) -> tuple[str, ...]:
         """Adds a run and the windows that are new; returns the shortest stretch of all windows that has the given ones.
 
-        Windows keep the order in which they were first added, and a Dagster run covers a stretch of them.
+        Windows keep the order in which they were first added, and a Dagster run covers a stretch of them. In the UI
+        anybody adds partitions of any name: what is no window is removed, since every run across it would fail.
         """
         name = self.windows.name or ""
         known = instance.get_dynamic_partitions(name)
+        for foreign in (each for each in known if not layout.is_window(each)):
+            instance.delete_dynamic_partition(name, foreign)
         new = [window for window in windows if window not in known]
         for start in range(0, len(new), _CHUNK):
             instance.add_dynamic_partitions(name, new[start : start + _CHUNK])

@@ -10,14 +10,16 @@ from pydantic import Field
 
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Restored
-from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs import launching, purging
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.purging import PurgePlan, Totals
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.settings import LaunchSettings
 
 _RESTORING, _PURGING = "bring_back", "empty_quarantine"
+PURGING_SCHEDULE = "empty_quarantine"
 _SHOWN = 20
 _SET = "Set `confirm: true` in the launchpad to do it."
 
@@ -84,7 +86,7 @@ def restore_job(names: Names) -> dg.JobDefinition:
     return restore
 
 
-def purge_job(names: Names) -> dg.JobDefinition:
+def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """One op, under the repository's lock where it changes anything."""
 
     @dg.op(
@@ -102,6 +104,9 @@ def purge_job(names: Names) -> dg.JobDefinition:
                 due = sum(each.copies.num_rows for each in found.due)
                 context.log.info(f"{due:,} objects would go, unless they are live again. {_SET}")
                 return
+            ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
+            launching.require_purging(policy, ticket, names.of(PURGING_SCHEDULE))
+            launching.use_ticket(context.instance, collector.name, context.run_tags)
             totals = Totals()
             purged = purging.purge(
                 collector, config.run_id or None, context.run_id, context.log.info, context.log.warning

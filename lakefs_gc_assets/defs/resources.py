@@ -172,8 +172,11 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
             ConfigurationError: also where the launch asked for something that the file does not allow.
             LakeFSError, ReadOnlyRepository: see `open`.
         """
-        settings, loosened = launching.settle(self.collection.settings(), self.launch.settings(), permit)
-        return replace(self.open(), settings=settings, loosened=loosened)
+        policy = self.launch.settings()
+        settings, loosened = launching.settle(self.collection.settings(), policy, permit)
+        # Where a launch may delete at once, as the command line does, nobody needs an approval.
+        opened = permit is not None or policy.sweep == "any"
+        return replace(self.open(), settings=settings, loosened=loosened, opened=opened)
 
     def open_to_read(self) -> OpenRepository:
         """Opens the repository as `open` does, also one that is read-only. Raises ConfigurationError or LakeFSError."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import dagster as dg
 
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.defs import expiring, jobs, launching, quarantine
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
@@ -39,7 +40,11 @@ def define(
         )
 
     def by_the_file(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-        permit = Permit(names.of("clean_runs"), automatic=True)
+        permit = Permit(names.of("clean_runs"), automatic=True, flow=Flow.CLEAN.value)
+        return launching.issue_ticket(context.instance, names.repository, permit)
+
+    def by_this_schedule(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
+        permit = Permit(names.of(quarantine.PURGING_SCHEDULE))
         return launching.issue_ticket(context.instance, names.repository, permit)
 
     flow = settings.dry_run_flow
@@ -72,12 +77,13 @@ def define(
             f"{names.of('expire_runs')} first to see what would go. Cron: automation.expiry_cron.",
         ),
         schedule(
-            "empty_quarantine",
+            quarantine.PURGING_SCHEDULE,
             settings.purge_cron,
             purge,
             quarantine.purging_config(names),
             f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
             f"brings back what is live again. Launch the job {names.of('purge')} first to see what is there. "
             "Cron: automation.purge_cron.",
+            by_this_schedule,
         ),
     ]

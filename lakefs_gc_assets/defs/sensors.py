@@ -89,7 +89,7 @@ def follow_deleted_report(
             return dg.SkipReason(found)
         if waiting := under_way(context.instance, names):
             return dg.SkipReason(f"Dagster run {waiting} collects this repository or is about to")
-        permit = Permit(names.of("follow_deleted_report"), automatic=True)
+        permit = Permit(names.of("follow_deleted_report"), automatic=True, flow=Flow.OPTIMIZED.value)
         opened = open_run(context.instance, collector, Flow.OPTIMIZED, permit)
         tags = {**opened.tags, FOLLOWED_TAG: found.run_id}
         request = dg.RunRequest(run_key=f"after-{found.run_id}", tags=tags)

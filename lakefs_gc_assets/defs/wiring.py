@@ -65,7 +65,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     settings, launch = loaded.configuration.automation, loaded.configuration.launch
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names, launch)
     approving = jobs.approve_job(names, launch)
-    expire, purge = expiring.expire_runs_job(names, settings), quarantine.purge_job(names)
+    expire, purge = expiring.expire_runs_job(names, settings), quarantine.purge_job(names, launch)
     given = resources(loaded, clock)
     elsewhere = []
     if loaded.configuration.emr_serverless.application_id:

@@ -37,6 +37,7 @@ _SHARDED_NAME = rf"data/![0-9A-Za-z_-]{{2}}/[0-9A-Za-z_-]/({_XID})/({_XID}){_SIG
 _TOKEN_NAME = r"data/[A-Za-z0-9_-]+:[A-Za-z0-9_:-]+/[A-Za-z0-9_-]{20,21}"  # noqa: S105
 _FLAT_NAME = r"[0-9a-f]{32}"
 _PATTERNS = tuple(re.compile(p) for p in (SLICE_NAME, _SHARDED_NAME, _TOKEN_NAME, _FLAT_NAME))
+_WINDOW = re.compile(rf"{LEGACY_WINDOW}|\d{{4}}-\d\d(-\d\d(T\d\d)?)?|{_XID}", re.ASCII)
 
 
 class Layout(StrEnum):
@@ -80,6 +81,11 @@ def parse(address: str) -> Name:
 
 def _timed(layout: Layout, match: re.Match[str], slice_name: str | None) -> Name:
     return Name(layout, slice_name, max(xids.issued_at(match[2]), xids.created_at(match[1])))
+
+
+def is_window(name: str) -> bool:
+    """Whether a text is the name of a window of some size."""
+    return _WINDOW.fullmatch(name) is not None
 
 
 def window(slice_name: str | None, size: WindowSize) -> str:

@@ -7,13 +7,15 @@ Times are whole seconds since 1970-01-01 UTC.
 
 import os
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 ALPHABET = "0123456789abcdefghijklmnopqrstuv"
 LENGTH = 20
 _YEAR_4000 = 64_060_588_800
 _CHARACTERS = frozenset(ALPHABET)
 _MASK_32 = 0xFFFF_FFFF
+_AHEAD = timedelta(hours=1)
+"""So much later than now an id may say that it was issued: another machine's clock may have done so."""
 
 
 def is_xid(text: str) -> bool:
@@ -44,6 +46,11 @@ def issued_at(xid: str) -> int:
 def created_at(descending: str) -> int:
     """When a slice or a run was created, from its descending id."""
     return (_YEAR_4000 - int.from_bytes(decode(descending)[:4])) & _MASK_32
+
+
+def is_to_come(descending: str, now: datetime) -> bool:
+    """Whether a descending id is of a time that no clock shows yet, so that somebody made it up. `now`: UTC."""
+    return created_at(descending) > (now + _AHEAD).timestamp()
 
 
 class Generator:

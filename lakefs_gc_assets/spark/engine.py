@@ -94,7 +94,7 @@ class SparkEngine:
         return Held.of_table(self.spark, table) if few else tasks.of_table(self.spark, table)
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> Rows:
-        """Rows that tasks read, of at most a few hundred megabytes of items: these travel with the function."""
+        """Rows that tasks read; each worker gets the items of its own tasks."""
         return Reading(self.spark, groups, read, schema) if any(groups) else self.table(schema.empty_table())
 
     @in_driver_where_held

@@ -1,13 +1,13 @@
 """DataFrames whose partitions are pieces of work: each task does its share in Python and yields Arrow batches.
 
-A range of numbers with `mapInArrow` is all it needs, so it works on local, standalone and remote sessions alike.
+Rows and `mapInArrow` are all it needs, so it works on local, standalone and remote sessions alike.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
+from lakefs_gc_assets.spark import packed_work
 
 HERE = ArrowEngine(tasks=1)
 """Works with what the driver holds."""
@@ -158,26 +159,30 @@ def dataframe(
     """A DataFrame with one partition for each group, whose rows are what `read` yields for the group's items.
 
     Args:
-        groups: the work, at most a few hundred megabytes of it: it travels with the function.
+        groups: the work; a worker unpacks that of its own tasks.
         read: runs in a Python worker; must not capture a session or anything of Dagster.
         schema: of the batches that `read` yields, or `change`.
         change: what becomes of all batches of a task.
     """
     spark_schema = from_arrow_schema(schema)
-    work = [tuple(group) for group in groups if group]
+    work = packed_work.pack(groups)
     if not work:
         return of_table(spark, schema.empty_table())
+    unpack: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
+    if sum(map(len, work)) > packed_work.WITH_FUNCTION:
+        dealt = of_table(spark, packed_work.as_rows(work)).repartitionById(len(work), "task")
+        unpack = packed_work.of_rows
+    else:
+        dealt, unpack = spark.range(0, len(work), 1, len(work)), partial(packed_work.of_numbers, work)
 
     def items(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                for item in work[index]:
-                    yield from read(item)
+        for item in unpack(batches):
+            yield from read(item)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from change(items(batches)) if change else items(batches)
 
-    return spark.range(0, len(work), 1, len(work)).mapInArrow(run, spark_schema)
+    return dealt.mapInArrow(run, spark_schema)
 
 
 def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:

@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+import lakefs_gc_assets
 from lakefs_gc_assets.cli import COMMANDS, main
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import embedded as embedded_command
@@ -24,6 +26,7 @@ from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded
+from lakefs_gc_assets_tests import planted
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE
@@ -31,6 +34,8 @@ from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
 _ROW = re.compile(r"^\| (`[^|]*--json`[^|]*) \| ([^|]*) \|", re.MULTILINE)
 _QUOTED = re.compile(r"`([^`]*)`")
+PLANTED = {"TEST_STORE_SECRET": "planted/store+secret==", "TEST_SPARK_PROPERTY": "planted spark=property: #!"}
+"""Secrets by the variables that the configuration names; no command answers with one."""
 _REPORT = "and more"
 """Where the document does not name all that a report has."""
 
@@ -60,6 +65,10 @@ class Repository:
         self.swept = ArrowRuns(Loaded(sweeping, {})).collect()
         written = sweeping.model_dump(exclude_defaults=True)
         written["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
+        written["store"]["secret_access_key"] = {"env": "TEST_STORE_SECRET"}
+        written["spark"] = {"config": {"spark.hadoop.planted": {"env": "TEST_SPARK_PROPERTY"}}}
+        self.files = server.objects_folder / sample.repository / "_lakefs"
+        self.planted = planted.spellings(self.secret, *PLANTED.values())
         (folder / "lakefs-gc.yaml").write_text(yaml.safe_dump(written))
         (folder / "rules.json").write_text(json.dumps(rules))
         self.folder = folder
@@ -75,13 +84,15 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]
 def asked(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """What a command answers, after it came to its end."""
     monkeypatch.chdir(repository.folder)
-    monkeypatch.setenv(SECRET_VARIABLE, repository.secret)
+    for variable, secret in {SECRET_VARIABLE: repository.secret, **PLANTED}.items():
+        monkeypatch.setenv(variable, secret)
     monkeypatch.delenv(CONFIGURATION_VARIABLE, raising=False)
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
 
     def ask(*arguments: str, status: int = 0) -> str:
         result = CliRunner().invoke(main, [*arguments, "--json"])
         assert result.exit_code == status, result.output
+        planted.require_absent(repository.planted, result.output + result.stderr, " ".join(arguments))
         return result.stdout
 
     return ask
@@ -151,12 +162,41 @@ def test_a_new_configuration(asked: Callable[..., str]) -> None:
     assert Path(answer["file"]).exists()
 
 
+def test_no_page_and_no_text_for_people_has_a_secret(
+    asked: Callable[..., str], repository: Repository, tmp_path: Path
+) -> None:
+    page = f"report --again --html {tmp_path / 'report.html'}"
+    for command in ("status", "doctor", "report", page, "policy show", "candidates", "metrics", "purge --dry-run"):
+        result = CliRunner().invoke(main, command.split())
+        assert result.exit_code == 0, result.output
+        planted.require_absent(repository.planted, result.output + result.stderr, command)
+    opened = lakefs_gc_assets.open()
+    for shown in (opened, opened.run(), opened.run().report, opened.run().candidates):
+        planted.require_absent(repository.planted, f"{shown!r} {shown}", "what a notebook shows")
+    refused = CliRunner().invoke(main, ["status"], env={SECRET_VARIABLE: "planted and wrong"})
+    assert refused.exit_code != 0
+    crashed = f"{refused.output} {''.join(traceback.format_exception(refused.exception))}"
+    planted.require_absent({"planted and wrong", *repository.planted}, crashed, "a failure")
+    left = {**dict(planted.contents(tmp_path)), **dict(planted.contents(repository.files))}
+    assert any(name.endswith("report.html") for name in left)
+    for name, content in left.items():
+        planted.require_absent(repository.planted, content, name)
+
+
 @pytest.mark.slow
-def test_runs_forecasts_and_purges(asked: Callable[..., str], spark: SparkSession) -> None:
+def test_runs_forecasts_and_purges(
+    asked: Callable[..., str], repository: Repository, spark: SparkSession, tmp_path: Path
+) -> None:
     dry = json.loads(asked("run", "--dry-run", "--quiet"))
     require_documented("run --json", dry)
     require_documented("approve --json", json.loads(asked("approve", "--yes", "--quiet", dry["run_id"])))
     require_documented("forecast --json", json.loads(asked("forecast", "--quiet", "--days", "7")))
+    page = CliRunner().invoke(main, ["forecast", "--quiet", "--days", "7", "--html", str(tmp_path / "forecast.html")])
+    assert page.exit_code == 0, page.output
+    left = {**dict(planted.contents(tmp_path)), **dict(planted.contents(repository.files))}
+    assert {"forecast.html", "runs.json"} <= {Path(name).name for name in left}
+    for name, content in left.items():
+        planted.require_absent(repository.planted, content, name)
     last = json.loads(asked("purge", "--quiet").splitlines()[-1])
     assert set(last) == {"counts", "bytes_freed"}
 

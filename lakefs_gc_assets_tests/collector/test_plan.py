@@ -109,7 +109,13 @@ def test_a_plan_that_was_changed_is_refused(change: dict[str, Any]) -> None:
         Plan.from_json(changed(**change), "plan.json")
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Plan)])
+def test_a_plan_of_an_earlier_version_does_not_say_whether_it_was_opened() -> None:
+    content = json.loads(PLAN.to_json())
+    del content["opened"]
+    assert Plan.from_json(records.with_digest(content), "plan.json") == PLAN
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Plan) if field.name != "opened"])
 def test_a_plan_that_lacks_something_is_refused(name: str) -> None:
     content = json.loads(PLAN.to_json())
     del content[name]

@@ -104,6 +104,25 @@ def test_a_server_that_does_not_say_its_grace_period_stops_it(opened: OpenReposi
         begin(replace(opened, api=Failing()))
 
 
+class TestIdsThatSomebodyMadeUp:
+    def test_none_is_of_a_time_to_come(self, opened: OpenRepository) -> None:
+        """It would overtake every run until then."""
+        for ahead in (HOUR + 2 * SECOND, 3650 * DAY):
+            run_id = xids.issue_run_id(opened.clock.now() + ahead)
+            with pytest.raises(OrderViolation, match=rf"run {run_id} is of .*Z, which is to come"):
+                planning.begin(opened, run_id, WINDOWS, "dagster-run", locked(opened))
+            assert not run_folder.has_plan(opened.store, run_id)
+
+    def test_clocks_of_machines_may_differ(self, opened: OpenRepository) -> None:
+        run_id = xids.issue_run_id(opened.clock.now() + HOUR - 2 * SECOND)
+        assert planning.begin(opened, run_id, WINDOWS, "dagster-run", locked(opened)).run_id == run_id
+
+    def test_the_plan_says_that_nobody_opened_the_run(self, opened: OpenRepository) -> None:
+        assert begin(opened).opened is True
+        assert begin(replace(opened, opened=False)).opened is False
+        assert plans.read(opened.store, RUN).opened is False
+
+
 class TestASecondTime:
     def test_by_the_same_dagster_run_is_a_new_attempt(self, opened: OpenRepository) -> None:
         first = begin(opened)

@@ -1,8 +1,10 @@
+import json
 from collections.abc import Iterator
 from typing import get_args
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.defs import jobs, launching
@@ -10,10 +12,11 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import FlowName
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
-__all__ = ["replaying"]
+__all__ = ["automated", "replaying", "server"]
 
 
 @pytest.fixture
@@ -32,6 +35,30 @@ def sensed(runs: GraphRuns, definitions: dg.Definitions, event: dg.DagsterEvent,
     assert isinstance(found, Iterator)
     (only,) = found
     return only
+
+
+@pytest.mark.parametrize(("record_id", "update_timestamp"), [(2**70, None), (1, "2999-01-01T00:00:00"), (1, "no time")])
+def test_a_cursor_beyond_every_event_is_left(
+    automated: Automated, record_id: int, update_timestamp: str | None
+) -> None:
+    """Whoever reaches the UI can set it: nothing that is opened would ever be launched again."""
+    instance, definitions = automated.instance, automated.definitions
+    sensor = definitions.resolve_sensor_def("launch_opened_runs")
+
+    def tick(cursor: str | None) -> SensorExecutionData:
+        repository = definitions.get_repository_def()
+        with dg.build_sensor_context(instance, cursor, repository_def=repository) as context:
+            return sensor.evaluate_tick(context)
+
+    given = {"record_id": record_id, "update_timestamp": update_timestamp, "record_timestamp": None}
+    first = tick(json.dumps({"__class__": "RunStatusSensorCursor", **given}))
+    assert first.cursor is not None and (first.run_requests or []) == []
+    definitions.resolve_job_def("open_run").execute_in_process(instance=instance)
+
+    (request,) = tick(first.cursor).run_requests or []
+
+    (run_id,) = automated.run_ids
+    assert request.tags[RANGE_START_TAG].startswith(f"{run_id}|")
 
 
 @pytest.mark.parametrize("sweep", [False, True])

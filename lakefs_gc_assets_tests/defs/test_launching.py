@@ -8,11 +8,15 @@ import pytest
 
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.defs import launching, running
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.defs import launching, opening, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings, loaded_from
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, made, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
@@ -115,6 +119,17 @@ class TestWhatARunMayDo:
             ConfigurationError, match=r"makes no sense: collection\.max_candidate_share: input should be"
         ):
             launching.settle(SETTINGS, LaunchSettings(may_relax=["max_candidate_share"]), permit)
+
+
+@pytest.mark.parametrize("flow", list(Flow))
+def test_what_an_earlier_version_opened_by_itself_stays_what_it_opened(flow: Flow) -> None:
+    launching.require_flow(None, flow)
+    launching.require_flow(Permit("open_run"), flow)
+    if flow.by_retention:
+        with pytest.raises(ConfigurationError, match="of flow clean or optimized, and a launch cannot make it"):
+            launching.require_flow(Permit("clean_runs", automatic=True), flow)
+    else:
+        launching.require_flow(Permit("clean_runs", automatic=True), flow)
 
 
 def test_permits_and_tickets() -> None:
@@ -303,6 +318,41 @@ def test_tags_and_resources_of_a_launch_let_nothing_be_deleted(runs: GraphRuns) 
     while chain is not None and not isinstance(chain, ConfigurationError):
         chain = chain.__cause__
     assert "a launch cannot set lakefs.endpoint" in str(chain)
+
+
+@pytest.mark.slow
+def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: GraphRuns) -> None:
+    """A page of another site sees no answer, but could add a partition, materialize it, and approve it by its name."""
+    chosen = xids.issue_run_id(runs.clock.now())
+    partitions = RunPartitions(runs.server.repository)
+    windows = partitions.add(runs.instance, chosen, runs.open().windows)
+    job = definitions(runs).resolve_job_def("collect")
+    dry = job.execute_in_process(
+        instance=runs.instance, tags=partitions.tags(chosen, windows, "clean"), raise_on_error=False
+    )
+    assert dry.success
+
+    refused = launched(runs, "approve", run_id=chosen)
+
+    assert f"run {chosen} was opened by nobody" in said(refused)
+    assert approval.read(runs.repository.store, chosen) is None
+    assert launching.read(runs.instance, runs.server.repository, chosen) is None
+
+
+@pytest.mark.slow
+def test_a_run_that_was_opened_automatically_keeps_its_flow(runs: GraphRuns) -> None:
+    """Whoever launches it chooses its tags: rules of retention would let other objects go than the schedule does."""
+    runs.settings["sweep"] = True
+    collector = running.opened(runs.loaded, runs.clock)
+    opened = opening.open_run(runs.instance, collector, permit=Permit("clean_runs", automatic=True, flow="clean"))
+    job = definitions(runs).resolve_job_def("collect")
+
+    ended = job.execute_in_process(
+        instance=runs.instance, tags={**opened.tags, "lakefs/flow": "unified"}, raise_on_error=False
+    )
+
+    assert "clean_runs opened a run of flow clean, and a launch cannot make it unified" in said(ended)
+    assert not run_folder.has_plan(runs.repository.store, opened.run_id)
 
 
 @pytest.mark.slow

@@ -40,9 +40,23 @@ def test_new_windows_are_added_behind_known_ones(instance: dg.DagsterInstance) -
 
 
 def test_many_windows_are_added_at_once(instance: dg.DagsterInstance) -> None:
-    windows = [f"window-{number}" for number in range(2500)]
+    windows = [f"{2000 + number // 28 // 12}-{number // 28 % 12 + 1:02}-{number % 28 + 1:02}" for number in range(2500)]
 
     assert list(PARTITIONS.add(instance, "run1", windows)) == windows
+
+
+@pytest.mark.parametrize("foreign", ["a|b", "|", "", "no window", "2026-10 ", "LEGACY", "x" * 5000])
+def test_what_is_no_window_does_not_stay_among_them(instance: dg.DagsterInstance, foreign: str) -> None:
+    """The UI adds partitions of any name; a run across this one would fail, and so would every later one."""
+    PARTITIONS.add(instance, "run1", ["legacy"])
+    instance.add_dynamic_partitions("gc_slice_windows_repo", [foreign, "2025-01-02T03"])
+
+    windows = PARTITIONS.add(instance, "run2", ["legacy", "2026-10"])
+
+    assert windows == ("legacy", "2025-01-02T03", "2026-10")
+    covered = dg.PartitionKeyRange(f"run2|{windows[0]}", f"run2|{windows[-1]}")
+    keys = PARTITIONS.definition.get_partition_keys_in_range(covered, dynamic_partitions_store=instance)
+    assert selected([PARTITIONS.definition.get_partition_key_from_str(key) for key in keys]) == ("run2", windows)
 
 
 def test_repositories_have_partitions_of_their_own(instance: dg.DagsterInstance) -> None:

@@ -1,5 +1,6 @@
 """What the schedules ask for, made by the jobs that they ask."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -30,6 +31,12 @@ def opened(automated: Automated, schedule: str) -> dict[str, object]:
     return {name: value.value for name, value in output.metadata.items()}
 
 
+def said(result: dg.ExecuteInProcessResult) -> str:
+    """What the step that failed said."""
+    (failed,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    return (failed.user_failure_data and failed.user_failure_data.description) or ""
+
+
 @pytest.mark.parametrize("sweep", [False, True])
 def test_clean_runs_do_what_the_configuration_says(automated: Automated, sweep: bool) -> None:
     automated.changes["collection"] = {"sweep": sweep}
@@ -39,7 +46,7 @@ def test_clean_runs_do_what_the_configuration_says(automated: Automated, sweep: 
     assert (page["flow"], page["sweep"]) == ("clean", sweep)
     assert page["run_id"] in automated.run_ids
     permit = launching.read(automated.instance, REPOSITORY, str(page["run_id"]))
-    assert permit == Permit("clean_runs", automatic=True)
+    assert permit == Permit("clean_runs", automatic=True, flow="clean")
 
 
 def test_what_a_schedule_may_nobody_else_may_by_its_tags(automated: Automated) -> None:
@@ -55,6 +62,65 @@ def test_what_a_schedule_may_nobody_else_may_by_its_tags(automated: Automated) -
         swept.append(output.metadata["sweep"].value)
 
     assert swept == [True, False]
+
+
+@pytest.mark.parametrize("flow", ["unified", "committed", "optimized"])
+def test_what_a_schedule_may_is_no_permit_for_another_flow(automated: Automated, flow: str) -> None:
+    """Its ticket can be read before it is used: by the test of a tick, or while its run waits."""
+    automated.changes["collection"] = {"sweep": True}
+    asked = request(automated, "clean_runs")
+    job = automated.definitions.resolve_job_def("open_run")
+    config = {"ops": {"open_new_run": {"config": {"flow": flow}}}}
+
+    result = job.execute_in_process(
+        instance=automated.instance, run_config=config, tags=asked.tags, raise_on_error=False
+    )
+
+    assert f"clean_runs opened a run of flow clean, and a launch cannot make it {flow}" in said(result)
+    assert automated.run_ids == []
+
+
+class TestPurging:
+    @pytest.fixture(autouse=True)
+    def no_launch_deletes(self, automated: Automated) -> None:
+        automated.changes["launch"] = {"sweep": "never"}
+
+    def purged(self, automated: Automated, asked: dg.RunRequest, tags: Mapping[str, str]) -> dg.ExecuteInProcessResult:
+        job = automated.definitions.resolve_job_def("purge")
+        return job.execute_in_process(
+            instance=automated.instance, run_config=asked.run_config, tags=tags, raise_on_error=False
+        )
+
+    def test_the_schedule_purges_where_no_launch_may(self, automated: Automated) -> None:
+        asked = request(automated, "empty_quarantine")
+
+        assert self.purged(automated, asked, asked.tags).success
+        again = self.purged(automated, asked, asked.tags)
+
+        assert "a launch may not purge: run `lakefs-gc purge`, turn on the schedule empty_quarantine" in said(again)
+
+    @pytest.mark.parametrize("given", ["", "guessed", "clean_runs"])
+    def test_nobody_else_does(self, automated: Automated, given: str) -> None:
+        asked = request(automated, "empty_quarantine")
+        tags = request(automated, given).tags if given == "clean_runs" else {"lakefs/ticket": given}
+
+        assert "a launch may not purge" in said(self.purged(automated, asked, dict(tags)))
+
+    def test_what_purges_opens_no_run_that_deletes(self, automated: Automated) -> None:
+        automated.changes["collection"] = {"sweep": True}
+        job = automated.definitions.resolve_job_def("open_run")
+
+        result = job.execute_in_process(
+            instance=automated.instance, tags=request(automated, "empty_quarantine").tags, raise_on_error=False
+        )
+
+        (output,) = [event.step_output_data for event in result.all_node_events if event.is_successful_output]
+        assert output.metadata["sweep"].value is False
+
+    def test_everybody_may_look(self, automated: Automated) -> None:
+        job = automated.definitions.resolve_job_def("purge")
+
+        assert job.execute_in_process(instance=automated.instance).success
 
 
 def test_dry_runs_never_delete_whatever_the_configuration_says(automated: Automated) -> None:

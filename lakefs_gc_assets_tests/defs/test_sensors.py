@@ -6,10 +6,13 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG
-from lakefs_gc_assets.errors import ServerUnavailable
+from lakefs_gc_assets.errors import ConfigurationError, ServerUnavailable
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
-from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
 
 __all__ = ["automated", "server"]
 
@@ -92,6 +95,19 @@ def test_runs_that_ended_or_are_of_others_are_not_waited_for(automated: Automate
         automated.instance.add_run(dg.DagsterRun("collect", status=status, tags={"lakefs/repository": repository}))
 
     assert tick(automated).run_requests
+
+
+def test_what_the_sensor_may_is_no_permit_for_another_flow(automated: Automated) -> None:
+    ended(automated.repository, began(automated.repository, DAY))
+
+    tick(automated)
+
+    (run_id,) = automated.run_ids
+    permit = launching.read(automated.instance, REPOSITORY, run_id)
+    assert permit == Permit("follow_deleted_report", automatic=True, flow="optimized")
+    launching.require_flow(permit, Flow.OPTIMIZED)
+    with pytest.raises(ConfigurationError, match="opened a run of flow optimized, and a launch cannot make it unified"):
+        launching.require_flow(permit, Flow.UNIFIED)
 
 
 def test_dry_runs_are_not_followed(automated: Automated) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.live import range_sizes
+from lakefs_gc_assets.collector.live import commits, head_ranges, hidden, range_sizes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
@@ -27,6 +28,7 @@ class Repository:
 
     Attributes:
         read: the ranges of branch heads that the last run read for its candidates.
+        heads: how many metaranges of branch heads it read for them.
     """
 
     def __init__(self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,13 +36,20 @@ class Repository:
         self.store = LocalStore(server.objects_folder / "repo")
         self.read: list[str] = []
         self.lines: list[str] = []
+        self.heads = 0
         head_entries = LiveFiles.head_entries
 
         def counted(files: LiveFiles, range_id: str, *more: object) -> object:
             self.read.append(range_id)
             return head_entries(files, range_id, *more)
 
+        def fetched(store: ObjectStore, key: str) -> bytes:
+            self.heads += 1
+            return commits.fetch(store, key)
+
         monkeypatch.setattr(LiveFiles, "head_entries", counted)
+        monkeypatch.setattr(hidden, "fetch", fetched)
+        monkeypatch.setattr(head_ranges, "WORTH_NOTING", 1)
 
     def upload(self, path: str, size: int, days: float, branch: str = "main") -> None:
         """Stages an object of so many bytes."""
@@ -55,6 +64,7 @@ class Repository:
     def collect(self, flow: Flow) -> Report:
         """One run that sweeps."""
         self.read.clear()
+        self.heads = 0
         runs = ArrowRuns(Loaded(configuration(self.server), {}))
         found = runs.collect(flow)
         self.lines = runs.lines
@@ -103,3 +113,27 @@ def test_without_notes_every_range_is_read_and_it_is_told(repository: Repository
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert len(set(repository.read)) == len(BRANCHES)
     assert any("were not taken over from run" in line or "cannot be used" in line for line in repository.lines)
+
+
+def test_heads_that_nobody_moved_are_not_read_again(repository: Repository) -> None:
+    # The main branch has no commit of objects yet.
+    assert repository.heads == len(BRANCHES)
+    repository.leave_garbage("second", 200, 3)
+    assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
+    assert repository.heads == 0
+    # A run without candidates hands on what is known.
+    assert repository.collect(Flow.OPTIMIZED).counts["candidates"] == 0
+    repository.upload("later", 300, 2.5, BRANCHES[0])
+    clients.commit(repository.server, "later", branch=BRANCHES[0])
+    repository.leave_garbage("third", 400, 2.5)
+    assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
+    assert repository.heads == 1
+
+
+def test_without_notes_every_head_is_read_and_it_is_told(repository: Repository) -> None:
+    newest = next(run_folder.newest_runs(repository.store))
+    repository.store.put(head_ranges.key(newest), b"damaged")
+    repository.leave_garbage("second", 4, 3)
+    assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
+    assert (repository.heads, len(repository.read)) == (len(BRANCHES), 1)
+    assert any("every head is read" in line for line in repository.lines)

@@ -5,7 +5,7 @@ damaged file, is decoded by Arrow.
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -92,3 +92,6 @@ class _RememberedFile:
 
     def read(self, columns: Sequence[str] | None = None, use_threads: bool = False) -> pa.Table:
         return self._table if columns is None else self._table.select(list(columns))
+
+    def iter_batches(self, batch_size: int, use_threads: bool = False) -> Iterator[pa.RecordBatch]:
+        return iter(self._table.to_batches(max_chunksize=batch_size))

@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.spark import engine as spark_engine
+from lakefs_gc_assets.spark import packed_work
 from lakefs_gc_assets.spark.engine import FEW_ADDRESSES, SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 from lakefs_gc_assets_tests.engine_contract import COLLISIONS, CUTOFF, ODD_ADDRESSES, SAME_HASH, EngineContract
@@ -44,8 +45,9 @@ class TestSparkEngineOfManyRows(TestSparkEngine):
 
 @pytest.fixture
 def all_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing stays in the driver."""
+    """Nothing stays in the driver, and no work travels with the function of a task."""
     monkeypatch.setattr(spark_engine, "LOCAL_ROWS", -1)
+    monkeypatch.setattr(packed_work, "WITH_FUNCTION", 0)
 
 
 @pytest.fixture

@@ -2,14 +2,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
-from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark import packed_work, tasks
 from lakefs_gc_assets.spark.errors import from_worker
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
@@ -29,6 +31,49 @@ def test_each_item_is_read_once_in_a_task_of_its_group(spark: SparkSession) -> N
     assert frame.rdd.getNumPartitions() == 3
     found = Counter((row.number, row.share) for row in frame.collect())
     assert found == {(item * item, part): 2 for group in groups for item in group for part in range(item % 3)}
+
+
+class Telling:
+    """An item that writes a line into a file whenever a process unpacks it."""
+
+    def __init__(self, number: int, into: Path) -> None:
+        self.number, self._into = number, into
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpacked, (self.number, self._into)
+
+
+def _unpacked(number: int, into: Path) -> Telling:
+    with into.open("a") as told:
+        told.write(f"{number}\n")
+    return Telling(number, into)
+
+
+@pytest.fixture(params=["with the function", "as rows", "as rows in many pieces"])
+def travelling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the work of tasks travels."""
+    if request.param != "with the function":
+        monkeypatch.setattr(packed_work, "WITH_FUNCTION", 0)
+    if request.param == "as rows in many pieces":
+        monkeypatch.setattr(packed_work, "_PIECE", 50)
+
+
+@pytest.mark.usefixtures("travelling")
+def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_path: Path) -> None:
+    told = tmp_path / "unpacked"
+    groups = [[Telling(10 * group + place, told) for place in range(group % 4)] for group in range(9)]
+    numbers = [each.number for group in groups for each in group]
+
+    def read(item: Telling) -> Iterator[pa.RecordBatch]:
+        share = TaskContext.get().partitionId()  # type: ignore[union-attr]
+        yield pa.RecordBatch.from_pydict({"number": [item.number], "share": [share]}, schema=NUMBERS)
+
+    found = tasks.dataframe(spark, groups, read, NUMBERS).collect()
+
+    assert sorted(row.number for row in found) == numbers
+    assert sorted(map(int, told.read_text().split())) == numbers
+    assert len({row.share for row in found}) == sum(1 for group in groups if group)
+    assert len({(row.number // 10, row.share) for row in found}) == len({row.share for row in found})
 
 
 def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> None:

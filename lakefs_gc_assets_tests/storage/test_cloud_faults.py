@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from threading import Event
 
 import pytest
@@ -17,6 +18,8 @@ from lakefs_gc_assets_tests.storage.test_clouds import Cloud, asked, cloud, is_b
 __all__ = ["cloud"]
 
 NAMES = [f"data/{number}" for number in range(5)]
+ODD = "other//odd"
+"""A key that the services' own clients read."""
 Change = Callable[[Request, Response], Response]
 
 
@@ -78,6 +81,11 @@ BEHIND: dict[str, Change] = {
 """The service does what it is asked, and its answer is lost or changed."""
 
 
+REPLACED = ("a page of a proxy", "shortened")
+"""Other content in an answer that is whole: nothing in it tells. So the files that are read are held to digests or to
+their own structure by who reads them."""
+
+
 def accepted(store: ObjectStore, names: list[str]) -> set[str]:
     """What a delete claims."""
     outcomes: list[DeleteOutcome] = []
@@ -132,9 +140,12 @@ def test_parts_of_a_batch_are_told_by_their_number(cloud: Cloud, stored: ObjectS
 def test_what_is_read_through_faults_is_the_truth_or_an_error(cloud: Cloud, stored: ObjectStore, fault: str) -> None:
     calls: dict[Callable[[], object], object] = {
         lambda: stored.head(NAMES[0]).size: len(NAMES[0]),
-        lambda: keys(stored): NAMES,
+        lambda: keys(stored, "data/"): NAMES,
         lambda: [facts.key for facts in stored.list_level("data/").objects]: NAMES,
     }
+    stored.put(ODD, ODD.encode())
+    if fault not in REPLACED:
+        calls |= {partial(stored.get, key): key.encode() for key in (NAMES[0], ODD)}
     with _failing(cloud, fault):
         for call, truth in calls.items():
             try:
@@ -148,13 +159,20 @@ def test_what_is_read_through_faults_is_the_truth_or_an_error(cloud: Cloud, stor
 @pytest.mark.parametrize("fault", [*BEFORE, *BEHIND])
 def test_what_is_written_through_faults_is_there_or_an_error(cloud: Cloud, fault: str) -> None:
     store = cloud.store()
+    before = store.put("there", b"before") or ""
     made: dict[str, str | None] = {}
     with _failing(cloud, fault):
-        for name, put in (("new", store.put_if_absent), ("any", store.put)):
+        for name, put in (
+            ("new", store.put_if_absent),
+            ("any", store.put),
+            ("there", lambda name, data: store.put_if_match(name, data, before)),
+        ):
             try:
                 made[name] = put(name, b"content")
             except StorageError:
                 continue
+    if made.get("there") is None:
+        assert store.get("there") in (b"before", b"content")
     for name, etag in made.items():
         assert (store.get(name), store.head(name).etag) == (b"content", etag)
 
@@ -193,6 +211,55 @@ def test_a_silent_service_has_deleted_nothing(cloud: Cloud, never: Event) -> Non
     with cloud.server.failing(fall_silent):
         assert accepted(store, ["data/1"]) == set()
     assert keys(store) == ["data/1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", ["before", "behind"])
+def test_a_slow_service_is_waited_for_or_given_up_without_a_claim(cloud: Cloud, late: str, never: Event) -> None:
+    """Every answer takes longer than is waited for, whether or not the service did what it was asked."""
+    store = cloud.store()
+    for name in NAMES:
+        store.put(name, name.encode())
+    calls: dict[str, Callable[[], object]] = {
+        "list": lambda: keys(store),
+        "read": lambda: store.get(NAMES[0]),
+        "create": lambda: store.put_if_absent("new", b"content"),
+        "delete": lambda: store.delete(NAMES[:1]),
+        "delete several": lambda: store.delete(NAMES[1:]),
+    }
+
+    def slow(request: Request) -> None:
+        never.wait(1.5)
+
+    def slow_after(request: Request, response: Response) -> Response:
+        never.wait(1.5)
+        return response
+
+    claimed: set[str] = set()
+    with cloud.server.failing(slow) if late == "before" else cloud.server.failing(change=slow_after):
+        for name, call in calls.items():
+            try:
+                found = call()
+            except StorageError:
+                continue
+            assert name.startswith("delete"), f"{name} had an answer"
+            assert isinstance(found, list | tuple)
+            claimed |= {outcome.key for outcome in found if outcome.result == DeleteResult.ACCEPTED}
+    assert not claimed & set(keys(store))
+
+
+@pytest.mark.slow
+def test_a_service_that_takes_its_time_is_waited_for(cloud: Cloud, stored: ObjectStore, never: Event) -> None:
+    def slow(request: Request) -> None:
+        never.wait(0.3)
+
+    with cloud.server.failing(slow):
+        assert keys(stored) == NAMES
+        assert stored.get(NAMES[0]) == NAMES[0].encode()
+        assert stored.put_if_absent("new", b"content")
+        assert accepted(stored, NAMES[:1]) == {NAMES[0]}
+        assert accepted(stored, NAMES[1:]) == {*NAMES[1:]}
+    assert keys(stored) == ["new"]
 
 
 def _failing(cloud: Cloud, fault: str) -> AbstractContextManager[None]:

@@ -1,5 +1,7 @@
 """The checkpoint that an optimized run takes over from its base run."""
 
+from collections.abc import Set
+
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
@@ -32,7 +34,7 @@ class BaseCheckpoint:
         return checkpoints.read_sealed(self._store, self.run_id, self.checkpoint)
 
     @property
-    def read_ids(self) -> frozenset[str]:
+    def read_ids(self) -> Set[str]:
         """Ids of the ranges and metaranges whose addresses are known."""
         return checkpoints.read_ids(self._store, self.run_id, self.checkpoint)
 

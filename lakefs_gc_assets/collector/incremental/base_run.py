@@ -60,7 +60,7 @@ def find(repository: OpenRepository, live_definition: str, before: str | None = 
         _require_alike(repository, found.plan, live_definition)
         run_id = found.report.run_id
         checkpoints.require_frames(repository.store, run_id, checkpoint)
-        checkpoints.read_ids(repository.store, run_id, checkpoint)
+        checkpoints.count_ids(repository.store, run_id, checkpoint)
         sealed = checkpoints.read_sealed(repository.store, run_id, checkpoint)
     except CorruptFile as corrupt:
         raise NoBaseRun(f"what an earlier run left cannot be read: {corrupt}") from corrupt

@@ -14,7 +14,7 @@ it came into a sealed slice late (a very long upload), and that waits for the ne
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -79,7 +79,12 @@ def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> froz
     return ids.read(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
 
 
-def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> frozenset[str]:
+def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
+    """How many ids `read_ids` gives, for less. Raises CorruptFile where their file is gone, or is another one."""
+    return ranges_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
+
+
+def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Set[str]:
     """The ids of ranges and metaranges read by a run and the ones before it. Raises CorruptFile."""
     return ranges_read.read(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 

@@ -73,7 +73,7 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
         sealed=len(sealed),
         sealed_objects=listed.figures.sealed_objects + checked.committed,
         sealed_sha256=checkpoints.write_sealed(store, run_id, attempt, sealed),
-        read=len(ranges_read.read(store, run_id, attempt, read_sha256)),
+        read=ranges_read.count(store, run_id, attempt, read_sha256),
         read_sha256=read_sha256,
         pending=waiting.count,
         pending_digest=waiting.manifest.digest,

@@ -1,6 +1,6 @@
 """Asks what is live, in the repository and in those that `also_live` names, at the mark and again at the recheck."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic
@@ -12,10 +12,12 @@ from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.range_sizes import SizesFolder
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
+from lakefs_gc_assets.collector.references import unread_ranges
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.id_set import lacking
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 
 _ROWS_OF_A_FILE = 250_000
@@ -139,16 +141,12 @@ class Unread:
         return references.committed(self.records, sizes_into)
 
 
-def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: frozenset[str]) -> Unread:
+def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: Set[str]) -> Unread:
     """Reads the metaranges of live commits that are not among the known ids; returns what is new in them."""
-    metarange_ids = tuple(name for name in live.metarange_ids if name not in known)
+    metarange_ids = tuple(lacking(known, live.metarange_ids))
     records = step.references(repository).range_records(metarange_ids)
     return Unread(
-        repository,
-        live.source,
-        metarange_ids,
-        tuple(record for record in records if record.id not in known),
-        tuple(name for name in live.files if name not in known),
+        repository, live.source, metarange_ids, unread_ranges(records, known), tuple(lacking(known, live.files))
     )
 
 
@@ -208,7 +206,7 @@ class Committed:
 def ask_committed(
     step: Step[R],
     prepared_until: datetime,
-    known: frozenset[str],
+    known: Set[str],
     shown: Collection[str] = (),
     *,
     at_once: bool = False,
@@ -242,7 +240,7 @@ def ask_committed(
     return replace(found, unnamed=_find_unnamed(step, found, known))
 
 
-def _find_unnamed(step: Step[R], found: Committed, known: frozenset[str]) -> Unread:
+def _find_unnamed(step: Step[R], found: Committed, known: Set[str]) -> Unread:
     repository, definition = step.repository, found.definition
     expired = definition.expired_metaranges if definition else ()
     unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired)

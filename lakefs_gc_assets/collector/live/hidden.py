@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live.commits import fetch
+from lakefs_gc_assets.collector.live.head_ranges import HeadRanges
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, LakeFSApi
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -72,12 +73,16 @@ class _Question:
     by_listing: bool
 
 
-def heads_by_range(store: ObjectStore, heads: Mapping[str, str]) -> dict[str, HeadRange]:
+def heads_by_range(
+    store: ObjectStore, heads: Mapping[str, str], known: HeadRanges | None = None
+) -> dict[str, HeadRange]:
     """The ranges of branch heads.
 
     Args:
         heads: metarange of each branch's head.
+        known: what is known of metaranges: those that are not are read, and added.
     """
+    known = HeadRanges() if known is None else known
     branches: dict[str, list[str]] = {}
     for branch, metarange_id in heads.items():
         branches.setdefault(metarange_id, []).append(branch)
@@ -86,14 +91,15 @@ def heads_by_range(store: ObjectStore, heads: Mapping[str, str]) -> dict[str, He
         key = METADATA_PREFIX + metarange_id
         return [(part.id, part.count) for part in ranges.read_metarange(fetch(store, key), key)]
 
-    found: dict[str, list[str]] = {}
-    entries: dict[str, int] = {}
+    unread = [metarange_id for metarange_id in branches if metarange_id not in known]
     with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-        for names, records in zip(branches.values(), pool.map(parts, branches), strict=True):
-            for range_id, count in records:
-                found.setdefault(range_id, []).extend(names)
-                entries[range_id] = count
-    return {range_id: HeadRange(tuple(names), entries[range_id]) for range_id, names in found.items()}
+        for metarange_id, records in zip(unread, pool.map(parts, unread), strict=True):
+            known.add(metarange_id, records)
+    found: dict[str, list[str]] = {}
+    for metarange_id, names in branches.items():
+        for range_id in known.ranges(metarange_id):
+            found.setdefault(range_id, []).extend(names)
+    return {range_id: HeadRange(tuple(names), known.entries(range_id)) for range_id, names in found.items()}
 
 
 def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[str, HeadRange]) -> Answers:

@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden, noted_sizes
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
+from lakefs_gc_assets.collector.live.head_ranges import HeadNotes, HeadRanges
 from lakefs_gc_assets.collector.live.hidden import PLACES, HeadRange
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
@@ -56,7 +57,12 @@ class _Chosen:
 
 @contextmanager
 def clear_hidden(
-    step: Step[R], candidates: R, heads: Mapping[str, str], columns: pa.Schema, listed: Callable[[], R] | None = None
+    step: Step[R],
+    candidates: R,
+    heads: Mapping[str, str],
+    columns: pa.Schema,
+    listed: Callable[[], R] | None = None,
+    notes: HeadNotes | None = None,
 ) -> Iterator[Cleared[R]]:
     """Leaves out candidates that a branch has staged with the content of a committed object.
 
@@ -69,11 +75,15 @@ def clear_hidden(
         heads: metarange of the head of each branch of this repository.
         columns: of the candidates.
         listed: gives address, size and ETag of all objects of the store, where it was listed.
+        notes: what is known of the ranges of heads, and where that is noted; None where every head is read.
     """
+    known, seen = notes.read() if notes else HeadRanges(), set(heads.values())
     with ExitStack() as stack:
-        cleared = stack.enter_context(_clear_one(step, step.repository, candidates, heads, columns, listed))
+        cleared = stack.enter_context(_clear_one(step, step.repository, candidates, heads, known, columns, listed))
         for other in step.repository.others:
-            again = _clear_one(step, other, cleared.candidates, _heads(other), columns, listed)
+            theirs = _heads(other)
+            seen.update(theirs.values())
+            again = _clear_one(step, other, cleared.candidates, theirs, known, columns, listed)
             found = stack.enter_context(again)
             cleared = Cleared(
                 found.candidates,
@@ -82,6 +92,8 @@ def clear_hidden(
                 cleared.unasked + found.unasked,
                 cleared.live | found.live,
             )
+        if notes:
+            notes.write(known, seen)
         yield cleared
 
 
@@ -97,13 +109,14 @@ def _clear_one(
     repository: OpenRepository,
     candidates: R,
     heads: Mapping[str, str],
+    known: HeadRanges,
     columns: pa.Schema,
     listed: Callable[[], R] | None,
 ) -> Iterator[Cleared[R]]:
     """Leaves out candidates that branches of one repository have staged with the content of a committed object."""
     engine = step.engine
     amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
-    of_heads = hidden.heads_by_range(repository.store, heads)
+    of_heads = hidden.heads_by_range(repository.store, heads, known)
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
     sizes = pa.array(amounts, pa.int64())
     read = step.references(repository).head_entries(noted_sizes.select_ranges(step, of_heads, sizes), sizes)
@@ -113,8 +126,8 @@ def _clear_one(
             yield Cleared(candidates)
             return
         looking = choose_sizes(amounts, questions, step.repository.settings.hidden_suspect_limit, step.plan.run_id)
-        with known_contents(step, candidates, entries, columns, looking, listed) as known:
-            yield _clear(step, repository, candidates, known, of_heads, weights)
+        with known_contents(step, candidates, entries, columns, looking, listed) as contents:
+            yield _clear(step, repository, candidates, contents, of_heads, weights)
 
 
 def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

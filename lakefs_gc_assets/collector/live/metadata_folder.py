@@ -1,8 +1,11 @@
 """The files directly below `_lakefs/` that have the name of a range or metarange, whoever wrote them."""
 
+from collections.abc import Iterator, Set
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.stored.id_set import lacking
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
 
@@ -11,15 +14,24 @@ _BEHIND_ALL_IDS = f"{METADATA_PREFIX}g"
 """Where the listing ends: every id sorts before this, and the folder `retention/` after it."""
 
 
-def list_ids(store: ObjectStore) -> tuple[str, ...]:
+def list_ids(store: ObjectStore, known: Set[str] = frozenset()) -> tuple[str, ...]:
     """Names of 64 hexadecimal digits, sorted: ranges and metaranges of commits, and the tables of refs dumps.
 
     Lists the folder once, with a request for about each thousand names, and reads no file. Raises StorageError.
+
+    Args:
+        known: ids that are left out as they are listed, so that only the others take memory.
     """
+    found: list[str] = []
+    for keys in _keys(store):
+        names = pc.utf8_slice_codeunits(keys, len(METADATA_PREFIX))
+        found += lacking(known, names.filter(pc.match_substring_regex(names, _ID)).to_pylist())
+    return tuple(sorted(found))
+
+
+def _keys(store: ObjectStore) -> Iterator[pa.StringArray]:
     if isinstance(store, ListsInOrder):
         listed = store.list_between(METADATA_PREFIX, "", _BEHIND_ALL_IDS, only_directly=True)
-        keys = pa.chunked_array([batch.column("key") for batch in listed], pa.string())
+        yield from (batch.column("key") for batch in listed)
     else:
-        keys = pa.chunked_array([[facts.key for facts in store.list_level(METADATA_PREFIX).objects]], pa.string())
-    names = pc.utf8_slice_codeunits(keys, len(METADATA_PREFIX))
-    return tuple(sorted(names.filter(pc.match_substring_regex(names, _ID)).to_pylist()))
+        yield pa.array([facts.key for facts in store.list_level(METADATA_PREFIX).objects], pa.string())

@@ -6,12 +6,12 @@ its ranges can always be seen. Failed commits, merges and imports leave such ran
 writes them before it exists. Where a range comes from cannot be known, so the objects that it holds count as live.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
-from lakefs_gc_assets.collector.references import References
+from lakefs_gc_assets.collector.references import References, unread_ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -32,7 +32,7 @@ class Unnamed:
 def find_unnamed(
     store: ObjectStore,
     references: References[R],
-    read: Collection[str],
+    read: Set[str],
     expired_metaranges: Sequence[str],
 ) -> Unnamed:
     """Lists the metadata folder, and reads of it only what no commit names.
@@ -46,6 +46,5 @@ def find_unnamed(
     """
     expired = {*expired_metaranges, *(record.id for record in references.range_records(expired_metaranges))}
     # Listed last: whatever is committed until then is seen.
-    ids = tuple(name for name in list_ids(store) if name not in read and name not in expired)
-    records = references.unnamed_records(ids)
-    return Unnamed(ids, tuple(record for record in records if record.id not in read))
+    ids = tuple(name for name in list_ids(store, read) if name not in expired)
+    return Unnamed(ids, unread_ranges(references.unnamed_records(ids), read))

@@ -1,6 +1,6 @@
 """Finds the copies in quarantine that are live again: asks what is live as a sweep does, and once more right after."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Generic
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.quarantine.purge import Moved, Verdict
 from lakefs_gc_assets.collector.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CollectionError
 
 
@@ -35,7 +36,7 @@ class LiveCheck(Generic[R]):
         """
         self._step, self._own_error = step, own_error
         self._first: Committed | None = None
-        self._known = frozenset[str]()
+        self._known: Set[str] = IdSet()
         self._live = frozenset[str]()
         self._unsure = frozenset[str]()
         self._as_of = step.repository.clock.now()

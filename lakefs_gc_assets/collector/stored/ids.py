@@ -1,11 +1,13 @@
 """Ids of ranges, metaranges or slices, sorted, as one small file in the store; its SHA-256 names this very content."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -14,17 +16,38 @@ _SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
 def write(store: ObjectStore, key: str, ids: Iterable[str]) -> str:
     """Stores ids; returns the SHA-256 of the file."""
-    data = tables.encode(pa.table([sorted(set(ids))], schema=_SCHEMA))
+    column = ids.column() if isinstance(ids, IdSet) else pa.chunked_array([sorted(set(ids))], pa.string())
+    data = tables.encode(pa.table([column], schema=_SCHEMA))
     store.put(key, data)
     return hashlib.sha256(data).hexdigest()
 
 
 def read(store: ObjectStore, key: str, sha256: str | None = None) -> frozenset[str]:
     """The ids of a file. Raises CorruptFile where it is missing, unreadable or, given its SHA-256, another one."""
+    return frozenset(name for part in read_parts(store, key, sha256) for name in part.to_pylist())
+
+
+def read_parts(store: ObjectStore, key: str, sha256: str | None = None) -> Iterator[pa.StringArray]:
+    """The ids of a file, a few at a time as they are asked for. Raises CorruptFile as `read` does."""
+    data = _get(store, key, sha256)
+    for batch in tables.decode_parts(_SCHEMA, data, key, "ids"):
+        yield batch.column("id")
+
+
+def count(store: ObjectStore, key: str, sha256: str | None = None) -> int:
+    """How many ids a file has, by its footer. Raises CorruptFile as `read` does, but for damage within the file."""
+    data = _get(store, key, sha256)
+    try:
+        return int(pq.ParquetFile(pa.BufferReader(data)).metadata.num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptFile(key, "ids", f"cannot be read: {error}") from None
+
+
+def _get(store: ObjectStore, key: str, sha256: str | None) -> bytes:
     try:
         data = store.get(key)
     except ObjectNotFound:
         raise CorruptFile(key, "existence", "the file is missing from the object store") from None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise CorruptFile(key, "checksum", "the file was changed after it was written")
-    return frozenset(tables.decode(_SCHEMA, data, key, "ids").column("id").to_pylist())
+    return data

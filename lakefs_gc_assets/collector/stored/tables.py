@@ -1,12 +1,14 @@
 """Small tables as parquet files in the store: their pages have checksums, and only what was written is read back."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.errors import CorruptFile
+
+_ROWS_OF_A_PART = 65_536
 
 
 def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
@@ -19,6 +21,26 @@ def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
     differences = {"use_dictionary": False, "column_encoding": dict.fromkeys(ascending, "DELTA_BINARY_PACKED")}
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True, **(differences if ascending else {}))
     return buffer.getvalue()
+
+
+def decode_parts(schema: pa.Schema, data: bytes, file: str, what: str) -> Iterator[pa.RecordBatch]:
+    """Reads a table that `encode` wrote, some rows at a time, so that they need not all be in memory.
+
+    Raises CorruptFile(file, what, …) as `decode` does, at the latest with the last rows.
+    """
+    try:
+        stored = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        if stored.schema_arrow.names != schema.names:
+            raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
+        rows = 0
+        for batch in stored.iter_batches(_ROWS_OF_A_PART, use_threads=False):
+            part = _declared(pa.Table.from_batches([batch]), schema)
+            rows += part.num_rows
+            yield from part.to_batches()
+        if rows != stored.metadata.num_rows:
+            raise ValueError(f"{rows} rows, its footer says {stored.metadata.num_rows}")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptFile(file, what, f"cannot be read: {error}") from None
 
 
 def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence[str] = ()) -> pa.Table:
@@ -34,13 +56,19 @@ def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence
         if added and not set(added).intersection(table.column_names):
             for name in added:
                 table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
-        table = table.cast(schema)
-        table.validate(full=True)
+        table = _declared(table, schema)
         if table.num_rows != stored.metadata.num_rows:
             raise ValueError(f"{table.num_rows} rows, its footer says {stored.metadata.num_rows}")
-        nulls = [column.name for column in schema if not column.nullable and table.column(column.name).null_count]
-        if nulls:
-            raise ValueError(f"{nulls[0]} is null")
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptFile(file, what, f"cannot be read: {error}") from None
+    return table
+
+
+def _declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows as a table of the schema. Raises ArrowException or ValueError where they are none."""
+    table = rows.cast(schema)
+    table.validate(full=True)
+    nulls = [column.name for column in schema if not column.nullable and table.column(column.name).null_count]
+    if nulls:
+        raise ValueError(f"{nulls[0]} is null")
     return table

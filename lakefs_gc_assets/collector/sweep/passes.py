@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.engine import R
@@ -77,15 +76,19 @@ def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R,
 
     What an attempt that was broken off has deleted is part of the report, also where nothing is left to delete.
     """
-    engine, rows = step.engine, candidates.rows(step.engine)
-    earlier = receipts.read(step.repository.store, step.plan.run_id)
-    if not earlier.num_rows:
+    engine, repository = step.engine, step.repository
+    rows, keys = candidates.rows(engine), receipts.keys(repository.store, step.plan.run_id)
+    if not keys:
         return rows, candidates.count, ()
-    done = _first_of_each(earlier.filter(pc.is_in(earlier.column("outcome"), value_set=pa.array(receipts.GONE))))
-    written = step.write(DELETED_REPORT, engine.table(done))
-    remaining = engine.without_exactly(rows, engine.table(done.select(["address"])), done.num_rows)
+    at_most = len(keys) * repository.store.delete_limit
+    with engine.cached(receipts.rows(engine, repository.opener, keys), at_most) as earlier:
+        gone = engine.where_among(earlier, "outcome", receipts.GONE)
+        written = step.write(DELETED_REPORT, engine.map_by_address(gone, _first_of_each, RECEIPTS, at_most))
+        told = engine.count(earlier)
+    done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
+    remaining = engine.without_exactly(rows, done.rows(engine, "address"), done.count)
     left = engine.count(remaining)
-    step.log(f"resumed after {earlier.num_rows:,} receipts; {left:,} of {candidates.count:,} candidates are left")
+    step.log(f"resumed after {told:,} receipts; {left:,} of {candidates.count:,} candidates are left")
     return remaining, left, written
 
 

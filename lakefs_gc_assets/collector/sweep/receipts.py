@@ -4,19 +4,26 @@ A batch's receipts are written after its deletion was answered, so a receipt nev
 that was killed is resumed with the candidates that have none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import partial
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.work import spread, work_ahead
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
 
 _ADDED = ("attempt", "version_id")
-
+_AT_ONCE = 16
+"""Files that a process reads at once: it waits for the store, not for them."""
+_READ_HERE = 100
+"""So few files are read by the process that makes a run: tasks would take longer to begin."""
 
 GONE = (Outcome.ACCEPTED.value, Outcome.QUARANTINED.value)
 """Outcomes of objects that are no more at their address."""
@@ -60,9 +67,11 @@ def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) ->
     store.put(f"{run_folder.receipts(run_id)}{batch_id}.parquet", tables.encode(receipts))
 
 
-def keys(store: ObjectStore, run_id: str) -> list[str]:
-    """The files that hold the receipts of a run."""
-    return [key for batch in store.list(run_folder.receipts(run_id)) for key in batch.column("key").to_pylist()]
+def keys(store: ObjectStore, run_id: str, beginning: str = "") -> list[str]:
+    """The files that hold the receipts of a run, or those whose names have a beginning."""
+    folder = run_folder.receipts(run_id)
+    found = [key for batch in store.list(folder) for key in batch.column("key").to_pylist()]
+    return [key for key in found if key.startswith(folder + beginning)]
 
 
 def read_file(store: ObjectStore, key: str) -> pa.Table:
@@ -78,7 +87,27 @@ def read_file(store: ObjectStore, key: str) -> pa.Table:
     return found
 
 
+def read_files(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Table]:
+    """The receipts of each file (RECEIPTS), in the order of the files; several are read at once. Raises CorruptFile."""
+    yield from work_ahead(partial(read_file, store), keys, _AT_ONCE)
+
+
 def read(store: ObjectStore, run_id: str) -> pa.Table:
     """All receipts of a run (RECEIPTS). Raises CorruptFile."""
-    parts = [read_file(store, key) for key in keys(store, run_id)]
-    return pa.concat_tables(parts) if parts else RECEIPTS.empty_table()
+    return _read_together(store, keys(store, run_id))
+
+
+def rows(engine: Engine[R], opener: StoreOpener, keys: Sequence[str]) -> R:
+    """The receipts of files (RECEIPTS), which tasks read where the files are many. Raises CorruptFile."""
+    if len(keys) <= _READ_HERE:
+        return engine.table(_read_together(opener.open(), keys))
+
+    def read(group: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for found in read_files(opener.open(), group):
+            yield from found.to_batches()
+
+    return engine.read([[group] for group in spread(keys, engine.tasks)], read, RECEIPTS)
+
+
+def _read_together(store: ObjectStore, keys: Sequence[str]) -> pa.Table:
+    return pa.concat_tables([RECEIPTS.empty_table(), *read_files(store, keys)])

@@ -30,6 +30,7 @@ import lakefs_gc_assets.collector.frame.files
 import lakefs_gc_assets.collector.live.live_files
 import lakefs_gc_assets.lakefs.formats.records
 import lakefs_gc_assets.spark.address_hashes
+import lakefs_gc_assets.spark.packed_work
 import lakefs_gc_assets.storage.opening
 import lakefs_gc_assets.storage.s3.store  # noqa: F401
 from lakefs_gc_assets.lakefs.formats.compilation import load_compiler

@@ -76,6 +76,7 @@ def test_what_a_run_left_is_read_back(tmp_path: Path) -> None:
     left = carried(store, frozenset(["one", "two"]), frozenset(["a" * 64]))
     assert checkpoint.read_sealed(store, "run", left) == {"one", "two"}
     assert checkpoint.read_ids(store, "run", left) == {"a" * 64}
+    assert checkpoint.count_ids(store, "run", left) == 1
 
 
 def test_what_was_changed_since_is_not_read(tmp_path: Path) -> None:
@@ -85,8 +86,9 @@ def test_what_was_changed_since_is_not_read(tmp_path: Path) -> None:
     ranges_read.write(store, "run", "attempt", [])
     with pytest.raises(CorruptFile, match="checksum"):
         checkpoint.read_sealed(store, "run", left)
-    with pytest.raises(CorruptFile, match="checksum"):
-        checkpoint.read_ids(store, "run", left)
+    for asked in (checkpoint.read_ids, checkpoint.count_ids):
+        with pytest.raises(CorruptFile, match="checksum"):
+            asked(store, "run", left)
 
 
 def test_what_a_run_left_is_no_other_runs(tmp_path: Path) -> None:

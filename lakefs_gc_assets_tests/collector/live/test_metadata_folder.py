@@ -4,6 +4,7 @@ from typing import cast
 import pytest
 
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 
@@ -28,6 +29,7 @@ def test_only_names_of_ranges_and_metaranges_directly_below(tmp_path: Path, in_o
     assert isinstance(given, ListsInOrder) == in_order
 
     assert list_ids(given) == IDS
+    assert list_ids(given, IdSet(IDS[1:3])) == list_ids(given, frozenset(IDS[1:3])) == (IDS[0], IDS[3])
 
 
 def test_a_namespace_without_any(tmp_path: Path) -> None:

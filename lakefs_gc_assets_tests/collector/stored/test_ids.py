@@ -20,6 +20,7 @@ KEY = "_lakefs/retention/gc/uncommitted/run/ids.parquet"
 def test_are_read_as_they_were_written(local_store: ObjectStore, ids: set[str]) -> None:
     sha256 = stored_ids.write(local_store, KEY, ids)
     assert stored_ids.read(local_store, KEY) == stored_ids.read(local_store, KEY, sha256) == ids
+    assert stored_ids.count(local_store, KEY) == stored_ids.count(local_store, KEY, sha256) == len(ids)
     assert sha256 == hashlib.sha256(local_store.get(KEY)).hexdigest()
 
 
@@ -28,18 +29,20 @@ def test_the_same_ids_are_the_same_file(store: ObjectStore) -> None:
 
 
 def test_missing_ones_end_the_run(store: ObjectStore) -> None:
-    with pytest.raises(CorruptFile, match="existence"):
-        stored_ids.read(store, KEY)
+    for asked in (stored_ids.read, stored_ids.count):
+        with pytest.raises(CorruptFile, match="existence"):
+            asked(store, KEY)
 
 
 @pytest.mark.parametrize("content", [b"", b"text"])
 def test_damaged_ones_end_the_run(store: ObjectStore, content: bytes) -> None:
     sha256 = stored_ids.write(store, KEY, ["a"])
     store.put(KEY, content)
-    with pytest.raises(CorruptFile, match="ids: cannot be read"):
-        stored_ids.read(store, KEY)
-    with pytest.raises(CorruptFile, match="checksum"):
-        stored_ids.read(store, KEY, sha256)
+    for asked in (stored_ids.read, stored_ids.count):
+        with pytest.raises(CorruptFile, match="ids: cannot be read"):
+            asked(store, KEY)
+        with pytest.raises(CorruptFile, match="checksum"):
+            asked(store, KEY, sha256)
 
 
 def test_others_than_expected_end_the_run(store: ObjectStore) -> None:

@@ -1,4 +1,5 @@
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +12,33 @@ SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("size"
 ROWS = pa.table([[f"id {number}" for number in range(100)], [None, *range(99)]], schema=SCHEMA)
 
 
-def decode(data: bytes, schema: pa.Schema = SCHEMA) -> pa.Table:
-    return tables.decode(schema, data, "file", "rows")
+Decode = Callable[[bytes], pa.Table]
+
+
+def at_once(data: bytes) -> pa.Table:
+    return tables.decode(SCHEMA, data, "file", "rows")
+
+
+def in_parts(data: bytes) -> pa.Table:
+    return pa.Table.from_batches(tables.decode_parts(SCHEMA, data, "file", "rows"), SCHEMA)
+
+
+@pytest.fixture(params=[at_once, in_parts])
+def decode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decode:
+    """Both ways to read a table."""
+    monkeypatch.setattr(tables, "_ROWS_OF_A_PART", 7)
+    way: Decode = request.param
+    return way
+
+
+def test_no_more_rows_are_read_at_a_time_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_ROWS_OF_A_PART", 7)
+    parts = tables.decode_parts(SCHEMA, tables.encode(ROWS), "file", "rows")
+    assert [part.num_rows for part in parts] == [7] * 14 + [2]
 
 
 @pytest.mark.parametrize("rows", [ROWS, SCHEMA.empty_table()])
-def test_is_read_as_it_was_written(rows: pa.Table) -> None:
+def test_is_read_as_it_was_written(decode: Decode, rows: pa.Table) -> None:
     found = decode(tables.encode(rows))
     assert (found.schema, found.to_pylist()) == (SCHEMA, rows.to_pylist())
 
@@ -25,7 +47,7 @@ def test_the_same_table_is_the_same_file() -> None:
     assert tables.encode(ROWS) == tables.encode(ROWS)
 
 
-def test_a_changed_page_is_an_error_or_reads_as_written() -> None:
+def test_a_changed_page_is_an_error_or_reads_as_written(decode: Decode) -> None:
     ids = [random.Random(number).randbytes(32).hex() for number in range(30)]
     rows = pa.table([ids, list(range(30))], schema=SCHEMA)
     whole = tables.encode(rows)
@@ -55,6 +77,6 @@ def test_a_changed_page_is_an_error_or_reads_as_written() -> None:
         ),
     ],
 )
-def test_other_columns_are_an_error(other: pa.Table) -> None:
+def test_other_columns_are_an_error(decode: Decode, other: pa.Table) -> None:
     with pytest.raises(CorruptFile, match="file: rows: cannot be read"):
         decode(tables.encode(other))

@@ -422,7 +422,7 @@ class TestResume:
             receipts.write(run.store, PLAN.run_id, f"batch{number}", part)
         remaining, left, written = passes.resume(run.step, run.candidates)
         assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS[2:]
-        assert (left, run.engine.counts) == (2, [2])
+        assert (left, run.engine.counts) == (2, [5 * run.store.delete_limit, 2])
         told = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
         pairs = zip(told.column("address").to_pylist(), told.column("outcome").to_pylist(), strict=True)
         assert sorted(pairs) == [(KEYS[0], "accepted"), (KEYS[1], "quarantined")]

@@ -1,14 +1,22 @@
+import threading
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
@@ -49,6 +57,12 @@ def test_an_outcome_for_each_candidate() -> None:
         receipts.table(candidates("a", "b"), [Outcome.ACCEPTED], [None], NOW)
 
 
+@pytest.fixture
+def opener(tmp_path: Path) -> StoreOpener:
+    (tmp_path / "repo").mkdir()
+    return StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo")
+
+
 class TestStored:
     def test_all_batches_are_read(self, store: ObjectStore) -> None:
         assert receipts.read(store, RUN) == RECEIPTS.empty_table()
@@ -59,6 +73,39 @@ class TestStored:
         found = receipts.read(store, RUN)
         assert found.schema == RECEIPTS
         assert sorted(found.column("address").to_pylist()) == ["data/0", "data/1", "data/2"]
+
+    def test_files_are_read_in_their_order_several_at_once(self, store: ObjectStore) -> None:
+        keys = []
+        for number in range(40):
+            one = receipts.table(candidates(f"data/{number}"), [Outcome.ACCEPTED], [None], NOW)
+            receipts.write(store, RUN, f"batch{number}", one)
+            keys.append(f"{run_folder.receipts(RUN)}batch{number}.parquet")
+        began, reading = threading.Barrier(receipts._AT_ONCE, timeout=30), []
+
+        def read(key: str) -> bytes:
+            reading.append(key)
+            if len(reading) <= receipts._AT_ONCE:
+                began.wait()
+            return store.get(key)
+
+        found = list(receipts.read_files(cast(ObjectStore, SimpleNamespace(get=read)), keys))
+        assert [row["address"] for table in found for row in table.to_pylist()] == [f"data/{n}" for n in range(40)]
+        assert sorted(reading) == sorted(keys)
+
+    @pytest.mark.parametrize("few", [True, False])
+    def test_few_are_read_at_once_and_many_by_tasks(
+        self, opener: StoreOpener, monkeypatch: pytest.MonkeyPatch, few: bool
+    ) -> None:
+        store, engine = opener.open(), ArrowEngine(2)
+        for number in range(7):
+            one = receipts.table(candidates(f"data/{number}"), [Outcome.ACCEPTED], [None], NOW)
+            receipts.write(store, RUN, f"batch{number}", one)
+        monkeypatch.setattr(receipts, "_READ_HERE", 7 if few else 6)
+        with mock.patch.object(engine, "read", wraps=engine.read) as by_tasks:
+            rows = receipts.rows(engine, opener, receipts.keys(store, RUN))
+        assert by_tasks.called is not few
+        assert sorted(engine.collect(rows).column("address").to_pylist()) == [f"data/{n}" for n in range(7)]
+        assert engine.count(receipts.rows(engine, opener, [])) == 0
 
     @pytest.mark.parametrize("content", [b"", b"no parquet", b"PAR1" + bytes(30) + b"PAR1"])
     def test_damaged_ones_end_the_run(self, store: ObjectStore, content: bytes) -> None:

@@ -1,0 +1,111 @@
+"""Sets of ids in little memory.
+
+The id of a range or metarange is a digest in 64 hexadecimal digits: 32 bytes here, 160 and more in a set of Python's.
+Whatever else is called an id is kept as it is.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_DIGEST = "^[0-9a-f]{64}$"
+_DIGITS = 64
+_AT_ONCE = 65_536
+"""Ids that there are as Python's strings at one time."""
+Digests = npt.NDArray[np.bytes_]
+
+
+class IdSet(Set[str]):
+    """Ids, each once. Its iteration is in order, digests first."""
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self._digests, self._others = _as_digests([]), frozenset[str]()
+        self._take(pa.array(some, pa.string()) for some in _parts(ids))
+
+    @classmethod
+    def of_columns(cls, columns: Iterable[pa.StringArray]) -> "IdSet":
+        """The ids of columns without nulls, each at most some 100,000 long."""
+        made = cls()
+        made._take(columns)
+        return made
+
+    def _take(self, columns: Iterable[pa.StringArray]) -> None:
+        """For a new set only: makes it one of the ids of columns."""
+        digests, others = [self._digests], set[str]()
+        for column in columns:
+            are_digests = pc.match_substring_regex(column, _DIGEST)
+            digests.append(_as_digests(column.filter(are_digests).to_pylist()))
+            others.update(column.filter(pc.invert(are_digests)).to_pylist())
+        self._digests, self._others = _each_once(np.concatenate(digests)), frozenset(others)
+
+    def __len__(self) -> int:
+        return len(self._digests) + len(self._others)
+
+    def __iter__(self) -> Iterator[str]:
+        for chunk in self.column().iterchunks():
+            yield from chunk.to_pylist()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and not self.lacking([name])
+
+    def __or__(self, others: Set[str]) -> "IdSet":  # type: ignore[override]
+        more, joined = others if isinstance(others, IdSet) else IdSet(others), IdSet()
+        new = more._digests[~self._has(more._digests)]
+        joined._digests = np.insert(self._digests, np.searchsorted(self._digests, new), new)
+        joined._others = self._others | more._others
+        return joined
+
+    __ror__ = __or__
+
+    def lacking(self, ids: Iterable[str]) -> list[str]:
+        """Those of some ids that are not in this set, in their order."""
+        found: list[str] = []
+        for some in _parts(ids):
+            column = pa.array(some, pa.string())
+            digests = column.filter(pc.match_substring_regex(column, _DIGEST)).to_pylist()
+            there = self._has(_as_digests(digests)).tolist()
+            known = self._others.union(name for name, is_there in zip(digests, there, strict=True) if is_there)
+            found += [name for name in some if name not in known]
+        return found
+
+    def _has(self, digests: Digests) -> npt.NDArray[np.bool_]:
+        if not len(self._digests):
+            return np.zeros(len(digests), np.bool_)
+        at = np.minimum(np.searchsorted(self._digests, digests), len(self._digests) - 1)
+        there: npt.NDArray[np.bool_] = self._digests[at] == digests
+        return there
+
+    def column(self) -> pa.ChunkedArray:
+        """The ids as text, in the order of the iteration."""
+        starts = range(0, len(self._digests), _AT_ONCE)
+        chunks = [_as_text(self._digests[start : start + _AT_ONCE]) for start in starts]
+        return pa.chunked_array([*chunks, pa.array(sorted(self._others), pa.string())], pa.string())
+
+
+def lacking(known: Set[str], ids: Sequence[str]) -> list[str]:
+    """Those of some ids that are not known, in their order."""
+    return known.lacking(ids) if isinstance(known, IdSet) else [name for name in ids if name not in known]
+
+
+def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
+    left = iter(ids)
+    while some := list(islice(left, _AT_ONCE)):
+        yield some
+
+
+def _as_digests(names: Sequence[str]) -> Digests:
+    return np.frombuffer(bytes.fromhex("".join(names)), np.dtype(f"S{_DIGITS // 2}"))
+
+
+def _as_text(digests: Digests) -> pa.StringArray:
+    ends = pa.array(np.arange(len(digests) + 1, dtype=np.int32) * _DIGITS)
+    return pa.StringArray.from_buffers(len(digests), ends.buffers()[1], pa.py_buffer(digests.tobytes().hex().encode()))
+
+
+def _each_once(digests: Digests) -> Digests:
+    """The digests in order; those of one set are stored in order."""
+    return digests if bool(np.all(digests[:-1] < digests[1:])) else np.unique(digests)

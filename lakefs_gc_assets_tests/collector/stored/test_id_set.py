@@ -1,0 +1,64 @@
+from collections.abc import Iterator, Set
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.stored import id_set
+from lakefs_gc_assets.collector.stored.id_set import IdSet, lacking
+
+DIGESTS = st.one_of(
+    st.binary(min_size=32, max_size=32),
+    # Zeros at the ends and in the middle, where texts of a fixed width are easily cut off.
+    st.lists(st.sampled_from([b"\0", b"\1", b"\xff"]), min_size=32, max_size=32).map(b"".join),
+    st.integers(0, 32).map(lambda zeros: b"a" * (32 - zeros) + bytes(zeros)),
+).map(bytes.hex)
+OTHERS = st.sampled_from(["", "a", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "\u0661" * 64, "a" * 63 + "\n", "\0" * 64])
+IDS = st.sets(st.one_of(DIGESTS, OTHERS), max_size=40)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_at_once() -> Iterator[None]:
+    """Sets of a few ids are worked at in several parts."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(id_set, "_AT_ONCE", 7)
+        yield
+
+
+@given(IDS, IDS)
+def test_it_is_a_set(ids: set[str], others: set[str]) -> None:
+    found: Set[str] = IdSet([*ids, *ids])
+    assert len(found) == len(ids)
+    assert found == ids and ids == found and set(found) == ids
+    assert (found == IdSet(others)) is (ids == others)
+    assert all(name in found for name in ids)
+    assert [name for name in others if name in found] == [name for name in others if name in ids]
+    assert object() not in cast(Set[object], found)
+
+
+@given(IDS, st.lists(st.one_of(DIGESTS, OTHERS)))
+def test_what_it_lacks_is_told_in_order(ids: set[str], asked: list[str]) -> None:
+    mixed = [*asked, *sorted(ids), *asked]
+    lacks = [name for name in mixed if name not in ids]
+    assert lacking(IdSet(ids), mixed) == lacking(frozenset(ids), mixed) == lacks
+
+
+@given(IDS, IDS)
+def test_sets_are_joined(ids: set[str], others: set[str]) -> None:
+    for joined in (IdSet(ids) | IdSet(others), IdSet(ids) | frozenset(others), frozenset(ids) | IdSet(others)):
+        assert isinstance(joined, IdSet)
+        assert set(joined) == ids | others
+
+
+@given(IDS)
+def test_it_is_in_order_whatever_it_was_made_of(ids: set[str]) -> None:
+    digests = sorted(name for name in ids if len(name) == 64 and not set(name) - set("0123456789abcdef"))
+    ordered = [*digests, *sorted(ids - set(digests))]
+    assert list(IdSet(sorted(ids, reverse=True))) == IdSet(ids).column().to_pylist() == ordered
+
+
+def test_a_digest_takes_32_bytes() -> None:
+    found = IdSet(f"{number:064x}" for number in range(1000))
+    assert sum(each.nbytes for each in vars(found).values() if isinstance(each, np.ndarray)) == 32_000
