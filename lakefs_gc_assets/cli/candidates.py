@@ -33,4 +33,4 @@ def candidates(
     By default of the newest run that found any or none.
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
-    write_frame(opened, "candidates", run_id, lambda report: True, _COLUMNS, form, out, progress_unless(quiet))
+    write_frame(opened, "candidates", run_id, _COLUMNS, form, out, progress_unless(quiet))

@@ -35,6 +35,4 @@ def deleted(
     dry run it is dry_run.
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
-    write_frame(
-        opened, "deleted_report", run_id, lambda report: not report.dry_run, _COLUMNS, form, out, progress_unless(quiet)
-    )
+    write_frame(opened, "deleted_report", run_id, _COLUMNS, form, out, progress_unless(quiet), sweeps=True)

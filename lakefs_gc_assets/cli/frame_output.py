@@ -16,7 +16,6 @@ from lakefs_gc_assets.collector import past_frames
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
 
@@ -67,24 +66,28 @@ def write_frame(
     repository: OpenRepository,
     frame: str,
     run_id: str | None,
-    is_meant: Callable[[Report], bool],
     columns: Sequence[TextColumn],
     form: Format,
     out: BinaryIO,
     progress: Progress,
+    *,
+    sweeps: bool = False,
 ) -> None:
     """Writes a frame of a run, and tells of which run it is and how much.
 
     Args:
-        run_id: None for the newest run that ended well, has the frame, and is meant.
+        run_id: None for the newest run that came to its end.
         columns: of the table for people; the other formats have all of the frame.
         progress: is told which run it was, and how much.
+        sweeps: whether the newest run is to be no dry run.
+
     Raises:
         CollectionError: where there is no such run, or the frame is not stored or damaged.
     """
     if form == "parquet" and out.name == "-":
         raise click.UsageError("parquet is not for the terminal: give --out FILE.")
-    found = _newest(repository, frame, is_meant) if run_id is None else read_manifest(repository, frame, run_id)
+    run_id = run_id or past_frames.newest_run(repository.store, sweeps=sweeps)
+    found = read_manifest(repository, frame, run_id)
     kind = FRAMES[frame]
     schema = files.nullable(kind.schema)
     tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in found.files)
@@ -95,10 +98,6 @@ def write_frame(
 def read_manifest(repository: OpenRepository, frame: str, run_id: str) -> Manifest[Any]:
     """The manifest of a frame of a run. Raises CollectionError where there is none."""
     return past_frames.read_manifest(repository.store, frame, run_id)
-
-
-def _newest(repository: OpenRepository, frame: str, is_meant: Callable[[Report], bool]) -> Manifest[Any]:
-    return read_manifest(repository, frame, past_frames.newest_run(repository.store, is_meant))
 
 
 def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:

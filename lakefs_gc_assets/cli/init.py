@@ -196,7 +196,7 @@ _STORES: dict[StoreKind, Callable[[str | None, str | None, str | None], list[str
 
 _TEMPLATE = """\
 # Configuration of lakefs-gc. What is commented out shows defaults, or examples where a sentence says so.
-# Every setting, its meaning and its default: lakefs_gc_assets/settings.py. Secrets are given by environment
+# Every setting, its meaning and its default: docs/reference/settings.md. Secrets are given by environment
 # variables alone: {{env: NAME}} names one.
 
 repository: {repository}

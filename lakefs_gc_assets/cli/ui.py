@@ -1,29 +1,49 @@
-"""`lakefs-gc ui`: the Dagster UI on an embedded lakeFS server."""
+"""`lakefs-gc ui`: the Dagster UI, on repositories of one's own or on an embedded lakeFS server."""
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.options import FOLDER, JSON, OBJECTS, RULES, RuleSet, answer, show_progress
-from lakefs_gc_assets.embedded.dagster_ui import ending_on_signals, serve
+from lakefs_gc_assets.cli.options import (
+    FOLDER,
+    JSON,
+    OBJECTS,
+    RULES,
+    RuleSet,
+    answer,
+    loaded_configurations,
+    show_progress,
+)
+from lakefs_gc_assets.embedded.dagster_ui import ending_on_signals, prepare_home, serve
 from lakefs_gc_assets.embedded.playground import playground
+from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 
 @click.command()
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Configuration file of repositories of your own: they are shown in place of an embedded lakeFS.",
+)
 @FOLDER
 @RULES
 @OBJECTS
 @click.option("--port", default=3000, show_default=True, help="Port of the UI.")
 @JSON
-def ui(folder: Path, rules: RuleSet, objects: int, port: int, as_json: bool) -> None:
-    """Starts the Dagster UI on an embedded lakeFS with a sample repository, to look around.
+def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int, as_json: bool) -> None:
+    """Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to look around.
 
-    The first time it makes a dry run, so that there is something to see. It prints the UI's URL last, and ends on INT
-    and TERM. Dagster's runs are kept in $DAGSTER_HOME, or in the folder. For a repository of your own, set
-    LAKEFS_GC_CONFIG and start `dagster dev`.
+    The sample is on an embedded lakeFS; the first time a dry run of it is made, so that there is something to see. Of
+    repositories of your own nothing is collected until you launch it.
+
+    It prints the UI's URL last, listens on this machine alone, and ends on INT and TERM. Dagster's runs are kept in
+    $DAGSTER_HOME, else in .dagster beside the configuration file, or in the folder. With DAGSTER_HOME set to that, runs
+    of the command line show up too.
     """
     status, say = 0, show_progress if as_json else click.echo
 
@@ -33,12 +53,22 @@ def ui(folder: Path, rules: RuleSet, objects: int, port: int, as_json: bool) -> 
         else:
             click.echo(url)
 
-    with (
-        suppress(KeyboardInterrupt),
-        ending_on_signals(),
-        playground(folder, rules=rules, objects=objects, port=0, say=say) as environment,
-    ):
-        home = Path(os.environ.get("DAGSTER_HOME") or folder / "dagster").resolve()
-        home.mkdir(parents=True, exist_ok=True)
-        status = serve({**environment, "DAGSTER_HOME": str(home)}, port, home / "ui.log", say, tell)
+    with suppress(KeyboardInterrupt), ending_on_signals():
+        if file is not None:
+            status = _serve_own(file, port, say, tell)
+        else:
+            with playground(folder, rules=rules, objects=objects, port=0, say=say) as environment:
+                status = serve(environment, port, _home(folder / "dagster"), say, tell)
     sys.exit(status)
+
+
+def _serve_own(file: Path, port: int, say: Callable[[str], None], tell: Callable[[str], None]) -> int:
+    """Serves the UI of a file's repositories. Raises CollectionError where the file is wrong or lacks a secret."""
+    names = [loaded.configuration.repository for loaded in loaded_configurations(file)]
+    home = _home(file.parent / ".dagster")
+    say(f"starting the Dagster UI of {', '.join(names)}; its runs are kept in {home}")
+    return serve({CONFIGURATION_VARIABLE: str(file.resolve())}, port, home, say, tell, first_run=False)
+
+
+def _home(otherwise: Path) -> Path:
+    return prepare_home(Path(os.environ.get("DAGSTER_HOME") or otherwise))

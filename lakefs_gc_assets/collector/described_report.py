@@ -42,7 +42,7 @@ def describe(found: Report) -> list[str]:
         lines.append(f"  took        {worked:>12,.1f} s, and {waited:,.1f} s of waits that protect")
     lines += [f"  warning: {warning}" for warning in found.warnings]
     if found.dry_run and counts["candidates"]:
-        lines.append("  this was a dry run: nothing was deleted; --sweep deletes")
+        lines.append(f"  a dry run deletes nothing; what it found is deleted by: lakefs-gc approve {found.run_id}")
     return lines
 
 

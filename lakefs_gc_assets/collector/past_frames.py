@@ -1,25 +1,34 @@
 """Frames of runs that ended: which run is meant, and the manifest of what it stored."""
 
-from collections.abc import Callable
 from typing import Any
 
 from lakefs_gc_assets.collector import plan, report
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
-def newest_run(store: ObjectStore, is_meant: Callable[[Report], bool] = lambda report: True) -> str:
-    """The id of the newest run that came to its end and is meant. Raises CollectionError where there is none."""
+def newest_run(store: ObjectStore, *, sweeps: bool = False) -> str:
+    """The id of the newest run that came to its end. Raises CollectionError where there is none.
+
+    Args:
+        sweeps: whether dry runs are passed over.
+    """
     for run_id in run_folder.newest_runs(store):
         ended = report.read(store, run_id)
-        if ended is not None and ended.counts and is_meant(ended):
+        if ended is not None and ended.counts and not (sweeps and ended.dry_run):
             return run_id
-    raise CollectionError("there is no such run yet; `lakefs-gc status` lists all runs")
+    if sweeps:
+        raise CollectionError(
+            "no sweep has come to its end yet: `lakefs-gc approve RUN` sweeps what a dry run found, `lakefs-gc status` "
+            "lists all runs"
+        )
+    raise CollectionError(
+        "no run has come to its end yet: `lakefs-gc run` makes a dry run, `lakefs-gc status` lists all runs"
+    )
 
 
 def read_manifest(store: ObjectStore, frame: str, run_id: str) -> Manifest[Any]:

@@ -113,8 +113,8 @@ def read(store: ObjectStore, run_id: str) -> Plan:
         return _stored(store, run_id)
     except ObjectNotFound:
         raise CollectionError(
-            f"run {run_id} has no plan in this repository: materialize store_df first, or launch the job collect; "
-            "`lakefs-gc status` lists all runs"
+            f"run {run_id} has no plan in this repository: `lakefs-gc status` lists the ids of all runs, the Dagster "
+            "UI shows them as lakefs/run_id; a run begins with store_df"
         ) from None
 
 

@@ -32,6 +32,8 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 HISTORY = "collection_history"
 SWEEPS = "sweeps"
 MODE_TAG = "lakefs/mode"
+RUN_TAG = "lakefs/run_id"
+"""Its value is what the jobs approve and restore ask for; Dagster shows an id of its own beside it."""
 ENDING_TAG = "lakefs/ending"
 FREED_TAG = "lakefs/freed"
 FREED_IN_ALL = "freed_bytes_in_all"
@@ -95,11 +97,12 @@ class Historian:
         return cls(context.instance, names, context.run, context.log.warning)
 
     def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
-        """Notes on the Dagster run what it does."""
+        """Notes on the Dagster run which run it makes, and what that does."""
 
         def note() -> None:
             approved = settings.approve_run == plan.run_id or approval.read(store, plan.run_id) is not None
-            self.instance.add_run_tags(self.run.run_id, {MODE_TAG: mode_of(plan, approved, settings)})
+            tags = {RUN_TAG: plan.run_id, MODE_TAG: mode_of(plan, approved, settings)}
+            self.instance.add_run_tags(self.run.run_id, tags)
 
         self._try(note)
 

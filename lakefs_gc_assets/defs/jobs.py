@@ -63,7 +63,8 @@ class Approving(dg.Config):
     """Which dry run to approve."""
 
     run_id: str = Field(
-        description="Id of the dry run whose candidates are to be deleted, unless they are live by now."
+        description="Id of the dry run whose candidates are to be deleted, unless they are live by now: its tag "
+        "lakefs/run_id on the page Runs, which is not Dagster's own id."
     )
     relax: Relaxing = Field(default=Relaxing(), description=_RELAX)
 
@@ -112,7 +113,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 "flow": Flow.CLEAN.value if opened.why_clean else config.flow,
                 **({"why_clean": opened.why_clean} if opened.why_clean else {}),
                 "sweep": settings.sweep,
-                "windows": dg.MetadataValue.md(", ".join(opened.windows)),
+                "windows": ", ".join(opened.windows),
             }
         )
         _hand_on(context, opened.tags)
@@ -164,8 +165,9 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             repository = collector.open_for(permit)
             found = approval.require_dry_run(repository.store, run_id)
             objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
+            goes = "moved to quarantine" if repository.settings.sweep_mode == "quarantine" else "deleted"
             context.log.info(
-                f"dry run {run_id} of {found.span.ended_at:%F %T}Z found {objects}: they are deleted after a look "
+                f"dry run {run_id} of {found.span.ended_at:%F %T}Z found {objects}: they are {goes} after a look "
                 "whether they are live by now"
             )
             plan = plans.read(repository.store, run_id)

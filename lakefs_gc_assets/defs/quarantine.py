@@ -27,7 +27,10 @@ _SET = "Set `confirm: true` in the launchpad to do it."
 class Restoring(dg.Config):
     """What to bring back, and whether to show it first."""
 
-    run_id: str = Field(description="The run whose deletions are undone.")
+    run_id: str = Field(
+        description="The run whose deletions are undone: its tag lakefs/run_id on the page Runs, which is not "
+        "Dagster's own id."
+    )
     addresses: list[str] = Field(
         default=[],
         description="Only these objects, relative to the storage namespace (data/…) or in full; empty for all.",

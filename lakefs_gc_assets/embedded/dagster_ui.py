@@ -1,4 +1,4 @@
-"""The Dagster UI as a child process: started, with one dry run made to look at, and ended with this process.
+"""The Dagster UI as a child process: started, perhaps with a dry run made to look at, and ended with this process.
 
 What it logs goes to a file; a person is told the URL when there is something to see.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 import urllib3
+import yaml
 from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.errors import CollectionError
@@ -27,6 +28,14 @@ _RUN_SECONDS = 1800
 _END_SECONDS = 30
 _ANSWER_SECONDS = 60
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+_INSTANCE = {
+    "concurrency": {"pools": {"granularity": "run", "default_limit": 1}},
+    "run_retries": {"enabled": True, "max_retries": 0},
+    "run_monitoring": {"enabled": True, "start_timeout_seconds": 300, "cancel_timeout_seconds": 300},
+    "telemetry": {"enabled": False},
+    "nux": {"enabled": False},
+}
+"""What the project's own dagster.yaml says of one machine."""
 _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
   locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
 _RUNS = """query { runsOrError(filter: {pipelineName: "collect"}, limit: 1) { ... on Runs { results {
@@ -152,23 +161,37 @@ def ending_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def prepare_home(home: Path) -> Path:
+    """Makes a folder for Dagster's runs, with a dagster.yaml where it has none; returns its whole path."""
+    home.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), (home / "dagster.yaml").open("x", encoding="utf-8") as file:
+        yaml.safe_dump(_INSTANCE, file, sort_keys=False)
+    return home.resolve()
+
+
 def serve(
     environment: Mapping[str, str],
     port: int,
-    log: Path,
+    home: Path,
     say: Callable[[str], None] = click.echo,
     tell: Callable[[str], None] = click.echo,
+    *,
+    first_run: bool = True,
 ) -> int:
     """Serves the UI until it ends, and returns its status.
 
     Args:
+        home: what `prepare_home` has returned. What the UI logs goes there.
         say: is told each line that a person should read.
+        first_run: whether to make a dry run first, unless there is any run.
         tell: is told the URL, once there is something to see.
 
     Raises:
         CollectionError: it does not start.
     """
-    with started(environment, port, log) as ui:
-        ui.make_first_run(ui.wait_until_loaded(), say)
+    with started({**environment, "DAGSTER_HOME": str(home)}, port, home / "ui.log") as ui:
+        location = ui.wait_until_loaded()
+        if first_run:
+            ui.make_first_run(location, say)
         tell(ui.url)
         return ui.process.wait()

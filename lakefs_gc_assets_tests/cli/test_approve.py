@@ -50,9 +50,20 @@ def test_nothing_is_deleted_without_consent(runs: PlainRuns, dry: str) -> None:
     for answer in ("n\n", ""):
         result = CliRunner().invoke(main, ["approve", dry], input=answer)
         assert (result.exit_code, runs.server.deleted) == (Status.FAILED, set())
+        assert "Delete them, unless they are live by now?" in result.stderr
     assert runs.report(dry).dry_run
     assert CliRunner().invoke(main, ["approve", dry], input="y\n").exit_code == 0
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
+
+
+@pytest.mark.slow
+def test_consent_is_asked_for_what_will_be_done(runs: PlainRuns, dry: str) -> None:
+    write(content_of(runs.server, {"max_candidate_share": 1, "sweep_mode": "quarantine"}))
+
+    result = CliRunner().invoke(main, ["approve", dry], input="n\n")
+
+    assert "Move them to quarantine, unless they are live by now?" in result.stderr
+    assert runs.report(dry).dry_run
 
 
 @pytest.mark.slow

@@ -122,8 +122,8 @@ def test_a_dry_run_a_sweep_and_the_status(runs: PlainRuns, invoke: Invoke) -> No
     shown = re.sub(r" +", " ", dry.stdout)
     assert "marked, nothing deleted" in shown.splitlines()[0]
     assert f"\n candidates {len(garbage)} objects" in shown
-    assert "this was a dry run: nothing was deleted; --sweep deletes" in shown
-    assert re.match(r"run \w{20}: clean, windows legacy to 2026-11$", dry.stderr.splitlines()[0])
+    opened = re.match(r"run (\w{20}): clean, windows legacy to 2026-11$", dry.stderr.splitlines()[0])
+    assert opened and f"what it found is deleted by: lakefs-gc approve {opened[1]}\n" in shown
     assert not re.search("warning|traceback|exception|rows? in 0\\.0 s \\(inf", dry.stderr, re.IGNORECASE)
     assert "STEP_START" not in dry.stderr and 'Started execution of step "store_df"' not in dry.stderr
 

@@ -13,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, write
 from lakefs_gc_assets_tests.dagster_dev import PROJECT
 from lakefs_gc_assets_tests.process_tree import descendants
+
+__all__ = ["invoke"]
 
 # Python begins with INT ignored where a script has put it into the background: INT is to end it all the same.
 _IN_BACKGROUND = """
@@ -26,13 +30,14 @@ main()
 _CELLS = "query { assetNodes { assetKey { path } partitionStats { numMaterialized numFailed } } }"
 
 
-def start(folder: Path, port: int) -> "subprocess.Popen[str]":
+def start(folder: Path, port: int, *options: str) -> "subprocess.Popen[str]":
+    """Starts it; without options on a small sample repository."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     shutil.copy(PROJECT / "dagster.yaml", home)
-    arguments = ["ui", "--folder", str(folder / "playground"), "--port", str(port), "--objects", "40"]
+    options = options or ("--folder", str(folder / "playground"), "--objects", "40")
     return subprocess.Popen(
-        [sys.executable, "-c", _IN_BACKGROUND, *arguments],
+        [sys.executable, "-c", _IN_BACKGROUND, "ui", "--port", str(port), *options],
         cwd=home,  # In any folder.
         env={**os.environ, "DAGSTER_HOME": str(home)},
         stdin=subprocess.DEVNULL,
@@ -65,6 +70,24 @@ def end(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, 
         assert time.monotonic() < until, left
         time.sleep(0.2)
     return printed
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("repository: a\nlakefs: {endpoint: 'http://127.0.0.1:1', access_key_id: {env: UNSET_KEY}}\n", "UNSET_KEY"),
+        ("", "no"),
+    ],
+)
+def test_a_file_that_is_wrong_is_said_at_once(invoke: Invoke, text: str, told: str) -> None:
+    file = write(text)
+
+    assert_one_line(invoke("ui", "--config", str(file)), told, status=Status.CONFIGURATION)
+    assert not Path(".dagster").exists()
+
+
+def test_a_file_that_is_not_there_is_said_at_once(invoke: Invoke) -> None:
+    assert_one_line(invoke("ui", "--config", "gone.yaml"), "gone.yaml", status=Status.CONFIGURATION)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(_CHROMIUM is None, reason="there is no Chromium on this machine"),
     pytest.mark.timeout(2400),
 ]
-_LOCATION = "/locations/lakefs_gc_assets.definitions"
+LOCATION = "/locations/lakefs_gc_assets.definitions"
 _PATIENT = 120_000
 """Milliseconds: a busy machine takes its time to draw a page."""
 
@@ -44,10 +44,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @contextmanager
-def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300) -> Iterator[Any]:
+def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300, picture: str = "") -> Iterator[Any]:
     """A page of the UI once it shows some texts; what it looks like is kept where somebody asked for it.
 
     It is playwright's, whose types are not known where it is not installed.
+
+    Args:
+        picture: what its picture is called; by default as the page is.
     """
     with sync_api.sync_playwright() as playwright:
         # A container's root has no sandbox of its own.
@@ -60,13 +63,13 @@ def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300
                 found.get_by_text(text).first.wait_for()
             yield found
             if folder := os.environ.get("LAKEFS_GC_SCREENSHOTS"):
-                found.screenshot(path=Path(folder) / f"{Path(path.partition('?')[0]).name}.png")
+                found.screenshot(path=Path(folder) / f"{picture or Path(path.partition('?')[0]).name}.png")
         finally:
             browser.close()
 
 
 def test_the_lineage_is_green_and_its_checks_have_passed(url: str) -> None:
-    path = f"{_LOCATION}/asset-groups/garbage_collection/lineage"
+    path = f"{LOCATION}/asset-groups/garbage_collection/lineage"
     with page(url, path, "collection_history", "5 / 5 Passed", "100% filled", width=2300, height=1000) as lineage:
         assert lineage.get_by_text("1 / 1 Passed").count() == 4
         assert lineage.get_by_text("100% filled").count() == 5
@@ -74,7 +77,9 @@ def test_the_lineage_is_green_and_its_checks_have_passed(url: str) -> None:
 
 
 def test_the_runs_page_says_what_a_run_does_and_how_it_ended(url: str) -> None:
-    with page(url, "/runs", "collect", "lakefs/mode: dry run", "lakefs/ending: marked, nothing deleted") as runs:
+    with page(
+        url, "/runs", "collect", "lakefs/run_id: ", "lakefs/mode: dry run", "lakefs/ending: marked, nothing deleted"
+    ) as runs:
         assert runs.get_by_text("lakefs-opened").count() == 0
 
 
@@ -100,13 +105,13 @@ def test_the_history_tells_of_whole_runs(url: str) -> None:
 
 
 def test_the_sensor_names_its_asset(url: str) -> None:
-    with page(url, f"{_LOCATION}/sensors/follow_deleted_report", "Monitored assets") as sensor:
+    with page(url, f"{LOCATION}/sensors/follow_deleted_report", "Monitored assets") as sensor:
         sensor.get_by_role("link", name="deleted_report").wait_for()
         sensor.get_by_text("Loading ticks").wait_for(state="hidden")
 
 
 def test_a_run_is_launched_from_the_launchpad_as_it_opens(url: str) -> None:
-    with page(url, f"{_LOCATION}/jobs/open_run/playground", "Launch Run", "open_new_run") as launchpad:
+    with page(url, f"{LOCATION}/jobs/open_run/playground", "Launch Run", "open_new_run") as launchpad:
         launchpad.get_by_text("No errors").wait_for()
         launchpad.get_by_role("button", name="Launch Run").click()
         launchpad.get_by_text("RUN_SUCCESS").wait_for()

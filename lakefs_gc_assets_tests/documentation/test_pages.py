@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import xml.etree.ElementTree as xml
 from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -269,6 +270,24 @@ def test_pictures_that_are_older_than_the_code_are_told(tmp_path: Path) -> None:
     committed(tmp_path, "docs/screens/runs.png", 6)
     assert screens.outdated(tmp_path) is None
     assert all((ROOT / path).exists() for path in (screens.PICTURES, *screens.DRAWN_BY))
+
+
+def test_diagrams_are_pictures() -> None:
+    """A site that loads no script shows the source of any other diagram."""
+    assert [
+        name_of(page) for page in pages() for block in fenced(page.read_text()) if block.language == "mermaid"
+    ] == []
+
+
+def test_the_diagram_of_the_architecture_names_what_is_there() -> None:
+    drawn = xml.parse(DOCS / "architecture.svg").iter("{http://www.w3.org/2000/svg}text")
+    words = {word for text in drawn for word in "".join(text.itertext()).split() if re.search(r"/$|\.py$", word)}
+    there = {
+        f"{path.relative_to(ROOT).as_posix()}{'/' if path.is_dir() else ''}" for path in ROOT.glob("lakefs_gc_*/**/*")
+    }
+
+    assert {"collector/", "run.py", "spark/engine.py", "simulation/"} <= words
+    assert {word for word in words if not any(path.endswith(f"/{word}") for path in there)} == set()
 
 
 class _Loads(HTMLParser):

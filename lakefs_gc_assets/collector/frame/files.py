@@ -149,11 +149,12 @@ def read_file(
     if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
     try:
-        parquet = pq.ParquetFile(io.BytesIO(data))
+        # Tasks are as many as cores, and a command that ends at once must not meet Arrow's threads as they begin: it
+        # would abort. Of a Python file Arrow reads ahead in a thread, whatever `use_threads` says.
+        parquet = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         stored = nullable(parquet.schema_arrow)
         there = frozenset(stored.names)
         chosen = None if columns is None else [name for name in columns if name in there]
-        # Tasks are as many as cores, and a command that ends at once must not meet Arrow's threads as they begin.
         table = parquet.read(chosen, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None

@@ -1,7 +1,10 @@
 import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -250,3 +253,35 @@ def test_a_null_is_read_for_the_checks_to_see(store: ObjectStore) -> None:
     file = put_table(store, "committed_df", table)
 
     assert files.read_file(store, file, LIVE).column("address").null_count == 1
+
+
+_READS = """
+import os, sys
+from pathlib import Path
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.opening import open_store
+
+store = open_store(StoreSettings(local_root=sys.argv[1]), Namespace.parse("local://repository"))
+file = FrameFile(**eval(sys.argv[2]))
+store.get(file.key)
+before = set(os.listdir("/proc/self/task"))
+rows = files.read_file(store, file, LISTED).num_rows
+print(rows, len(set(os.listdir("/proc/self/task")) - before))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux lists the threads of a process")
+def test_reading_begins_no_thread(tmp_path: Path) -> None:
+    """One of Arrow's threads that had just begun let a command abort that ended then."""
+    (tmp_path / "repository").mkdir()
+    store = open_store(StoreSettings(local_root=str(tmp_path)), Namespace.parse("local://repository"))
+    (file,) = written(store, [listed("data/a"), listed("data/b")])
+
+    command = [sys.executable, "-c", _READS, str(tmp_path), repr(asdict(file))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert (ended.stdout, ended.stderr) == ("2 0\n", "")
