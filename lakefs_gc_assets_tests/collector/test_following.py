@@ -28,7 +28,9 @@ def test_the_report_of_a_run_that_deleted_is_followed_once(opened: OpenRepositor
     assert due(opened, followed=report.run_id) == f"run {report.run_id} was followed already"
 
 
-@pytest.mark.parametrize("cursor", ["0" * 20, "!", "zzz", xids.issue_run_id(NOW + 2 * HOUR)])
+@pytest.mark.parametrize(
+    "cursor", ["0" * 20, "!", "zzz", pytest.param(xids.issue_run_id(NOW + 2 * HOUR), id="in two hours")]
+)
 def test_a_cursor_that_is_no_run_of_this_time_holds_nothing_back(opened: OpenRepository, cursor: str) -> None:
     """Whoever reaches the UI can set any."""
     report = ended(opened, began(opened, DAY))
