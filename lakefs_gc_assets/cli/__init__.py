@@ -70,7 +70,7 @@ COMMANDS = {
     ),
     "ui": LazyCommand(
         "lakefs_gc_assets.cli.ui:ui",
-        "Starts the Dagster UI on an embedded lakeFS with a sample repository, to look around.",
+        "Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to look around.",
     ),
 }
 

@@ -152,7 +152,8 @@ class SparkEngine:
         held = [blocks.cut_hashes(frame, parts, frame=1) for frame in (tasks.not_empty(live) if live else ())]
         worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
-            return tasks.where(rows, partial(_has_hash_among, left))
+            # What is left of one large file would else stay in one task.
+            rows, held = tasks.where(rows, partial(_has_hash_among, left)), []
         return blocks.compared([blocks.cut(rows, parts), *held], blocks.unmatched, tasks.schema_of(rows))
 
     def _hashes_left(self, rows: Rows, held: Sequence[DataFrame], parts: int) -> Hashes | None:

@@ -8,13 +8,13 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.spark import blocks, packed_work
 from lakefs_gc_assets.spark import engine as spark_engine
-from lakefs_gc_assets.spark import packed_work
 from lakefs_gc_assets.spark.engine import FEW_ADDRESSES, SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 from lakefs_gc_assets_tests.engine_contract import COLLISIONS, CUTOFF, ODD_ADDRESSES, SAME_HASH, EngineContract
@@ -115,13 +115,21 @@ def test_rows_that_few_are_left_of_do_not_travel(
     live = [met, ODD_ADDRESSES[1], *(f"data/{number}" for number in range(0, 500, 2))]
     groups = [[listing(*addresses[start::3])] for start in range(3)]
     read = engine.read(groups, pa.Table.to_batches, LISTED)
+    travelled: list[Rows] = []
+    cut = blocks.cut
+
+    def noting(rows: Rows, parts: int) -> DataFrame:
+        travelled.append(rows)
+        return cut(rows, parts)
+
+    monkeypatch.setattr(blocks, "cut", noting)
     held = engine.table(living(*live)), engine.table(living())
 
     left = engine.without(read, *held, count=1000, least=least)
 
     expected = sorted(each for each in addresses if each not in {*live, same_hash})
     assert sorted(engine.collect(engine.select(left, "address")).column("address").to_pylist()) == expected
-    assert isinstance(left, Reading) is twice
+    assert engine.count(travelled[0]) == (len(expected) if twice else len(addresses))
     everything = engine.without(read, engine.table(living(*addresses)), count=1000, least=least)
     assert engine.count(everything) == 0
 

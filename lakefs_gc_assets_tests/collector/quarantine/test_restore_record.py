@@ -42,9 +42,9 @@ def test_the_next_run_is_clean_and_says_why_and_the_one_after_builds_on_it(opene
     assert made.flow is Flow.CLEAN
     assert made.why_clean is not None
     assert f"run {older.run_id} had deleted were brought back" in made.why_clean
-    next_one = began(opened, -HOUR, cutoff=NOW - 2 * DAY)
+    next_one = began(opened, -HOUR / 4, cutoff=NOW - 2 * DAY)
     ended(opened, next_one)
-    assert plan(opened, NOW + 2 * HOUR).base_run == next_one.run_id
+    assert plan(opened, NOW + HOUR / 2).base_run == next_one.run_id
 
 
 def test_it_concerns_its_own_run_where_no_plan_is_left(opened: OpenRepository) -> None:
