@@ -365,6 +365,11 @@ class CollectionSettings(Settings):
         description="A lock that was not renewed for this long may be taken over by another run.",
     )
 
+    @property
+    def quarantines(self) -> bool:
+        """Whether a sweep moves candidates to quarantine, and does not delete them."""
+        return self.sweep_mode == "quarantine"
+
 
 class SparkSettings(Settings):
     """The Spark session of a run."""

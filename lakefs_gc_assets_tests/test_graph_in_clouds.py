@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY
+from lakefs_gc_assets_tests.growing_old import made_or_why_not, once_old
 from lakefs_gc_assets_tests.stores import azure_container, azure_server, gcs_bucket, gcs_server
 
 __all__ = ["azure_container", "azure_server", "gcs_bucket", "gcs_server"]
@@ -119,25 +121,19 @@ def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, InCloud | str]]:
     """A repository in each cloud, or why there is none; all of them grow old at the same time."""
-    found: dict[str, InCloud | str] = {}
     with ExitStack() as stack:
         stack.enter_context(pytest.MonkeyPatch.context()).delenv("DAGSTER_HOME", raising=False)
-        for name, cloud in CLOUDS.items():
-            try:
-                found[name] = _in_cloud(tmp_path_factory.mktemp(name), *cloud(request), stack)
-            except pytest.skip.Exception as reason:
-                found[name] = str(reason)
-        yield found
+
+        def make(name: str) -> InCloud:
+            return _in_cloud(tmp_path_factory.mktemp(name), *CLOUDS[name](request), stack)
+
+        yield made_or_why_not({name: partial(make, name) for name in CLOUDS})
 
 
 @pytest.fixture(params=list(CLOUDS))
 def cloud(request: pytest.FixtureRequest, made: dict[str, InCloud | str], spark: SparkSession) -> InCloud:
     """The repository in one cloud, old enough to be collected."""
-    found = made[request.param]
-    if isinstance(found, str):
-        pytest.skip(found)
-    time.sleep(max(found.old_at - time.monotonic(), 0))
-    return found
+    return once_old(made[request.param])
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from lakefs_gc_assets.settings import Configuration, Loaded
 from lakefs_gc_assets.spark.errors import from_worker
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.emulators import ACCOUNT, AzureServer, GcsServer, Response
+from lakefs_gc_assets_tests.growing_old import made_or_why_not, once_old
 from lakefs_gc_assets_tests.s3_server import Request
 from lakefs_gc_assets_tests.stores import azure_container, azure_server, gcs_bucket, gcs_server
 
@@ -197,14 +198,13 @@ def made(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Watched | str]]:
     """A repository in each cloud, or why there is none; all of them grow old at the same time."""
-    found: dict[str, Watched | str] = {}
+    watches = {"gcs": _google, "azure": _azure}
     with ExitStack() as stack:
-        for name, watch in {"gcs": _google, "azure": _azure}.items():
-            try:
-                found[name] = watch(request, tmp_path_factory.mktemp(name), stack)
-            except pytest.skip.Exception as reason:
-                found[name] = str(reason)
-        yield found
+
+        def make(name: str) -> Watched:
+            return watches[name](request, tmp_path_factory.mktemp(name), stack)
+
+        yield made_or_why_not({name: partial(make, name) for name in watches})
 
 
 def _google(request: pytest.FixtureRequest, folder: Path, stack: ExitStack) -> Watched:
@@ -226,11 +226,7 @@ def _azure(request: pytest.FixtureRequest, folder: Path, stack: ExitStack) -> Wa
 
 @pytest.fixture(params=["gcs", "azure"])
 def watched(request: pytest.FixtureRequest, made: dict[str, Watched | str]) -> Watched:
-    found = made[request.param]
-    if isinstance(found, str):
-        pytest.skip(found)
-    time.sleep(max(found.old_at - time.monotonic(), 0))
-    return found
+    return once_old(made[request.param])
 
 
 def beyond(calls: set[Call], allowed: set[Right]) -> list[Call]:
@@ -248,14 +244,13 @@ def test_runs_ask_for_what_the_documents_allow_and_for_all_of_it(
 ) -> None:
     cloud = request.node.callspec.params["watched"]
     dry, sweep = watched.rights_of(f"{cloud}-dry-run"), watched.rights_of(f"{cloud}-sweep")
-    collect = partial(ArrowRuns.collect)
 
-    asked = watched.calls(collect)
+    asked = watched.calls(ArrowRuns.collect)
     assert (beyond(asked, dry), idle(asked, dry)) == ([], [])
     for right in dry:
         assert beyond(asked, dry - {right}), f"{right} would not be missed"
 
-    moved = watched.calls(collect, sweep=True, sweep_mode="quarantine")
+    moved = watched.calls(ArrowRuns.collect, sweep=True, sweep_mode="quarantine")
     emptied = watched.calls(purge)
     assert (beyond(moved | emptied, sweep), idle(moved | emptied, sweep)) == ([], [])
     assert dry < sweep

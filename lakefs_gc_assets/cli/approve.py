@@ -50,7 +50,7 @@ def approve(
     objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
     if not (yes and quiet):
         show_progress(f"run {run_id} of {found.span.ended_at:%F %T}Z found {objects}")
-    does = "Move them to quarantine" if opened.settings.sweep_mode == "quarantine" else "Delete them"
+    does = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
     if not yes and not click.confirm(f"{does}, unless they are live by now?", err=True):
         sys.exit(Status.FAILED)
     with instance() as home, shown_progress(level) as (progress, watch):

@@ -111,7 +111,7 @@ class Diagnosis:
 def wanted_by(settings: CollectionSettings) -> frozenset[Purpose]:
     """What a configuration asks for: a sweep at some time, so, and into quarantine or by retention where it says so."""
     found = {Purpose.DRY_RUN, Purpose.SWEEP}
-    if settings.sweep_mode == "quarantine":
+    if settings.quarantines:
         found.add(Purpose.QUARANTINE)
     if settings.retention_policy:
         found.add(Purpose.RETENTION)
@@ -497,7 +497,7 @@ class _Examination:
             raise StorageError("not tried, since nothing could be deleted")
         version_id, store = self.deleted.version_id, self._store
         if version_id is None or version_id == NULL_VERSION or not isinstance(store, KeepsVersions):
-            if self.settings.sweep_mode == "quarantine":
+            if self.settings.quarantines:
                 raise _DoesNotApply("the store keeps no versions, and quarantine lets deletions be undone")
             raise StorageError("the store keeps no versions: deletions can be undone by sweep_mode: quarantine alone")
         if not store.remove_delete_marker(KEY, version_id):

@@ -41,7 +41,7 @@ def begin(
         raise OrderViolation(
             f"run {run_id} is of {opened_at:%F %T}Z, which is to come: the job open_run makes ids, add none by hand"
         )
-    if repository.settings.sweep_mode == "quarantine":
+    if repository.settings.quarantines:
         move.require_copies(repository.store)
     earlier = report.read(repository.store, run_id)
     if earlier is not None and earlier.success:

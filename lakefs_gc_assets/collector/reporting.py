@@ -114,7 +114,7 @@ def make_report(
         previous_run=plan.previous_run,
         dry_run=not swept,
         success=failures is None or failures.success,
-        ending=ending(swept, quarantines(step), objects),
+        ending=ending(swept, step.repository.settings.quarantines, objects),
         started_at=plan.started_at,
         ended_at=step.repository.clock.now(),
         cutoff=plan.cutoff,
@@ -208,8 +208,3 @@ def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: Collec
         f"collection.hidden_suspect_limit ({settings.hidden_suspect_limit:,}). {unasked:,} more questions would tell: "
         "raise it by as much, or delete branches that nobody needs"
     )
-
-
-def quarantines(step: Step[R]) -> bool:
-    """Whether a sweep of the run moves candidates to quarantine."""
-    return step.repository.settings.sweep_mode == "quarantine"

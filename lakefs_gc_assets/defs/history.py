@@ -73,7 +73,7 @@ def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
     """What a run does, in a word or two."""
     if not plan.sweep:
         return "approved sweep" if approved else "dry run"
-    return "quarantine" if settings.sweep_mode == "quarantine" else "sweep"
+    return "quarantine" if settings.quarantines else "sweep"
 
 
 @dataclass(frozen=True)

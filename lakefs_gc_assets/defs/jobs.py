@@ -165,7 +165,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             repository = collector.open_for(permit)
             found = approval.require_dry_run(repository.store, run_id)
             objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
-            goes = "moved to quarantine" if repository.settings.sweep_mode == "quarantine" else "deleted"
+            goes = "moved to quarantine" if repository.settings.quarantines else "deleted"
             context.log.info(
                 f"dry run {run_id} of {found.span.ended_at:%F %T}Z found {objects}: they are {goes} after a look "
                 "whether they are live by now"

@@ -120,21 +120,18 @@ def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
 
 def unmatched(part: pa.Table) -> pa.Table:
     """Rows of frame 0 whose hash no other frame has."""
-    mine = pc.equal(part.column("frame"), 0)
-    universe, live = part.filter(mine), part.filter(pc.invert(mine))
+    universe, hashes, live = _divided(part)
     if not universe.num_rows:
         return pa.table({})
-    left = ~address_hashes.among(_numbers(universe, "hashes"), _numbers(live, "hashes"))
-    return _rows(universe).filter(pa.array(left))
+    return _rows(universe).filter(pa.array(~address_hashes.among(hashes, live)))
 
 
 def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
     """What tells which hashes of frame 0 no other frame has (LEFT), where a part has at most so many of them."""
 
     def tell(part: pa.Table) -> pa.Table:
-        mine = pc.equal(part.column("frame"), 0)
-        stored, live = (_numbers(part.filter(each), "hashes") for each in (mine, pc.invert(mine)))
-        left = np.unique(stored[~address_hashes.among(stored, live)])
+        _, hashes, live = _divided(part)
+        left = np.unique(hashes[~address_hashes.among(hashes, live)])
         return pa.table([[len(left)], [left.tobytes() if len(left) <= most else None]], schema=LEFT)
 
     return tell
@@ -147,6 +144,13 @@ def counted(part: pa.Table) -> pa.Table:
     counts = address_hashes.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)
     sets = np.flatnonzero(counts)
     return pa.table([pa.array(sets), pa.array(counts[sets])], schema=SETS)
+
+
+def _divided(part: pa.Table) -> tuple[pa.Table, Hashes, Hashes]:
+    """The blocks of frame 0, their hashes, and those of the other frames."""
+    mine = pc.equal(part.column("frame"), 0)
+    universe, live = part.filter(mine), part.filter(pc.invert(mine))
+    return universe, _numbers(universe, "hashes"), _numbers(live, "hashes")
 
 
 def _each_once(part: pa.Table) -> pa.RecordBatch:

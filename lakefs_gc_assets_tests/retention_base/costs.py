@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -40,10 +41,10 @@ def main() -> None:
     print(f"notes of hashes: {len(encoded) / total:.1f} bytes an entry")
     _, seconds = _timed(lambda: tables.decode(_NOTES, encoded, "notes", "notes"))
     print(f"notes read: {total / seconds / 1e6:.0f} million a second")
+    everything = np.tile(np.concatenate(noted), 4)
     for wanted in (1_000, 1_000_000):
         others = np.random.default_rng(0).integers(0, 2**63, wanted).astype(np.uint64)
-        everything = np.tile(np.concatenate(noted), 4)
-        _, seconds = _timed(lambda: address_hashes.among(everything, others))  # noqa: B023
+        _, seconds = _timed(partial(address_hashes.among, everything, others))
         print(f"compared with {wanted:,} objects: {len(everything) / seconds / 1e6:.0f} million a second")
     references = _METARANGES * _RANGES_OF_ONE
     print(f"ranges of metaranges: {len(tables.encode(_map(chance))) / references:.2f} bytes a reference")

@@ -65,8 +65,9 @@ def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_
     numbers = [each.number for group in groups for each in group]
 
     def read(item: Telling) -> Iterator[pa.RecordBatch]:
-        share = TaskContext.get().partitionId()  # type: ignore[union-attr]
-        yield pa.RecordBatch.from_pydict({"number": [item.number], "share": [share]}, schema=NUMBERS)
+        task = TaskContext.get()
+        assert task is not None
+        yield pa.RecordBatch.from_pydict({"number": [item.number], "share": [task.partitionId()]}, schema=NUMBERS)
 
     found = tasks.dataframe(spark, groups, read, NUMBERS).collect()
 

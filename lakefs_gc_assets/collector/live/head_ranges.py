@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.stored import copying, run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, StorageError
-from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 HEAD_RANGES = pa.schema(
     [
@@ -140,12 +140,8 @@ class HeadNotes:
         """Copies the notes of the base run, if there are any: for a run that has no use for them."""
         if self.base_run is None:
             return
-        source, target = key(self.base_run), key(self.run_id)
         try:
-            if isinstance(self.store, CopiesObjects):
-                self.store.copy(source, target)
-            else:
-                self.store.put(target, self.store.get(source))
+            copying.copy(self.store, key(self.base_run), key(self.run_id))
         except ObjectNotFound:
             return
         except StorageError as error:

@@ -11,9 +11,10 @@ from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import range_sizes
 from lakefs_gc_assets.collector.live.range_sizes import LOOKED_UP, SizesFile, SizesFolder
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import copying
 from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile, StorageError
-from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _SIZES_READ_HERE = 8_000_000
@@ -57,10 +58,7 @@ def _copy(store: ObjectStore, into: str, file: SizesFile) -> str | None:
     """Copies a file; returns what went wrong."""
     target = into + file.key.rpartition("/")[2]
     try:
-        if isinstance(store, CopiesObjects):
-            store.copy(file.key, target)
-        else:
-            store.put(target, store.get(file.key))
+        copying.copy(store, file.key, target)
     except StorageError as error:
         return str(error)
     return None

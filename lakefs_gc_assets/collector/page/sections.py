@@ -130,7 +130,7 @@ def _what_it_frees(facts: RunFacts) -> Iterator[Element]:
     yield element("h2", "What that frees")
     if report.dry_run:
         yield element("p", f"A sweep would free {_worth(facts, sizes.get('candidates', 0))}.")
-        if facts.settings.sweep_mode == "quarantine":
+        if facts.settings.quarantines:
             yield element("p", "It moves objects to quarantine: the bytes are free once the quarantine is emptied.")
         return
     yield element("p", f"The run freed {_worth(facts, sizes.get('deleted', 0))}.")
@@ -341,7 +341,7 @@ def _how_to_approve(facts: RunFacts) -> Iterator[Element]:
     if facts.listed_at is not None:
         last = facts.listed_at + timedelta(hours=facts.settings.max_mark_age_hours)
         until = f" until {last:%F %T}Z (collection.max_mark_age_hours)"
-    does = "moves to quarantine" if facts.settings.sweep_mode == "quarantine" else "deletes"
+    does = "moves to quarantine" if facts.settings.quarantines else "deletes"
     yield element(
         "p",
         f"To approve{until}, here or by the job approve in the Dagster UI; it {does} what was found and is not live by "

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.id_set import IdSet
@@ -36,11 +35,7 @@ def read_parts(store: ObjectStore, key: str, sha256: str | None = None) -> Itera
 
 def count(store: ObjectStore, key: str, sha256: str | None = None) -> int:
     """How many ids a file has, by its footer. Raises CorruptFile as `read` does, but for damage within the file."""
-    data = _get(store, key, sha256)
-    try:
-        return int(pq.ParquetFile(pa.BufferReader(data)).metadata.num_rows)
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptFile(key, "ids", f"cannot be read: {error}") from None
+    return tables.count(_get(store, key, sha256), key, "ids")
 
 
 def _get(store: ObjectStore, key: str, sha256: str | None) -> bytes:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,8 +29,7 @@ def decode_parts(schema: pa.Schema, data: bytes, file: str, what: str) -> Iterat
 
     Raises CorruptFile(file, what, …) as `decode` does, at the latest with the last rows.
     """
-    try:
-        stored = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    with _opened(data, file, what) as stored:
         if stored.schema_arrow.names != schema.names:
             raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
         rows = 0
@@ -37,10 +37,7 @@ def decode_parts(schema: pa.Schema, data: bytes, file: str, what: str) -> Iterat
             part = _declared(pa.Table.from_batches([batch]), schema)
             rows += part.num_rows
             yield from part.to_batches()
-        if rows != stored.metadata.num_rows:
-            raise ValueError(f"{rows} rows, its footer says {stored.metadata.num_rows}")
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptFile(file, what, f"cannot be read: {error}") from None
+        _compare_with_footer(rows, stored)
 
 
 def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence[str] = ()) -> pa.Table:
@@ -49,19 +46,36 @@ def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence
     Args:
         added: the last columns, where files of earlier versions have none of them: null there.
     """
-    try:
-        stored = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    with _opened(data, file, what) as stored:
         # Threads that read other columns outlive a failed read, and can crash the process.
         table = stored.read(use_threads=False)
         if added and not set(added).intersection(table.column_names):
             for name in added:
                 table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
         table = _declared(table, schema)
-        if table.num_rows != stored.metadata.num_rows:
-            raise ValueError(f"{table.num_rows} rows, its footer says {stored.metadata.num_rows}")
+        _compare_with_footer(table.num_rows, stored)
+        return table
+
+
+def count(data: bytes, file: str, what: str) -> int:
+    """How many rows a table has that `encode` wrote, by its footer. Raises CorruptFile(file, what, …) without one."""
+    with _opened(data, file, what) as stored:
+        return int(stored.metadata.num_rows)
+
+
+@contextmanager
+def _opened(data: bytes, file: str, what: str) -> Iterator[pq.ParquetFile]:
+    """A file as parquet. Raises CorruptFile(file, what, …) for whatever is found wrong with it until the exit."""
+    try:
+        yield pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptFile(file, what, f"cannot be read: {error}") from None
-    return table
+
+
+def _compare_with_footer(rows: int, stored: pq.ParquetFile) -> None:
+    """Raises ValueError where a file gives other than the rows that its footer says."""
+    if rows != stored.metadata.num_rows:
+        raise ValueError(f"{rows} rows, its footer says {stored.metadata.num_rows}")
 
 
 def _declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:

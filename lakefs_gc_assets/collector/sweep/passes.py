@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import LockToken
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.recheck import find_live_again
-from lakefs_gc_assets.collector.reporting import Amounts, quarantines
+from lakefs_gc_assets.collector.reporting import Amounts
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, receipts, undeletable
 from lakefs_gc_assets.collector.sweep.batches import Sweep
@@ -166,8 +166,8 @@ def _receipts(
 
 
 def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]]:
-    kind = Quarantine if quarantines(step) else Sweep
     repository, plan = step.repository, step.plan
+    kind = Quarantine if repository.settings.quarantines else Sweep
     return partial(
         _delete, kind, repository.opener, plan.run_id, step.lock_token, repository.clock, valid, plan.attempt
     )

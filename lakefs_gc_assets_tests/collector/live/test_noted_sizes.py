@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.live import noted_sizes, range_sizes
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import copying
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import StoreSettings
@@ -192,7 +193,7 @@ class TestTakingOver:
     ) -> None:
         monkeypatch.setattr(range_sizes, "_SIZES_OF_A_FILE", 1)
         if not copies:
-            monkeypatch.setattr(noted_sizes, "CopiesObjects", type("Nothing", (), {}))
+            monkeypatch.setattr(copying, "CopiesObjects", type("Nothing", (), {}))
         records = repository.commit({"a": [1], "b": [2]})
         repository.read(*records.values())
         repository.hand_on()
