@@ -1,8 +1,7 @@
 """Deleting in batches with an outcome for each key, at services that answer with one small response for each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.busy_keys import insisting
@@ -15,18 +14,16 @@ _AT_ONCE = 4
 
 
 def delete_in_batches(
-    keys: Mapping[str, str], size: int, delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]]
-) -> list[DeleteOutcome]:
-    """Deletes keys in batches; returns their outcomes in order. Where a batch fails as a whole, all its keys fail.
+    keys: Sequence[str], size: int, delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]]
+) -> dict[str, DeleteOutcome]:
+    """Deletes keys in batches, and says what became of each. Where a batch fails as a whole, all its keys fail.
 
     Args:
-        keys: what the caller calls each full key.
         size: how many keys `delete` takes.
     Raises:
         StorageError: where every batch failed as a whole.
     """
-    full_keys = list(keys)
-    batches = [full_keys[start : start + size] for start in range(0, len(full_keys), size)]
+    batches = [keys[start : start + size] for start in range(0, len(keys), size)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         results = list(pool.map(lambda batch: _outcomes(batch, delete), batches))
     said: dict[str, DeleteOutcome] = {}
@@ -36,8 +33,8 @@ def delete_in_batches(
         elif all(isinstance(other, StorageError) for other in results):
             raise result
         else:
-            said |= {full: DeleteOutcome(full, DeleteResult.FAILED, str(result)) for full in batch}
-    return [replace(said[full], key=key) for full, key in keys.items()]
+            said |= {key: DeleteOutcome(key, DeleteResult.FAILED, str(result)) for key in batch}
+    return said
 
 
 def _outcomes(

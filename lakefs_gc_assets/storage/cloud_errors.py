@@ -1,82 +1,103 @@
-"""What went wrong at Google Cloud Storage or Azure, in a line: what was asked, of which bucket, and what to do.
+"""What went wrong at a cloud's object store, in a line: what was asked, of which bucket, and what to do.
 
 Only the service's code and message are quoted: the rest of an answer may hold parts of the request.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from obstore.exceptions import BaseError
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.http_service import BUSY, Answer
 
+ObstoreError = BaseError | FileNotFoundError
+"""What obstore raises."""
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,300})")
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
-@dataclass(frozen=True, slots=True)
+class Meaning(Enum):
+    """What the code or the status of a refusal means."""
+
+    NO_OBJECT = auto()
+    NO_BUCKET = auto()
+    OTHER_VERSION = auto()
+    OTHER_REGION = auto()
+    BAD_CREDENTIALS = auto()
+    DENIED = auto()
+    CONFLICT = auto()
+    BUSY = auto()
+
+
+_STATUSES = {
+    "401": Meaning.BAD_CREDENTIALS,
+    "403": Meaning.DENIED,
+    "409": Meaning.CONFLICT,
+    "412": Meaning.OTHER_VERSION,
+    **{str(status): Meaning.BUSY for status in BUSY},
+}
+_SENTENCES = {
+    Meaning.OTHER_REGION: ("the bucket lies in another region", "set `store.region`"),
+    Meaning.BAD_CREDENTIALS: ("the credentials were refused", "set the right ones of `store`"),
+    Meaning.DENIED: ("access denied", "the credentials of `store` need this permission"),
+    Meaning.CONFLICT: ("something is in the way, such as other writers", "run again"),
+    Meaning.BUSY: ("the service kept failing or throttling", "run again, or with less load"),
+}
+"""What happened, and what to do."""
+
+
+@dataclass(frozen=True)
 class CloudErrors:
     """Turns answers and what obstore raises into StorageError and its subclasses.
 
     Attributes:
         place: such as `gs://bucket at https://storage.googleapis.com`.
-        missing_container: codes that say that the bucket or container is not there.
+        meanings: of the service's own codes, and of statuses that mean something there and not everywhere.
     """
 
     place: str
-    missing_container: frozenset[str]
+    meanings: Mapping[str, Meaning]
 
     def answered(self, action: str, answer: Answer) -> StorageError:
         """The error for an answer that is none of those which were hoped for."""
-        code, message = said(answer)
-        return self.refused(action, answer.status, code, message)
+        return self.refused(action, str(answer.status), *said(answer))
 
-    def refused(self, action: str, status: int, code: str = "", message: str = "") -> StorageError:
-        """The error for a status, with the service's code and message where it gave any."""
-        quoted = f"{status} {code} {message}".replace("  ", " ").strip()
-        if code in self.missing_container:
-            return self.no_container(action)
-        match status:
-            case 404 | 410:
-                return ObjectNotFound(f"cannot {action}: there is no such object in {self.place}")
-            case 412:
-                return PreconditionFailed(f"cannot {action}: another version is there; read it again")
-            case 401:
-                return self._failed(action, f"the credentials were refused ({quoted})", "set the right ones of `store`")
-            case 403:
-                return self._failed(
-                    action, f"access denied ({quoted})", "the credentials of `store` need this permission"
-                )
-            case 409:
-                return self._failed(action, f"something is in the way ({quoted})", "run again")
-            case busy if busy in BUSY:
-                return self._failed(
-                    action, f"the service kept failing or throttling ({quoted})", "run again, or with less load"
-                )
-        return self._failed(action, f"the service answered {quoted}", "see to the settings of `store`")
+    def refused(self, action: str, status: str, code: str = "", message: str = "") -> StorageError:
+        """The error for a status, with the service's code and message where it gave any; the code counts first."""
+        known = {**_STATUSES, **self.meanings}
+        quoted = " ".join(filter(None, dict.fromkeys((status, code, message))))
+        match known.get(code) or known.get(status):
+            case Meaning.NO_OBJECT:
+                return self.not_found(action)
+            case Meaning.NO_BUCKET:
+                return self.no_bucket(action)
+            case Meaning.OTHER_VERSION:
+                return self.other_version(action)
+            case None:
+                return self.failed(action, f"the service answered {quoted}", "see to the settings of `store`")
+            case meaning:
+                what, remedy = _SENTENCES[meaning]
+                return self.failed(action, f"{what} ({quoted})", remedy)
 
-    def raised(self, action: str, error: BaseError | FileNotFoundError) -> StorageError:
+    def raised(self, action: str, error: ObstoreError) -> StorageError:
         """The error for what obstore raised."""
         text = str(error)
-        code, message, status = _CODE.search(text), _MESSAGE.search(text), _STATUS.search(text)
-        if status:
-            return self.refused(action, int(status[1]), code[1] if code else "", message[1] if message else "")
+        status, code, message = (
+            match[1].strip() if (match := each.search(text)) else "" for each in (_STATUS, _CODE, _MESSAGE)
+        )
+        if status or code:
+            return self.refused(action, status, code, message)
         if isinstance(error, FileNotFoundError):
-            return self.refused(action, 404)
+            return self.refused(action, "404")
         if "HTTP error" in text:
             return self.unreachable(action)
-        return self._failed(action, text.partition("\n")[0], "see to the settings of `store`")
-
-    def no_container(self, action: str) -> StorageError:
-        """The error where the bucket or container itself is missing."""
-        return self._failed(
-            action, "there is no such bucket or container", "see to the storage namespace and the endpoint"
-        )
+        return self.failed(action, text.partition("\n")[0], "see to the settings of `store`")
 
     @contextmanager
     def reading(self, action: str) -> Iterator[None]:
@@ -85,9 +106,23 @@ class CloudErrors:
         try:
             yield
         except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
-            raise self._failed(
+            raise self.failed(
                 action, f"the answer cannot be read ({error!r})", "see to the service and what lies between"
             ) from None
+
+    def not_found(self, action: str) -> ObjectNotFound:
+        """The error where there is no such object."""
+        return ObjectNotFound(f"cannot {action}: there is no such object in {self.place}")
+
+    def no_bucket(self, action: str) -> StorageError:
+        """The error where the bucket or container itself is missing."""
+        return self.failed(
+            action, "there is no such bucket or container", "see to the storage namespace and the endpoint"
+        )
+
+    def other_version(self, action: str) -> PreconditionFailed:
+        """The error where there is another version than the expected one."""
+        return PreconditionFailed(f"cannot {action}: another version is there; read it again")
 
     def already_exists(self, action: str) -> AlreadyExists:
         """The error where a put found an object that was not to be there."""
@@ -95,11 +130,12 @@ class CloudErrors:
 
     def unreachable(self, action: str) -> StorageError:
         """The error where no answer came."""
-        return self._failed(
+        return self.failed(
             action, "no connection, or it broke or timed out", "see to `store.endpoint_url` and the network"
         )
 
-    def _failed(self, action: str, what: str, remedy: str) -> StorageError:
+    def failed(self, action: str, what: str, remedy: str) -> StorageError:
+        """The error for whatever else happened."""
         return StorageError(f"cannot {action} in {self.place}: {what}; {remedy}")
 
 

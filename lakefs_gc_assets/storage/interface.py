@@ -31,7 +31,7 @@ class ObjectFacts:
 
     Attributes:
         md5: of the content, in hexadecimal, where `head` knows that the service tells the MD5 of this very object; None
-            where it may be something else, and in listings, which do not say how an object is encrypted.
+            where it may be something else, and in listings that do not say how an object is encrypted.
     """
 
     key: str
@@ -47,6 +47,12 @@ class Level:
 
     prefixes: tuple[str, ...]
     objects: tuple[ObjectFacts, ...]
+
+
+def as_batch(objects: Sequence[ObjectFacts]) -> pa.RecordBatch:
+    """Objects as rows of LISTING_SCHEMA."""
+    columns = [[getattr(facts, name) for facts in objects] for name in LISTING_SCHEMA.names]
+    return pa.RecordBatch.from_pydict(dict(zip(LISTING_SCHEMA.names, columns, strict=True)), schema=LISTING_SCHEMA)
 
 
 def checked_prefix(prefix: str) -> str:

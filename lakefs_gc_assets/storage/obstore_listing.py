@@ -42,7 +42,7 @@ class Listable:
     name: str
     files: AzureStore | GCSStore | S3Store
     pages: Callable[[str, str], Iterator[pa.RecordBatch]]
-    explain: Callable[[str, Exception], StorageError]
+    explain: Callable[[str, BaseError | FileNotFoundError], StorageError]
     ordered: bool = True
     ends_unproved: bool = False
 

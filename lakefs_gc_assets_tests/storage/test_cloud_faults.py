@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage import busy_keys, http_service, obstore_clients
+from lakefs_gc_assets.storage import busy_keys, http_service
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets_tests.emulators import Response
 from lakefs_gc_assets_tests.s3_server import Request
@@ -193,7 +193,6 @@ def test_a_copy_through_faults_is_there_or_an_error(cloud: Cloud, stored: Object
 def never(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """What a silent server waits for: the end of the test."""
     monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=1))
-    monkeypatch.setattr(obstore_clients, "READ_TIMEOUT", timedelta(seconds=1))
     ended = Event()
     yield ended
     ended.set()

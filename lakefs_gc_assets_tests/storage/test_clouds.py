@@ -16,7 +16,7 @@ import pytest
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage import busy_keys, http_service, obstore_clients
+from lakefs_gc_assets.storage import busy_keys, http_service
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectStore
@@ -57,7 +57,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_service, "ATTEMPTS", 2)
     monkeypatch.setattr(http_service, "RETRY_FOR", timedelta(seconds=0.1))
     monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
-    monkeypatch.setattr(obstore_clients, "READ_TIMEOUT", timedelta(seconds=0.5))
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:

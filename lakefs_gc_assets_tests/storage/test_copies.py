@@ -6,6 +6,8 @@ from typing import cast
 from urllib.parse import parse_qs
 
 import pytest
+from azure.storage.blob import BlobProperties
+from google.cloud.storage import Blob
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -141,7 +143,7 @@ class TestInParts:
 def test_etags_are_compared_where_they_are_digests(
     one: dict[str, object], other: dict[str, object], alike: bool
 ) -> None:
-    alike_of: Callable[[dict[str, object], dict[str, object]], bool] = s3_copies._alike
+    alike_of: Callable[[dict[str, object], dict[str, object]], bool] = s3_copies.alike
     assert alike_of(one, other) is alike
 
 
@@ -250,7 +252,8 @@ class TestOnAzure:
                 return Response(403, {}, b"<Error><Code>No</Code></Error>")
             if TARGET_NAME in request.path:
                 return Response(404, {"x-ms-error-code": "BlobNotFound"}, b"")
-            return Response(200, {"etag": '"0x1"', "content-length": "7"}, b"")
+            facts = {"etag": '"0x1"', "content-length": "7", "last-modified": "Sat, 21 Nov 2026 00:00:00 GMT"}
+            return Response(200, facts, b"")
 
         settings = azure_server.settings().model_copy(update={"account_key": "", "sas_token": "sv=1&sig=secret"})
         namespace = f"https://{ACCOUNT}.blob.core.windows.net/{azure_container}/sas"
@@ -273,17 +276,25 @@ class TestOnAzure:
     ],
 )
 def test_google_always_has_a_digest_to_compare(one: dict[str, object], other: dict[str, object], alike: bool) -> None:
-    assert gcs._alike(one, other) is alike
+    def described(properties: dict[str, object]) -> Blob:
+        blob = Blob("key", None)
+        blob._set_properties(properties)
+        return blob
+
+    assert gcs._alike(described(one), described(other)) is alike
 
 
 @pytest.mark.parametrize(
     ("one", "other", "alike"),
     [
-        ({"content-length": "1", "content-md5": "a"}, {"content-length": "1", "content-md5": "a"}, True),
-        ({"content-length": "1", "content-md5": "a"}, {"content-length": "1", "content-md5": "b"}, False),
-        ({"content-length": "1", "content-md5": "a"}, {"content-length": "1"}, True),
-        ({"content-length": "1"}, {"content-length": "2"}, False),
+        ((1, b"a"), (1, b"a"), True),
+        ((1, b"a"), (1, b"b"), False),
+        ((1, b"a"), (1, None), True),
+        ((1, None), (2, None), False),
     ],
 )
-def test_azure_may_have_none(one: dict[str, str], other: dict[str, str], alike: bool) -> None:
-    assert azure._alike(one, other) is alike
+def test_azure_may_have_none(one: tuple[int, bytes | None], other: tuple[int, bytes | None], alike: bool) -> None:
+    def described(size: int, md5: bytes | None) -> BlobProperties:
+        return BlobProperties(**{"Content-Length": size, "Content-MD5": md5 and bytearray(md5)})
+
+    assert azure._alike(described(*one), described(*other)) is alike

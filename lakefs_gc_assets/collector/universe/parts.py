@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.lakefs import layout, names, xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, as_batch
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile
 
 _FOLDER = f"^(?P<folder>{DATA_PREFIX}[^/]*/)"
@@ -145,7 +145,7 @@ def _batches(store: ObjectStore, part: Part) -> Iterator[pa.RecordBatch]:
     if isinstance(store, ListsInOrder):
         return store.list_between(part.prefix, part.after, part.until, only_directly=part.only_directly)
     if part.only_directly:
-        return iter([_as_batch(store.list_level(part.prefix).objects)])
+        return iter([as_batch(store.list_level(part.prefix).objects)])
     return store.list(part.prefix)
 
 
@@ -161,18 +161,6 @@ def list_inventory_file(
         wanted = pc.if_else(pc.is_valid(folder), pc.is_in(folder, folders), directly)
         if pc.any(wanted).as_py():
             yield _listed(batch.filter(wanted), window_size)
-
-
-def _as_batch(objects: tuple[ObjectFacts, ...]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "key": [facts.key for facts in objects],
-            "size": [facts.size for facts in objects],
-            "last_modified": [facts.last_modified for facts in objects],
-            "etag": [facts.etag for facts in objects],
-        },
-        schema=LISTING_SCHEMA,
-    )
 
 
 def _listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:

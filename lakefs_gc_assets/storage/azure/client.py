@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from azure.core.exceptions import AzureError, HttpResponseError
+from azure.core.exceptions import AzureError, DecodeError, HttpResponseError, ServiceResponseError
 from azure.core.pipeline.transport import HttpRequest, RequestsTransport
 from azure.storage.blob import ContainerClient, ExponentialRetry
 
 from lakefs_gc_assets.storage import http_service, safe_xml
 from lakefs_gc_assets.storage.azure.credentials import Authorization
-from lakefs_gc_assets.storage.http_service import Answer, Unreachable
+from lakefs_gc_assets.storage.http_service import Answer
 
 if TYPE_CHECKING:
     from azure.core.pipeline import PipelineRequest
@@ -62,8 +62,7 @@ class Client:
     """The library's client of a container, and the answers as they came. Safe to use from several threads."""
 
     def __init__(self, endpoint: str, container: str, authorization: Authorization, ca_bundle: str) -> None:
-        """Asks nothing. Raises OSError where the certificates cannot be read, ValueError for tokens without TLS."""
-        http_service.require_certificates(ca_bundle)
+        """Asks nothing. Raises ValueError for tokens without TLS."""
         self._transport = _Transport(ca_bundle)
         self.container = ContainerClient(
             endpoint,
@@ -78,39 +77,27 @@ class Client:
         )
 
     def ask(self, call: Callable[[], object]) -> Answer:
-        """The answer that a call of the library ended with, also where it is an error. Raises Unreachable."""
+        """The answer that a call of the library ended with, also where it is an error.
+
+        Raises AzureError where none came.
+        """
         self._transport.last.response = None
-        refused = _refusal(call)
-        if refused is not None:
-            return refused
+        try:
+            call()
+        except AzureError as error:
+            if not isinstance(error, HttpResponseError) or error.response is None:
+                raise
+            return _answer(error.response)
         if self._transport.last.response is None:
-            raise Unreachable
+            raise ServiceResponseError("no answer")
         return _answer(self._transport.last.response)
 
-    def read(self, blob: str) -> Answer:
-        """The whole content of a blob, or the answer that there is none. Raises Unreachable."""
-        content = b""
 
-        def download() -> None:
-            nonlocal content
-            content = self.container.download_blob(blob).readall()
-
-        refused = _refusal(download)
-        if refused is not None and refused.status < 400:
-            raise Unreachable
-        return refused or Answer(200, {}, content)
-
-
-def _refusal(call: Callable[[], object]) -> Answer | None:
-    """The answer for which a call of the library failed, None where it did not. Raises Unreachable where none came."""
-    try:
-        call()
-    except AzureError as error:
-        response = error.response if isinstance(error, HttpResponseError) else None
-        if response is None:
-            raise Unreachable from None
-        return _answer(response)
-    return None
+def answer_of(error: AzureError) -> Answer | None:
+    """The answer for which the library raised an error; None where there was none, or it did not come whole."""
+    if not isinstance(error, HttpResponseError) or isinstance(error, DecodeError) or error.response is None:
+        return None
+    return _answer(error.response)
 
 
 def _keep_names(root: str) -> "Callable[[PipelineRequest[HttpRequest]], None]":

@@ -27,8 +27,7 @@ from requests.adapters import HTTPAdapter
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import http_service
-from lakefs_gc_assets.storage.cloud_errors import CloudErrors
-from lakefs_gc_assets.storage.obstore_clients import client_options, retry_config
+from lakefs_gc_assets.storage.cloud_errors import CloudErrors, Meaning
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 ENDPOINT = "https://storage.googleapis.com"
 # Otherwise the library looks at the bucket, in a thread of its own, for traces that nobody makes: that takes a right.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+_MEANINGS = {"404": Meaning.NO_OBJECT, "410": Meaning.NO_OBJECT}
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
@@ -125,18 +125,17 @@ def patient() -> Patience:
 def connect(settings: StoreSettings, bucket: str) -> Connection:
     """Opens a bucket; asks it nothing. Raises ConfigurationError, or StorageError where there are no credentials."""
     endpoint = settings.endpoint_url.rstrip("/") or ENDPOINT
-    errors = CloudErrors(f"gs://{bucket} at {endpoint}", frozenset())
+    errors = CloudErrors(f"gs://{bucket} at {endpoint}", _MEANINGS)
     try:
         tokens = Tokens(_credentials(settings))
-        http_service.require_certificates(settings.ca_bundle)
         session = _session(tokens, settings.ca_bundle)
         client = Client(project=None, credentials=tokens, _http=session, client_options={"api_endpoint": endpoint})
         files = Files(
             bucket,
             base_url=endpoint,
             credential_provider=tokens.for_obstore,
-            client_options=client_options(settings.ca_bundle),
-            retry_config=retry_config(http_service.ATTEMPTS),
+            client_options=http_service.obstore_options(settings.ca_bundle),
+            retry_config=http_service.obstore_retries(),
         )
     except DefaultCredentialsError:
         raise StorageError(

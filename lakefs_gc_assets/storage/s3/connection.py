@@ -30,16 +30,12 @@ from obstore.store import S3Store as Files
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import obstore_clients
-from lakefs_gc_assets.storage.obstore_clients import client_options, retry_config
+from lakefs_gc_assets.storage import http_service
 from lakefs_gc_assets.storage.s3.errors import S3Errors
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-ATTEMPTS = 10
-"""How often a request is tried where it is answered 5xx or SlowDown, times out or loses its connection."""
-CONNECTIONS = 32
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
 """Operations that decide how an object is encrypted; parts of an upload are as the upload is."""
 _HANDED_ON_FOR = timedelta(minutes=9)
@@ -129,10 +125,10 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
         verify=settings.ca_bundle or None,
         config=Config(
             signature_version="s3v4",
-            connect_timeout=obstore_clients.CONNECT_TIMEOUT.total_seconds(),
-            read_timeout=obstore_clients.READ_TIMEOUT.total_seconds(),
-            max_pool_connections=CONNECTIONS,
-            retries={"mode": "adaptive", "total_max_attempts": ATTEMPTS},
+            connect_timeout=http_service.CONNECT_TIMEOUT.total_seconds(),
+            read_timeout=http_service.READ_TIMEOUT.total_seconds(),
+            max_pool_connections=http_service.CONNECTIONS,
+            retries={"mode": "adaptive", "total_max_attempts": http_service.ATTEMPTS},
             s3={"addressing_style": "path" if settings.path_style else "virtual"},
             # Services other than AWS may refuse the newer checksums where none is required.
             request_checksum_calculation="when_required",
@@ -190,8 +186,8 @@ def _files(session: boto3.Session, client: "S3Client", bucket: str, region: str,
         aws_endpoint_url_s3=endpoint,
         virtual_hosted_style_request=virtual,
         credential_provider=Boto3CredentialProvider(session, ttl=_HANDED_ON_FOR),
-        client_options=client_options(bundle),
-        retry_config=retry_config(ATTEMPTS),
+        client_options=http_service.obstore_options(bundle),
+        retry_config=http_service.obstore_retries(),
     )
 
 

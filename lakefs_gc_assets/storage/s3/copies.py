@@ -4,10 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from lakefs_gc_assets.storage.s3.connection import Connection
-from lakefs_gc_assets.storage.s3.errors import FAILURES, code_of
 
 WHOLE = 5 * 1024**3
 """Bytes that one CopyObject may copy. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
@@ -17,47 +14,19 @@ _MD5 = re.compile("[0-9a-f]{32}")
 _KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 
 
-def copy(connection: Connection, source: str, target: str, only_if_absent: bool) -> None:
-    """Copies an object to another key of its bucket, unless the same is there already, and looks whether it did.
+def copy(connection: Connection, source: str, target: str, facts: Mapping[str, Any], only_if_absent: bool) -> None:
+    """Copies this version of an object to another key of its bucket, where one may be unless `only_if_absent`.
 
-    Args:
-        only_if_absent: whether any object at the target is left alone.
-    Raises:
-        ObjectNotFound, AlreadyExists, StorageError: also where size or ETag of the copy differ.
+    Raises what boto3 raises.
     """
-    action = f"copy {source!r} to {target!r}"
-    try:
-        facts, there = _head(connection, source), _head(connection, target)
-        if facts is None:
-            raise connection.errors.not_found(action)
-        if there is not None and only_if_absent:
-            raise connection.errors.already_exists(action)
-        if there is not None and _alike(facts, there):
-            return
-        condition = {"IfNoneMatch": "*"} if only_if_absent else {}
-        if facts["ContentLength"] <= WHOLE:
-            _whole(connection, source, target, facts, condition)
-        else:
-            _in_parts(connection, source, target, facts, condition)
-        there = _head(connection, target)
-    except FAILURES as error:
-        if isinstance(error, ClientError) and only_if_absent and code_of(error) in ("PreconditionFailed", "412"):
-            raise connection.errors.already_exists(action) from None
-        raise connection.errors.explain(action, error) from None
-    if there is None or not _alike(facts, there):
-        raise connection.errors.nonsense(action, "the copy has another size or ETag")
+    condition = {"IfNoneMatch": "*"} if only_if_absent else {}
+    if facts["ContentLength"] <= WHOLE:
+        _whole(connection, source, target, facts, condition)
+    else:
+        _in_parts(connection, source, target, facts, condition)
 
 
-def _head(connection: Connection, key: str) -> Mapping[str, Any] | None:
-    try:
-        return connection.client.head_object(Bucket=connection.bucket, Key=key)
-    except ClientError as error:
-        if code_of(error) == "404":
-            return None
-        raise
-
-
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Same size and, where both ETags are digests of the content, the same ETag."""
     etags = [str(facts.get("ETag", "")).strip('"') for facts in (one, other)]
     digests = all(_MD5.fullmatch(etag) for etag in etags) and not (_has_own_key(one) or _has_own_key(other))

@@ -1,13 +1,10 @@
 """Pages of a bucket's listing by boto3, which does not check what the service leaves out: that is done here."""
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
-from lakefs_gc_assets.storage.obstore_listing import Listable
+from lakefs_gc_assets.storage.interface import Level, ObjectFacts
 from lakefs_gc_assets.storage.s3.connection import Connection
 from lakefs_gc_assets.storage.s3.errors import FAILURES
 
@@ -15,17 +12,18 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
 
 
-def listable(connection: Connection, **arguments: Any) -> Listable:
-    """The bucket of a connection; S3 lists in the order of UTF-8 bytes. Its pages are asked for with the arguments.
+def levels(connection: Connection, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Level]:
+    """All pages of what lies below a prefix, with full keys, behind a key; `action` names the listing in errors.
 
-    Directory buckets (S3 Express) list in no order: such a listing ends with a StorageError.
+    S3 lists in the order of UTF-8 bytes, but for directory buckets (S3 Express). Raises what whole_pages raises.
     """
-
-    def pages(prefix: str, behind: str) -> Iterator[pa.RecordBatch]:
-        found = whole_pages(connection, f"list below {prefix!r}", prefix, StartAfter=behind, **arguments)
-        return map(_as_batch, found)
-
-    return Listable(f"s3://{connection.bucket}", connection.files, pages, connection.errors.explain)
+    arguments = {name: given for name, given in (("StartAfter", behind), ("Delimiter", delimiter)) if given}
+    for page in whole_pages(connection, action, prefix, **arguments):
+        objects = (
+            object_facts(found["Key"], found["Size"], found["LastModified"], found.get("ETag"))
+            for found in page.get("Contents", [])
+        )
+        yield Level(tuple(found["Prefix"] for found in page.get("CommonPrefixes", [])), tuple(objects))
 
 
 def whole_pages(
@@ -70,13 +68,6 @@ def _is_whole(facts: Mapping[str, Any]) -> bool:
     return all(isinstance(value, _TYPES[name]) for name, value in given.items()) and 0 <= given["Size"] <= _LARGEST
 
 
-def _as_batch(page: "ListObjectsV2OutputTypeDef") -> pa.RecordBatch:
-    objects = page.get("Contents", [])
-    columns = [
-        [facts["Key"] for facts in objects],
-        [facts["Size"] for facts in objects],
-        [facts["LastModified"] for facts in objects],
-        [etag.strip('"') if (etag := facts.get("ETag")) else None for facts in objects],
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, LISTING_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=LISTING_SCHEMA)
+def object_facts(key: str, size: int, last_modified: datetime, etag: str | None) -> ObjectFacts:
+    """Facts as boto3 gives them."""
+    return ObjectFacts(key, size, last_modified.astimezone(UTC), etag.strip('"') if etag else None)

@@ -1,20 +1,17 @@
 """A storage namespace in an S3 bucket, on AWS or on any service that speaks S3."""
 
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
 from botocore.exceptions import BotoCoreError, ClientError
-from obstore.exceptions import BaseError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import obstore_listing
+from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
 from lakefs_gc_assets.storage.busy_keys import insisting
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
@@ -22,12 +19,10 @@ from lakefs_gc_assets.storage.interface import (
     DeleteResult,
     Level,
     ObjectFacts,
-    checked_key,
-    checked_prefix,
 )
 from lakefs_gc_assets.storage.s3 import copies, listing
 from lakefs_gc_assets.storage.s3.connection import connect
-from lakefs_gc_assets.storage.s3.errors import BUSY, CONFLICT, FAILURES, code_of
+from lakefs_gc_assets.storage.s3.errors import BUSY, CONFLICT, FAILURES, S3Errors, code_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
@@ -39,68 +34,25 @@ _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _Result = TypeVar("_Result")
 
 
-class S3Store:
+class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
     """Objects below a prefix of a bucket; see ObjectStore. Every answer of the service is believed only as it stands.
 
     Requests that were answered 5xx or SlowDown, timed out or lost their connection are repeated, at a rate that backs
     off while the service throttles.
     """
 
-    delete_limit = 1000
-
     def __init__(self, settings: StoreSettings, location: Location) -> None:
         """Binds to a bucket and prefix; asks the service nothing, unless its region is to be found out."""
         self._connection = connect(settings, location.bucket)
         self._client = self._connection.client
-        self._errors = self._connection.errors
         self._bucket = location.bucket
-        self._root = location.key
+        super().__init__(f"s3://{self._bucket}", location.key, self._connection.files, self._connection.errors)
 
-    def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
-        """See ObjectStore.list; here in order of keys."""
-        return obstore_listing.batches(listing.listable(self._connection), self._root, checked_prefix(prefix))
+    def _levels(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Level]:
+        return listing.levels(self._connection, action, prefix, behind, delimiter)
 
-    def list_between(
-        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
-    ) -> Iterator[pa.RecordBatch]:
-        """See ListsInOrder.list_between."""
-        arguments = {"Delimiter": "/"} if only_directly else {}
-        return obstore_listing.between(
-            listing.listable(self._connection, **arguments),
-            self._root,
-            checked_prefix(prefix),
-            after,
-            until,
-            by_pages=only_directly,
-        )
-
-    def list_level(self, prefix: str) -> Level:
-        """See ObjectStore.list_level."""
-        full = self._root + checked_prefix(prefix)
-        prefixes: list[str] = []
-        objects: list[ObjectFacts] = []
-        action = f"list directly below {full!r}"
-        for page in listing.whole_pages(self._connection, action, full, Delimiter="/"):
-            prefixes += (self._relative(found["Prefix"]) for found in page.get("CommonPrefixes", []))
-            objects += (
-                _facts(self._relative(found["Key"]), found["Size"], found["LastModified"], found.get("ETag"))
-                for found in page.get("Contents", [])
-                if found["Key"] != full
-            )
-        return Level(tuple(prefixes), tuple(objects))
-
-    def get(self, key: str) -> bytes:
-        """See ObjectStore.get."""
-        full = self._full(key)
-        if not obstore_listing.obstore_can_name(full):
-            return self._ask(f"read {full!r}", lambda: self._get_by_boto3(full))
-        try:
-            return bytes(self._connection.files.get(full).bytes())
-        except (BaseError, FileNotFoundError) as error:
-            raise self._errors.explain(f"read {full!r}", error) from None
-
-    def _get_by_boto3(self, full: str) -> bytes:
-        return self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read()
+    def _read(self, action: str, full: str) -> bytes:
+        return self._ask(action, lambda: self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read())
 
     def head(self, key: str) -> ObjectFacts:
         """See ObjectStore.head."""
@@ -113,7 +65,7 @@ class S3Store:
             raise self._errors.explain(f"look at {full!r}", error) from None
         except BotoCoreError as error:
             raise self._errors.explain(f"look at {full!r}", error) from None
-        facts = _facts(key, found["ContentLength"], found["LastModified"], found.get("ETag"))
+        facts = listing.object_facts(key, found["ContentLength"], found["LastModified"], found.get("ETag"))
         return replace(facts, md5=self._md5(facts.etag or "", found))
 
     def _md5(self, etag: str, found: "HeadObjectOutputTypeDef") -> str | None:
@@ -136,44 +88,18 @@ class S3Store:
             return code_of(error) != "404"
         return True
 
-    def put(self, key: str, data: bytes) -> str:
-        """See ObjectStore.put."""
-        full = self._full(key)
-        answer = self._ask(f"write {full!r}", lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data))
+    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
+        condition: dict[str, Any] = {}
+        if expected is not None:
+            condition = {"IfNoneMatch": "*"} if expected.etag is None else {"IfMatch": f'"{expected.etag}"'}
+        answer = self._ask(
+            action, lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data, **condition)
+        )
         return answer["ETag"].strip('"')
 
-    def put_if_absent(self, key: str, data: bytes) -> str:
-        """See ObjectStore.put_if_absent."""
-        full = self._full(key)
-        try:
-            answer = self._ask(
-                f"create {full!r}",
-                lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data, IfNoneMatch="*"),
-            )
-        except PreconditionFailed:
-            raise self._errors.already_exists(f"create {full!r}") from None
-        return answer["ETag"].strip('"')
-
-    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
-        """See ObjectStore.put_if_match."""
-        full = self._full(key)
-        try:
-            answer = self._ask(
-                f"replace {full!r}",
-                lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data, IfMatch=f'"{etag}"'),
-            )
-        except ObjectNotFound:
-            raise PreconditionFailed(f"cannot replace {full!r}: it is gone") from None
-        return answer["ETag"].strip('"')
-
-    def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-        """See ObjectStore.delete. A key that the answer does not mention has failed."""
-        if len(keys) > self.delete_limit:
-            raise ValueError(f"{len(keys)} keys in one delete, at most {self.delete_limit} are taken")
-        full_keys = [self._full(key) for key in keys]
-        said = insisting(self._delete_once, [full for full in full_keys if not _NOT_IN_XML.search(full)], _was_busy)
-        said |= {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
-        return [replace(said[full], key=key) for key, full in zip(keys, full_keys, strict=True)]
+    def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
+        outcomes = insisting(self._delete_once, [full for full in full_keys if not _NOT_IN_XML.search(full)], _was_busy)
+        return outcomes | {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
 
     def _delete_once(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
         answer = self._ask(
@@ -201,13 +127,31 @@ class S3Store:
             return _failed(full, str(error))
         return _accepted(full, answer.get("DeleteMarker", False), answer.get("VersionId"))
 
-    def copy(self, source: str, target: str) -> None:
-        """See CopiesObjects.copy."""
-        copies.copy(self._connection, self._full(source), self._full(target), only_if_absent=False)
+    def _content(self, full: str) -> Mapping[str, Any] | None:
+        try:
+            return self._client.head_object(Bucket=self._bucket, Key=full)
+        except FAILURES as error:
+            if isinstance(error, ClientError) and code_of(error) == "404":
+                return None
+            raise self._errors.explain(f"look at {full!r}", error) from None
 
-    def copy_if_absent(self, source: str, target: str) -> None:
-        """See CopiesObjects.copy_if_absent."""
-        copies.copy(self._connection, self._full(source), self._full(target), only_if_absent=True)
+    def _alike(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        return copies.alike(one, other)
+
+    def _copy_content(
+        self,
+        action: str,
+        source: str,
+        target: str,
+        content: Mapping[str, Any],
+        there: Mapping[str, Any] | None,
+        only_if_absent: bool,
+    ) -> Mapping[str, Any] | None:
+        try:
+            copies.copy(self._connection, source, target, content, only_if_absent)
+        except FAILURES as error:
+            raise self._errors.explain(action, error) from None
+        return self._content(target)
 
     def remove_delete_marker(self, key: str, version_id: str) -> bool:
         """See KeepsVersions.remove_delete_marker. Takes the permissions to list and to delete versions."""
@@ -242,12 +186,6 @@ class S3Store:
         except FAILURES as error:
             raise self._errors.explain(action, error) from None
 
-    def _full(self, key: str) -> str:
-        return self._root + checked_key(key)
-
-    def _relative(self, full: str) -> str:
-        return full[len(self._root) :]
-
 
 def _accepted(full: str, marked: bool, version_id: str | None) -> DeleteOutcome:
     """What a bucket without versions accepted, or one that put a delete marker on top of the versions it has."""
@@ -268,7 +206,3 @@ def _failed(full: str, error: str) -> DeleteOutcome:
 
 def _was_busy(outcome: DeleteOutcome) -> bool:
     return (outcome.error or "").partition(":")[0] in BUSY
-
-
-def _facts(key: str, size: int, last_modified: datetime, etag: str | None) -> ObjectFacts:
-    return ObjectFacts(key, size, last_modified.astimezone(UTC), etag.strip('"') if etag else None)

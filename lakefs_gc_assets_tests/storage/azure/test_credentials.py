@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from obstore.store import AzureStore as Files
 
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -340,5 +341,6 @@ def test_settings_that_cannot_work_are_explained(settings: dict[str, str], messa
 def test_a_namespace_names_the_service(namespace: str, endpoint: str) -> None:
     store = open_store(StoreSettings(account_key=ACCOUNT_KEY), Namespace.parse(namespace))
     assert isinstance(store, AzureStore)
-    assert store._url == endpoint
-    assert store._files.config["account_name"] == "account"
+    assert store.listable.name == endpoint
+    assert isinstance(store.listable.files, Files)
+    assert store.listable.files.config["account_name"] == "account"

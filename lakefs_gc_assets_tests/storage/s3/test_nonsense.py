@@ -6,7 +6,6 @@ import pytest
 
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteResult
-from lakefs_gc_assets.storage.s3 import listing
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 
 OBJECT = "<Contents><Key>repo/data/x</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
@@ -19,7 +18,7 @@ def require_refused(service: Service, answer: str, problem: str) -> None:
     with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
         service.store.list_level("data/")
     with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
-        list(listing.listable(service.store._connection).pages("repo/data/", ""))
+        list(service.store.listable.pages("repo/data/", ""))
 
 
 @pytest.fixture

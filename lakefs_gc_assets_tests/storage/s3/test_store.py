@@ -20,10 +20,9 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import obstore_clients, obstore_listing
+from lakefs_gc_assets.storage import http_service, obstore_listing
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets.storage.s3 import connection
 from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
 
@@ -43,9 +42,9 @@ def store(s3_server: S3Server, bucket: str, prefix: str) -> ObjectStore:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts and short waits, where a test wants the failure itself."""
-    monkeypatch.setattr(connection, "ATTEMPTS", 2)
-    monkeypatch.setattr(obstore_clients, "READ_TIMEOUT", timedelta(seconds=0.5))
-    monkeypatch.setattr(obstore_clients, "CONNECT_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(http_service, "CONNECT_TIMEOUT", timedelta(seconds=0.5))
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:
@@ -466,7 +465,7 @@ def test_a_404_that_names_no_key_is_no_missing_object(s3_server: S3Server, store
         ("403 Forbidden", "AccessDenied", "access denied"),
         ("400 Bad Request", "ExpiredToken", "the credentials were refused"),
         ("400 Bad Request", "AuthorizationHeaderMalformed", "set `store.region`"),
-        ("418 I'm a teapot", "Teapot", "the service answered Teapot"),
+        ("418 I'm a teapot", "Teapot", "the service answered 418 Teapot"),
     ],
 )
 def test_refusals_are_explained(
