@@ -12,15 +12,21 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import Purged
+from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.step import Turn, end_between_steps, step
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
+from lakefs_gc_assets.defs import purging, running
 from lakefs_gc_assets.defs.failures import summary
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.spark.errors import from_worker
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
 
@@ -129,6 +135,19 @@ class ArrowRuns:
         if found is None:
             raise CollectionError(f"run {run_id} left no report")
         return found
+
+    def purge(self) -> list[Purged]:
+        """Empties the quarantine of what is due; what became of each copy."""
+        repository = self.open()
+
+        def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
+            return LiveCheck(Step(self.log, self.warn, repository, ArrowEngine(), plan, lock), from_worker)
+
+        return [*purging.purge_by(repository, None, "purge", check, self.warn)]
+
+    def restore(self, run_id: str, *addresses: str) -> list[Restored]:
+        """Restores what a run deleted, all of it where no addresses are named; what became of each."""
+        return [*restore_run.restore(self.open(), run_id, addresses, "restore", self.warn)]
 
     def make(self, opened: Opened, asked: Sequence[str], owner: str) -> Made:
         """Makes some steps of a run, as one Dagster run does, up to the one that fails. Raises an interrupt."""

@@ -5,7 +5,8 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,15 +17,15 @@ import pytest
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo, users
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import Configuration, Loaded
-from lakefs_gc_assets.storage.interface import KeepsVersions
-from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.growing_old import once_old
 from lakefs_gc_assets_tests.s3_server import Request, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 
@@ -89,7 +90,11 @@ def allows(right: Call, call: Call) -> bool:
 
 @dataclass
 class Watched:
-    """A repository in a bucket, and what the collector asked of store and server."""
+    """A repository in a bucket, and what the collector asked of store and server.
+
+    Attributes:
+        old_at: when all its objects may be collected, by the clock of `time.monotonic`.
+    """
 
     server: EmbeddedServer
     sample: Sample
@@ -97,23 +102,34 @@ class Watched:
     bucket: str
     prefix: str
     required: list[tuple[str, str]]
+    old_at: float = field(default_factory=lambda: time.monotonic() + buckets.AGING.total_seconds())
 
     def run(self, flow: Flow = Flow.CLEAN, **collection: Any) -> tuple[set[Call], set[str]]:
         """Makes a run; returns the calls of the store and the rights that lakeFS asked for."""
-        return self._rights(lambda runs: runs.collect(flow), **collection)
+        return self.rights_asked(lambda runs: runs.collect(flow), **collection)
 
     def forecast(self) -> tuple[set[Call], set[str]]:
         """The same of a forecast."""
-        return self._rights(lambda runs: forecast.make(runs.open(), ArrowEngine(), print), wait_before_dump_seconds=0)
+        return self.rights_asked(
+            lambda runs: forecast.make(runs.open(), ArrowEngine(), print), wait_before_dump_seconds=0
+        )
 
     def encrypted(self, key: str) -> set[Call]:
         """The calls of the store in a run of which everything that is written is encrypted by a key."""
         encryption = {"server_side_encryption": "aws:kms", "kms_key_id": key}
-        calls, _ = self._rights(lambda runs: runs.collect(), encryption)
+        calls, _ = self.rights_asked(lambda runs: runs.collect(), encryption)
         # Whatever is read may have been written so.
         return calls | {("kms:Decrypt", key) for action, _ in calls if action == "s3:GetObject"}
 
-    def _rights(
+    def calls(self, work: Callable[[ArrowRuns], object], **collection: Any) -> set[Call]:
+        """The calls of the store in whatever work."""
+        return self.rights_asked(work, quarantine_days=0, max_candidate_share=1, **collection)[0]
+
+    def rights(self, *documents: str) -> set[Call]:
+        """What documents allow of this repository."""
+        return {right for document in documents for right in rights(document, self.bucket, self.prefix)}
+
+    def rights_asked(
         self, work: Callable[[ArrowRuns], object], settings: Mapping[str, str] = MappingProxyType({}), **collection: Any
     ) -> tuple[set[Call], set[str]]:
         store = self.s3.settings().model_copy(update={"access_key_id": COLLECTOR, **settings})
@@ -126,8 +142,9 @@ class Watched:
         return {call for each in asked for call in calls_of(each)}, {action for _, action in self.required}
 
 
-@pytest.fixture(scope="module")
-def watched(s3_server: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+@contextmanager
+def watching(s3: S3Server, bucket: str, folder: Path) -> Iterator[Watched]:
+    """A repository of which all objects may be collected soon, and all that is asked of it."""
     required: list[tuple[str, str]] = []
     require = users.User.require
 
@@ -135,40 +152,86 @@ def watched(s3_server: S3Server, bucket: str, tmp_path_factory: pytest.TempPathF
         required.append((self.name, action))
         require(self, action)
 
-    with pytest.MonkeyPatch.context() as patch:
-        url = f"s3://{bucket}/policies"
-        folder = tmp_path_factory.mktemp("lakefs")
-        with buckets.server(folder, "oss", url, s3_server.settings()) as server:
-            sample = make_sample_repository(server, objects=60)
-            time.sleep(buckets.AGING.total_seconds())
-            patch.setattr(users.User, "require", recorded)
-            yield Watched(server, sample, s3_server, bucket, f"policies/{sample.repository}", required)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        buckets.server(folder, "oss", f"s3://{bucket}/policies", s3.settings()) as server,
+    ):
+        sample = make_sample_repository(server, objects=60)
+        patch.setattr(users.User, "require", recorded)
+        yield Watched(server, sample, s3, bucket, f"policies/{sample.repository}", required)
 
 
-@pytest.mark.parametrize(
-    ("document", "changes"),
-    [
-        ("s3-dry-run", {}),
-        ("s3-sweep", {"sweep": True, "sweep_mode": "quarantine"}),
-    ],
-)
-def test_runs_ask_the_store_for_what_its_document_allows_and_for_all_of_it(
-    watched: Watched, document: str, changes: dict[str, Any]
-) -> None:
-    calls, _ = watched.run(**changes)
+@pytest.fixture(scope="module")
+def made(
+    s3_server: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Watched, Watched]]:
+    """A repository in a bucket without versions and in one with them; both grow old at the same time."""
+    with ExitStack() as stack:
+        names = (bucket, s3_server.new_versioned_bucket())
+        plain, versioned = (
+            stack.enter_context(watching(s3_server, name, tmp_path_factory.mktemp("lakefs"))) for name in names
+        )
+        yield plain, versioned
 
-    allowed = rights(document, watched.bucket, watched.prefix)
-    assert calls
-    assert not [call for call in calls if not any(allows(right, call) for right in allowed)]
-    assert not [right for right in allowed if not any(allows(right, call) for call in calls)]
+
+@pytest.fixture
+def watched(made: tuple[Watched, Watched]) -> Watched:
+    return once_old(made[0])
+
+
+@pytest.fixture
+def versioned(made: tuple[Watched, Watched]) -> Watched:
+    return once_old(made[1])
+
+
+def beyond(calls: set[Call], allowed: set[Call]) -> list[Call]:
+    """Calls that no right allows."""
+    return sorted(call for call in calls if not any(allows(right, call) for right in allowed))
+
+
+def idle(calls: set[Call], allowed: set[Call]) -> list[Call]:
+    """Rights that no call needs."""
+    return sorted(right for right in allowed if not any(allows(right, call) for call in calls))
+
+
+def test_dry_runs_ask_the_store_for_what_their_document_allows_and_for_all_of_it(watched: Watched) -> None:
+    calls, _ = watched.run()
+
+    allowed = watched.rights("s3-dry-run")
+    assert (beyond(calls, allowed), idle(calls, allowed)) == ([], [])
+
+
+def test_sweeps_and_purges_ask_the_store_for_what_their_document_allows_and_for_all_of_it(watched: Watched) -> None:
+    allowed = watched.rights("s3-sweep")
+    swept: list[Report] = []
+    moved = watched.calls(lambda runs: swept.append(runs.collect()), sweep=True, sweep_mode="quarantine")
+    assert (beyond(moved, allowed), idle(moved, allowed)) == ([], [])
+
+    fates: list[str] = []
+
+    def bring_one_back(runs: ArrowRuns) -> None:
+        found = restore_run.plan_restore(runs.open(), swept[0].run_id, ())
+        fates.extend(str(each.fate) for each in runs.restore(swept[0].run_id, found["address"][0].as_py()))
+
+    restored = watched.calls(bring_one_back)
+    (written,) = beyond(restored, allowed)
+    assert fates == ["restored"] and idle(restored, allowed) == []
+    assert written[0] == "s3:PutObject" and written[1].startswith(f"{watched.bucket}/{watched.prefix}/data/")
+
+    fates.clear()
+    purged = watched.calls(lambda runs: fates.extend(str(each.fate) for each in runs.purge()))
+    assert set(fates) == {"purged"}
+    assert (beyond(purged, allowed), idle(purged, allowed)) == ([], [])
+    for right in allowed:
+        assert beyond(purged, allowed - {right}), f"{right} would not be missed"
 
 
 def test_a_document_that_lacks_a_right_is_found(watched: Watched) -> None:
     calls, _ = watched.run()
-    allowed = rights("s3-dry-run", watched.bucket, watched.prefix)
+    allowed = watched.rights("s3-dry-run")
 
     for right in allowed:
-        assert [call for call in calls if not any(allows(other, call) for other in allowed - {right})]
+        assert beyond(calls, allowed - {right})
 
 
 def test_a_sweep_needs_no_more_than_a_dry_run_and_deletes() -> None:
@@ -184,24 +247,23 @@ def test_encrypted_runs_use_the_key_as_its_document_allows(watched: Watched) -> 
 
     used = {call for call in calls if call[0].startswith("kms:")}
     assert used == rights("s3-kms", watched.bucket, watched.prefix, key)
-    dry = rights("s3-dry-run", watched.bucket, watched.prefix)
-    assert not [call for call in calls - used if not any(allows(right, call) for right in dry)]
+    assert beyond(calls - used, watched.rights("s3-dry-run")) == []
 
 
-def test_restoring_versions_asks_for_what_its_document_allows_and_for_all_of_it(s3_server: S3Server) -> None:
-    name = s3_server.new_versioned_bucket()
-    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{name}/prefix"))
-    store.put("data/slice/object", b"content")
-    [deleted] = store.delete(["data/slice/object"])
-    assert isinstance(store, KeepsVersions) and deleted.version_id
-    s3_server.requests.clear()
+def test_restoring_versions_asks_for_what_its_documents_allow_and_for_all_of_it(versioned: Watched) -> None:
+    swept: list[Report] = []
+    calls = versioned.calls(lambda runs: swept.append(runs.collect()), sweep=True)
+    sweep = versioned.rights("s3-sweep")
+    assert (beyond(calls, sweep), idle(calls, sweep)) == ([], [])
+    fates: list[str] = []
 
-    assert store.remove_delete_marker("data/slice/object", deleted.version_id)
+    calls = versioned.calls(lambda runs: fates.extend(str(each.fate) for each in runs.restore(swept[0].run_id)))
 
-    calls = {call for each in s3_server.requests for call in calls_of(each)}
-    allowed = rights("s3-restore-versions", name, "prefix")
-    assert not [call for call in calls if not any(allows(right, call) for right in allowed)]
-    assert not [right for right in allowed if not any(allows(right, call) for call in calls)]
+    allowed = versioned.rights("s3-dry-run", "s3-restore-versions")
+    assert set(fates) == {"restored"}
+    assert (beyond(calls, allowed), idle(calls, allowed)) == ([], [])
+    for right in allowed:
+        assert beyond(calls, allowed - {right}), f"{right} would not be missed"
 
 
 @pytest.mark.parametrize(("document", "flow"), [("lakefs-collect", Flow.CLEAN), ("lakefs-retention", Flow.UNIFIED)])
@@ -215,9 +277,8 @@ def test_runs_ask_lakefs_for_what_its_document_allows(watched: Watched, document
 def test_a_forecast_needs_no_more_than_a_dry_run_by_retention_rules(watched: Watched) -> None:
     calls, required = watched.forecast()
 
-    allowed = rights("s3-dry-run", watched.bucket, watched.prefix)
     assert calls and required
-    assert not [call for call in calls if not any(allows(right, call) for right in allowed)]
+    assert beyond(calls, watched.rights("s3-dry-run")) == []
     assert required - rights_of_lakefs("lakefs-retention") == set()
 
 

@@ -18,17 +18,10 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.defs import purging
 from lakefs_gc_assets.embedded import bucket, demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration, Loaded
-from lakefs_gc_assets.spark.errors import from_worker
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.emulators import ACCOUNT, AzureServer, GcsServer, Response
 from lakefs_gc_assets_tests.growing_old import made_or_why_not, once_old
@@ -184,13 +177,7 @@ class Watched:
 
 def purge(runs: ArrowRuns) -> None:
     """Empties the quarantine."""
-    repository = runs.open()
-
-    def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
-        return LiveCheck(Step(print, print, repository, ArrowEngine(), plan, lock), from_worker)
-
-    purged = [*purging.purge_by(repository, None, "purge", check, print)]
-    assert {str(each.fate) for each in purged} == {"purged"}
+    assert {str(each.fate) for each in runs.purge()} == {"purged"}
 
 
 @pytest.fixture(scope="module")
