@@ -48,7 +48,9 @@ _EVERYTHING = """query($selector: RepositorySelector!) {
 _EVENTS = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
   ... on MessageEvent { message } ... on DisplayableEvent { label description
     metadataEntries { label description ... on TextMetadataEntry { text }
-      ... on MarkdownMetadataEntry { mdStr } } } } } } }"""
+      ... on MarkdownMetadataEntry { mdStr } } }
+  ... on ErrorEvent { error { message stack errorChain { error { message } } } }
+  ... on ExecutionStepFailureEvent { failureMetadata { label description } } } } } }"""
 _RUNS = """query { runsOrError(limit: 50) { ... on Runs { results { runId jobName status startTime endTime
   tags { key value } } } } }"""
 

@@ -8,7 +8,7 @@ the sensor has left for it in Dagster's database, in a table that no GraphQL mut
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
@@ -60,10 +60,14 @@ def require_relaxable(relaxed: Mapping[str, object], policy: LaunchSettings) -> 
 
 
 def require_closed(run_config: Mapping[str, object], policy: LaunchSettings) -> None:
-    """Refuses whatever a launch sets of a resource.
+    """Refuses whatever a launch sets of a resource, and would have read from the environment.
 
     Raises ConfigurationError with the first setting of the launch, and where it belongs.
     """
+    for place, variable in _from_environment(run_config):
+        raise ConfigurationError(
+            f"a launch cannot read the environment, such as the variable {variable} for {place}: write the value itself"
+        )
     resources = run_config.get("resources")
     for resource, given in resources.items() if isinstance(resources, Mapping) else ():
         config = given.get("config") if isinstance(given, Mapping) else None
@@ -76,6 +80,22 @@ def require_closed(run_config: Mapping[str, object], policy: LaunchSettings) -> 
         if section is not None:
             raise ConfigurationError(f"{_refused(f'{section}.{name}')}: set it {_FILE}, under `{section}`")
         raise ConfigurationError(f"{_refused(f'{resource}.{name}')}: it follows from what is {_FILE}")
+
+
+def _from_environment(given: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Where a configuration names a variable, and which: Dagster takes `{env: NAME}` in place of any text or number.
+
+    What a run says of a text that it cannot use would tell a secret to whoever launched it.
+    """
+    match given:
+        case {"env": str(variable), **rest} if not rest:
+            yield place, variable
+        case Mapping():
+            for name, value in given.items():
+                yield from _from_environment(value, f"{place}.{name}".lstrip("."))
+        case list():
+            for number, value in enumerate(given):
+                yield from _from_environment(value, f"{place}.{number}")
 
 
 def _section(resource: str) -> str | None:

@@ -82,7 +82,7 @@ class Attacker:
         covered = {"dagster/asset_partition_range_start": start, "dagster/asset_partition_range_end": end}
         return self.dev.launch("collect", tags={**covered, **tags})
 
-    def approves(self, run_id: str) -> str:
+    def approves(self, run_id: str | dict[str, str]) -> str:
         return self.dev.launch("approve", {"ops": {"approve_dry_run": {"config": {"run_id": run_id}}}})
 
 
@@ -145,6 +145,8 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
             made_up = attacker.collects(chosen, windows, **{"lakefs/flow": "clean"})
             assert ended(dev, made_up).status == "SUCCESS"
             assert f"run {chosen} was opened by nobody" in refusal(dev, attacker.approves(chosen))
+            named = attacker.approves({"env": "TEST_STORE_SECRET"})
+            assert "a launch cannot read the environment" in refusal(dev, named)
             # By what a schedule may: with rules of retention, of which its file says nothing.
             ticket = attacker.reads_ticket("clean_runs")
             config = {"ops": {"open_new_run": {"config": {"flow": "unified"}}}}

@@ -73,6 +73,26 @@ def test_what_a_launch_sets_of_a_resource_is_refused_with_where_it_belongs(
     assert told in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"ops": {"approve_dry_run": {"config": {"run_id": {"env": "SECRET"}}}}}, "ops.approve_dry_run.config.run_id"),
+        (
+            {"ops": {"bring_back": {"config": {"addresses": ["a", {"env": "SECRET"}]}}}},
+            "ops.bring_back.config.addresses.1",
+        ),
+        ({"resources": {"lakefs": {"config": {"endpoint": {"env": "SECRET"}}}}}, "resources.lakefs.config.endpoint"),
+        ({"loggers": {"console": {"config": {"name": {"env": "SECRET"}}}}}, "loggers.console.config.name"),
+    ],
+)
+def test_what_a_launch_would_have_read_from_the_environment_is_refused(config: dict[str, object], told: str) -> None:
+    """Dagster takes `{env: NAME}` for any text, and what a run says of an id that is none would tell a secret."""
+    with pytest.raises(ConfigurationError, match="a launch cannot read the environment") as refused:
+        launching.require_closed(config, DEFAULT)
+
+    assert f"SECRET for {told}: write the value itself" in str(refused.value)
+
+
 @pytest.mark.parametrize("config", [{}, {"resources": {}}, {"resources": {"spark": {"config": {}}}}, {"loggers": {}}])
 def test_what_sets_nothing_is_no_matter(config: dict[str, object]) -> None:
     launching.require_closed(config, DEFAULT)
@@ -318,6 +338,30 @@ def test_tags_and_resources_of_a_launch_let_nothing_be_deleted(runs: GraphRuns) 
     while chain is not None and not isinstance(chain, ConfigurationError):
         chain = chain.__cause__
     assert "a launch cannot set lakefs.endpoint" in str(chain)
+
+
+@pytest.mark.slow
+def test_no_job_tells_what_the_environment_has(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANTED", "planted-secret")
+    named = {"env": "PLANTED"}
+    for job, op, config in (
+        ("approve", "approve_dry_run", {"run_id": named}),
+        ("restore", "bring_back", {"run_id": named}),
+        ("restore", "bring_back", {"run_id": "of-no-run", "addresses": [named]}),
+        ("purge", "empty_quarantine", {"run_id": named, "confirm": True}),
+        ("forecast", "retention_forecast", {"policies": {"mine": named}}),
+    ):
+        ended = (
+            definitions(runs)
+            .resolve_job_def(job)
+            .execute_in_process(
+                instance=runs.instance, run_config={"ops": {op: {"config": config}}}, raise_on_error=False
+            )
+        )
+        told = "".join(map(str, runs.instance.all_logs(ended.run_id)))
+        assert not ended.success
+        assert "a launch cannot read the environment" in told
+        assert "planted-secret" not in told
 
 
 @pytest.mark.slow
