@@ -21,6 +21,7 @@ from lakefs_gc_assets.collector.retention import policy_file
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.markdown import plain
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.pages import stored_page
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
@@ -143,7 +144,7 @@ def described(found: Forecast) -> dict[str, Any]:
         "held_alone": _holders(found.holdings),
         "branches_and_tags": _holdings(found),
         **({"folders": _folders(found)} if found.by_folder and found.by_folder.largest else {}),
-        **({"notes": dg.MetadataValue.md("\n".join(f"- {note}" for note in notes))} if notes else {}),
+        **({"notes": dg.MetadataValue.md("\n".join(f"- {plain(note)}" for note in notes))} if notes else {}),
     }
 
 

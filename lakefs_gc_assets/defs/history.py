@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of, freed
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.defs.markdown import plain
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, run_id_of
 from lakefs_gc_assets.errors import CollectionError
@@ -239,7 +240,7 @@ def run_metadata(figures: RunFigures) -> dict[str, Any]:
         **{name: number for name, number in numbers.items() if number is not None},
         **({"error": report.error[:_ERROR]} if report.error else {}),
         **(
-            {"warnings": dg.MetadataValue.md("\n".join(f"- {warning}" for warning in report.warnings))}
+            {"warnings": dg.MetadataValue.md("\n".join(f"- {plain(warning)}" for warning in report.warnings))}
             if report.warnings
             else {}
         ),

@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.columns import column_lineage
 from lakefs_gc_assets.defs.failures import between_steps
+from lakefs_gc_assets.defs.markdown import plain
 from lakefs_gc_assets.defs.partitions import asset_of, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
 
@@ -103,7 +104,7 @@ def table_of(rows: Mapping[str, object]) -> dg.MarkdownMetadataValue:
 
 def _counts(what: str, counts: dict[str, int]) -> str:
     # Counts come first: a long name would push them out of sight.
-    lines = [f"| {count:,} | {name} |" for name, count in sorted(counts.items())]
+    lines = [f"| {count:,} | {plain(name)} |" for name, count in sorted(counts.items())]
     return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
 
 
@@ -116,7 +117,7 @@ def _preview(rows: pa.Table) -> str:
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return "" if value is None else plain(str(value))
 
 
 def _numbers(figures: Any) -> dict[str, str]:

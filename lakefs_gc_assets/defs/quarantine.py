@@ -12,6 +12,7 @@ from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.defs import launching, purging
 from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.markdown import plain
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.purging import PurgePlan, Totals
@@ -151,7 +152,7 @@ def _told(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[
 
 def _shown(found: pa.Table) -> dict[str, Any]:
     """Number and bytes of objects, and a few of them, for the page of a run."""
-    lines = [f"- `{row['address']}`, {row['size']:,} bytes" for row in islice(found.to_pylist(), _SHOWN)]
+    lines = [f"- {plain(row['address'])}, {row['size']:,} bytes" for row in islice(found.to_pylist(), _SHOWN)]
     return {
         "objects": found.num_rows,
         "bytes": sum(found.column("size").to_pylist()),

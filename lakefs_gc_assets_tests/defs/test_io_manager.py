@@ -77,6 +77,15 @@ def test_odd_names_do_not_break_the_preview(s3_server: S3Server, bucket: str) ->
     assert line.endswith(" |  |")
 
 
+def test_names_that_others_chose_are_no_markdown(s3_server: S3Server, bucket: str) -> None:
+    rows = [listed("data/![x](https://elsewhere.example/x.png)", etag="<img src=https://elsewhere.example>")]
+
+    *_, line = text(metadata(stored(s3_server, bucket, rows, STORE_DF, LISTED_FIGURES)), "preview").splitlines()
+
+    assert "| data/!\\[x\\](https://elsewhere.example/x.png) |" in line
+    assert line.endswith("| \\<img src=https://elsewhere.example> |")
+
+
 def test_an_empty_frame_is_shown_as_such(s3_server: S3Server, bucket: str) -> None:
     shown = metadata(stored(s3_server, bucket, [], STORE_DF, LISTED_FIGURES))
 

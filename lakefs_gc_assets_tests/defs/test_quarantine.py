@@ -70,7 +70,7 @@ def test_it_shows_what_it_would_do(moved: Moved) -> None:
     page = shown(moved.launch())
 
     assert (page["objects"], page["bytes"]) == (3, sum(map(len, ALL.values())))
-    assert all(f"`{key}`" in page["for_example"] for key in KEYS)
+    assert all(f"- {key}, " in page["for_example"] for key in KEYS)
     assert "confirm: true" in page["next"]
     assert moved.there() == set()
     assert restore_record.read(moved.automated.repository.store) is None
