@@ -1,8 +1,9 @@
 """A repository too large for files of its own: objects are numbers, and names, sizes and ETags follow from those.
 
-Of every 20 objects one is garbage, five are staged and fourteen committed. Each branch has two slices of objects and a
-history of its own, of commits that replace four of its forty ranges each. Ranges, commits and what is staged are real,
-on an embedded server. The objects are not there: `vast_bucket` lists them.
+Of every 20 objects one is garbage, five are staged and fourteen committed. There is one main branch, whose commits name
+some 280 ranges each and replace four of them; after every thirty commits another branch was begun, on which objects are
+staged. Ranges, commits and what is staged are real, on an embedded server. The objects are not there: `vast_bucket`
+lists them.
 """
 
 import hashlib
@@ -30,12 +31,14 @@ AGE = timedelta(days=20)
 _GROUP = 20
 _GARBAGE = 7
 _STAGED = (1, 5, 9, 13, 17)
-_SLICES, _RANGES, _COMMITS, _REPLACED = 2, 40, 30, 4
-"""Of one branch; the last is how many ranges a commit replaces."""
+_SLICES, _PLACES, _COMMITS, _REPLACED = 2, 40, 30, 4
+"""For each branch: slices, places of which each of its commits writes four anew, commits, and those four."""
+_NAMED = 280
+"""So many ranges are named by a commit, once there are so many."""
 _OWN, _SHARED = 350, 67
 """Entries of a range: objects that belong to its place, in each of its generations, and some of another place's."""
 _SIZES = 45 * _GROUP
-_VERSION = 2
+_VERSION = 3
 _Range = tuple[bytes, str, bytes, Record]
 """Last path, id, a metarange's record of it, first record."""
 
@@ -135,13 +138,14 @@ def server(folder: Path) -> EmbeddedServer:
 def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:
     namespace = f"s3://{BUCKET}/{REPOSITORY}"
     repository = repository_creation.create(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
-    first = next(iter(commits.every(core, repository))).id
+    head = next(iter(commits.every(core, repository))).id
+    held: dict[int, _Range] = {}
     with ProcessPoolExecutor() as pool:
         jobs = ((root, born, branch) for branch in range(vast.branches))
         for branch, written in enumerate(pool.map(_write_ranges, jobs, chunksize=2)):
             with core.database.transaction() as database:
-                head = _commit(core, repository, root, branch, first, written)
-                if branch:
+                head = _commit(core, repository, root, branch, head, held, written)
+                if branch < vast.branches - 1:
                     branches.insert(database, repository, f"branch-{branch:05d}", head, hidden=False)
                 else:
                     database.execute("UPDATE branches SET commit_id = ? WHERE id = 'main'", (head,))
@@ -170,8 +174,8 @@ def _write_ranges(job: tuple[Path, datetime, int]) -> list[_Range]:
     ]
     written = []
     for brought in range(_COMMITS * _REPLACED):
-        generation, place = divmod(brought, _RANGES)
-        other = (place + 1 + generation) % _RANGES
+        generation, place = divmod(brought, _PLACES)
+        other = (place + 1 + generation) % _PLACES
         held = live[place * _OWN : (place + 1) * _OWN] + live[other * _OWN : other * _OWN + _SHARED]
         folder = f"tables/b{branch:05d}/t{place:03d}/g{generation}"
         rows = [(f"{folder}/part-{count:012d}.parquet".encode(), *entry) for count, entry in enumerate(held)]
@@ -182,22 +186,27 @@ def _write_ranges(job: tuple[Path, datetime, int]) -> list[_Range]:
 
 
 def _commit(
-    core: Core, repository: repositories.Repository, root: Path, branch: int, first: str, written: list[_Range]
+    core: Core,
+    repository: repositories.Repository,
+    root: Path,
+    branch: int,
+    parent: str,
+    held: dict[int, _Range],
+    written: list[_Range],
 ) -> str:
-    """The commits of one branch; returns its head."""
-    held: dict[int, _Range] = {}
-    parent = first
-    made_at = int((datetime.now(UTC) - AGE).timestamp())
+    """The next commits of the main branch, which names what is held; returns the last of them."""
+    before = branch * _COMMITS
+    made_at = int((datetime.now(UTC) - AGE).timestamp()) + before
     for number in range(_COMMITS):
-        held.update((brought % _RANGES, written[brought]) for brought in _brought(number))
-        rows = [(highest, id_.encode(), data) for _, (highest, id_, data, _) in sorted(held.items())]
+        held.update(((before * _REPLACED + brought) % _NAMED, written[brought]) for brought in _brought(number))
+        rows = sorted((highest, id_.encode(), data) for highest, id_, data, _ in held.values())
         metarange = _table_file("metaranges", rows, sum(len(row[0]) + len(row[2]) for row in rows), {})
         (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
-        message = f"commit {number} of branch {branch}"
-        draft = commits.Draft("bench", message, metarange.id, (parent,), number + 2, {}, made_at + number)
+        message = f"commit {before + number}"
+        draft = commits.Draft("bench", message, metarange.id, (parent,), before + number + 2, {}, made_at + number)
         parent = commits.add(core, repository, draft).id
     # The server answers for one path of each head, by which a sweep sees how it spells addresses.
-    highest, range_id, _, record = held[0]
+    highest, range_id, _, record = min(held.values())
     with core.database.transaction() as database:
         place = (metarange.id, 0, range_id, record[0], highest)
         database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", place)

@@ -235,6 +235,24 @@ def test_a_vast_repository_has_the_size_that_it_says(tmp_path: Path) -> None:
     assert len(bucket.page(f"data/{garbage.split('/')[1]}/", "", "", 10_000).objects) == 9_999
 
 
+def test_commits_of_a_vast_repository_are_one_line_and_name_many_ranges(tmp_path: Path) -> None:
+    size = Vast(3)
+    folder = vast.made(size, tmp_path)
+
+    with vast.server(folder) as server:
+        repository = embedded_repositories.get(server.core, repositories.REPOSITORY)
+        made = list(commits.every(server.core, repository))
+        heads = [found.commit_id for found in branches.every(server.core, repository, hidden=False)]
+    assert len(made) == size.commits + 1
+    assert all(len(commit.parents) <= 1 for commit in made)
+    assert len({parent for commit in made for parent in commit.parents}) == size.commits, "no commit has two children"
+    assert len(set(heads)) == size.branches
+    files = [folder / "objects" / "_lakefs" / commit.metarange_id for commit in made if commit.metarange_id]
+    named = [{part.id for part in ranges.read_metarange(file.read_bytes(), file.name)} for file in files]
+    assert max(map(len, named)) == 280
+    assert len(set.union(*named)) == size.ranges
+
+
 def test_changes_of_a_repository_are_undone(tmp_path: Path) -> None:
     folder = repositories.made(TINY, tmp_path)
     root = repositories.objects_folder(folder)
