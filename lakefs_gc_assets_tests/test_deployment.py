@@ -154,6 +154,13 @@ def test_the_images_have_what_settings_point_to() -> None:
     assert f"DAGSTER_HOME={mounts[1]['mountPath']}" in text
 
 
+def test_the_image_of_the_webservers_has_the_ui() -> None:
+    text = (FOLDER / "Containerfile").read_text()
+    dagster, executor = text.split("\nFROM ${SPARK_IMAGE} AS executor\n")
+    assert '".[azure,gcs,ui]"' in dagster
+    assert '".[azure,gcs]"' in executor
+
+
 def test_what_numba_compiled_in_the_image_is_where_a_run_may_write() -> None:
     """The root of its pod cannot be written, and numba uses no folder that it cannot write to."""
     pod = deployments()["lakefs-gc-code"]

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ from lakefs_gc_assets.cli.options import (
 )
 from lakefs_gc_assets.embedded.dagster_ui import ending_on_signals, prepare_home, serve
 from lakefs_gc_assets.embedded.playground import playground
+from lakefs_gc_assets.extras import requiring
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 
@@ -45,6 +47,8 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     $DAGSTER_HOME, else in .dagster beside the configuration file, or in the folder. With DAGSTER_HOME set to that, runs
     of the command line show up too.
     """
+    with requiring("ui", "the Dagster UI"):
+        import_module("dagster_webserver")
     status, say = 0, show_progress if as_json else click.echo
 
     def tell(url: str) -> None:

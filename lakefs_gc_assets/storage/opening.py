@@ -2,14 +2,13 @@
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.extras import requiring
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -41,10 +40,10 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
         case "s3":
             return S3Store(settings, namespace.location)
         case "gs":
-            with _requiring("gcs", namespace):
+            with requiring("gcs", namespace.uri):
                 return gcs.GCSStore(settings, namespace.location)
         case "azure":
-            with _requiring("azure", namespace):
+            with requiring("azure", namespace.uri):
                 return azure.AzureStore(settings, namespace)
         case "local":
             return LocalStore(_folder(settings, namespace))
@@ -53,17 +52,6 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
                 f"storage namespace {namespace.uri} is on a store of kind {kind!r}: supported are s3:// (AWS and "
                 "services that speak S3), gs://, https:// and abfss:// (Azure) and local://"
             )
-
-
-@contextmanager
-def _requiring(extra: str, namespace: Namespace) -> Iterator[None]:
-    """Around the opening of a store whose libraries come with an extra. Raises ConfigurationError where they lack."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{namespace.uri} needs {error.name}, which is not installed: pip install 'lakefs-gc-assets[{extra}]'"
-        ) from None
 
 
 def readable_path(opener: "StoreOpener", key: str) -> str:

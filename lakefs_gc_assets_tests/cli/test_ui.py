@@ -90,6 +90,13 @@ def test_a_file_that_is_not_there_is_said_at_once(invoke: Invoke) -> None:
     assert_one_line(invoke("ui", "--config", "gone.yaml"), "gone.yaml", status=Status.CONFIGURATION)
 
 
+def test_an_installation_without_the_ui_says_what_to_install(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dagster_webserver", None)
+
+    assert_one_line(invoke("ui"), "pip install 'lakefs-gc-assets[ui]'", status=Status.CONFIGURATION)
+    assert not list(Path().iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_it_opens_on_a_dry_run_and_prints_its_url_last_and_alone(tmp_path: Path) -> None:

@@ -47,19 +47,16 @@ class Environment:
                     waiting.append(given)
         return {name for name, _ in seen}
 
+    def files(self, name: str) -> Iterator[Path]:
+        """The files of a package, and their bytecode."""
+        package = self.packages[name]
+        for given in package.files or ():
+            if given.suffix != ".pyc":
+                yield from filter(Path.is_file, _with_bytecode(Path(str(package.locate_file(given)))))
+
     def size(self, names: Iterable[str]) -> float:
         """Size of packages in MB."""
-        return sum(_size(self.packages[name]) for name in names) / _MB
-
-
-def _size(package: metadata.Distribution) -> int:
-    return sum(
-        file.stat().st_size
-        for given in package.files or ()
-        if given.suffix != ".pyc"
-        for file in _with_bytecode(Path(str(package.locate_file(given))))
-        if file.is_file()
-    )
+        return sum(file.stat().st_size for name in names for file in self.files(name)) / _MB
 
 
 def _with_bytecode(file: Path) -> Iterator[Path]:
