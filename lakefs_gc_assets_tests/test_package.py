@@ -182,7 +182,7 @@ def test_with_its_extra_the_ui_is_served(wheel: Path, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [programs / "lakefs-gc", "ui", "--json", "--objects", "20", "--port", port]
+    command: list[str | Path] = [programs / "lakefs-gc", "ui", "--json", "--objects", "20", "--port", port]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, env=stranger(), **pipes) as process:
         try:

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -48,7 +47,7 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     of the command line show up too.
     """
     with requiring("ui", "the Dagster UI"):
-        import_module("dagster_webserver")
+        import dagster_webserver  # noqa: F401
     status, say = 0, show_progress if as_json else click.echo
 
     def tell(url: str) -> None:

@@ -33,6 +33,8 @@ TASKS_PER_CORE = 4
 _REMOTE_CORES = 8
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _LOCAL_CORES = re.compile(r"local\[(\d+)")
+_MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+_MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]?")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
 _SMALL_HEAP = ("-XX:+UseSerialGC", "-XX:MinHeapFreeRatio=20", "-XX:MaxHeapFreeRatio=40")
@@ -74,13 +76,15 @@ def properties(settings: SparkSettings) -> dict[str, str]:
 
     Where this process starts the driver, a JRE is found or brought along.
 
-    Raises ConfigurationError where there is no Java, or an environment variable is not set that has a property's value.
+    Raises ConfigurationError where there is no Java, where master or memory are none, or where an environment variable
+    is not set that has a property's value.
     """
     given = {**settings.config, **_from_environment(settings)}
     if settings.remote:
         return {"spark.remote": settings.remote, **_OF_EVERY_SESSION, **given}
     if not settings.master:
         return {**_OF_EVERY_SESSION, **given}
+    _check(settings)
     home = ensure_java()
     use_this_python()
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *class_archive.options(home)]
@@ -102,6 +106,16 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         found |= _sockets(_socket_folder())
         found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
     return {**found, "spark.driver.extraJavaOptions": " ".join(options), **given}
+
+
+def _check(settings: SparkSettings) -> None:
+    """Raises ConfigurationError for what Java would refuse, with a stack in place of the setting's name."""
+    if not _MASTER.fullmatch(settings.master):
+        raise ConfigurationError(
+            f"spark.master is {settings.master!r}: it is local[*], local[4] or the like, yarn, spark://… or k8s://…"
+        )
+    if not _MEMORY.fullmatch(settings.driver_memory):
+        raise ConfigurationError(f"spark.driver_memory is {settings.driver_memory!r}: it is a number and m or g")
 
 
 def _from_environment(settings: SparkSettings) -> dict[str, str]:

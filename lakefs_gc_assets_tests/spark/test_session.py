@@ -28,6 +28,27 @@ def test_a_cluster_keeps_its_own_workers_and_partitions() -> None:
     assert "spark.sql.shuffle.partitions" not in properties
 
 
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[2]", "local[2,3]", "local[*, 4]", "spark://a:1,b:1", "k8s://https://a", "yarn"],
+)
+@pytest.mark.parametrize("memory", ["2g", "512m", "800M", "1073741824"])
+def test_masters_and_memory_that_spark_takes(master: str, memory: str) -> None:
+    assert spark_session.properties(SparkSettings(master=master, driver_memory=memory))["spark.master"] == master
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[x]", "local[]", "locals", "spark:host", "k8s://", "Yarn"])
+def test_a_master_that_is_none_is_told_before_java_starts(master: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"spark\.master is .*: it is local"):
+        spark_session.properties(SparkSettings(master=master))
+
+
+@pytest.mark.parametrize("memory", ["", "lots", "2 g", "2gb", "1.5g", "-2g", "0"])
+def test_memory_that_is_none_is_told_before_java_starts(memory: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"spark\.driver_memory is .*: it is a number"):
+        spark_session.properties(SparkSettings(driver_memory=memory))
+
+
 @pytest.mark.parametrize(("length", "sockets"), [(60, True), (61, False)])
 def test_workers_are_reached_over_sockets_where_their_addresses_are_short_enough(
     monkeypatch: pytest.MonkeyPatch, length: int, sockets: bool
@@ -166,6 +187,20 @@ def test_properties_reach_spark_and_no_command_line(tmp_path: Path) -> None:
     assert "planted" not in "".join(told["commands"])
     assert "PYSPARK_SUBMIT_ARGS" not in told["kept"] and "SPARK_LOCAL_IP" not in told["kept"]
     assert not list(tmp_path.rglob("session.properties"))
+
+
+def test_java_says_nothing_of_a_session_that_cannot_be_made() -> None:
+    """Whoever asked for the session says it; one that a process no longer needs, as it ends, is nobody's concern."""
+    code = (
+        "from lakefs_gc_assets.settings import SparkSettings; from lakefs_gc_assets.spark import session as s\n"
+        "try: s.session(SparkSettings(config={'spark.serializer': 'gone.Serializer'}))\n"
+        "except Exception as error: print(error)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "gone.Serializer" in done.stdout
+    assert done.stderr == ""
 
 
 def test_the_file_of_properties_is_for_this_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
