@@ -180,7 +180,11 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         addresses.append(before.committed(step))
         count += before.checkpoint.committed
     # Ids and addresses belong together: a recheck skips what these ids name.
-    ids = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, known | found.ids)
+    run_id, attempt = step.plan.run_id, step.plan.attempt
+    if before:
+        ids = before.add_read_ids(run_id, attempt, known, found.ids)
+    else:
+        ids = ranges_read.write(step.repository.store, run_id, attempt, found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
     if before:
         noted_sizes.take_over(step, before.run_id)

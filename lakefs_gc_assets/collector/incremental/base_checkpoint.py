@@ -1,12 +1,14 @@
 """The checkpoint that an optimized run takes over from its base run."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
+from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
@@ -37,6 +39,19 @@ class BaseCheckpoint:
     def read_ids(self) -> Set[str]:
         """Ids of the ranges and metaranges whose addresses are known."""
         return checkpoints.read_ids(self._store, self.run_id, self.checkpoint)
+
+    def add_read_ids(self, run_id: str, attempt: str, known: Set[str], new: Iterable[str]) -> str:
+        """Stores for an attempt of the next run what it knows of this one, and what it has read itself.
+
+        Args:
+            known: what `read_ids` gave.
+        Returns:
+            The SHA-256 by which `ranges_read.read` finds them.
+        Raises:
+            CorruptFile: the file that `read_ids` read is no longer the same one.
+        """
+        left = StoredIds(self.run_id, self.checkpoint.attempt, self.checkpoint.read_sha256)
+        return ranges_read.add(self._store, run_id, attempt, new, known, left)
 
     def pending_objects(self, step: Step[R]) -> R:
         """The pending objects of the base run (LISTED)."""

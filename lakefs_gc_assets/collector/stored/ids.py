@@ -28,17 +28,18 @@ def read(store: ObjectStore, key: str, sha256: str | None = None) -> frozenset[s
 
 def read_parts(store: ObjectStore, key: str, sha256: str | None = None) -> Iterator[pa.StringArray]:
     """The ids of a file, a few at a time as they are asked for. Raises CorruptFile as `read` does."""
-    data = _get(store, key, sha256)
+    data = get(store, key, sha256)
     for batch in tables.decode_parts(_SCHEMA, data, key, "ids"):
         yield batch.column("id")
 
 
 def count(store: ObjectStore, key: str, sha256: str | None = None) -> int:
     """How many ids a file has, by its footer. Raises CorruptFile as `read` does, but for damage within the file."""
-    return tables.count(_get(store, key, sha256), key, "ids")
+    return tables.count(get(store, key, sha256), key, "ids")
 
 
-def _get(store: ObjectStore, key: str, sha256: str | None) -> bytes:
+def get(store: ObjectStore, key: str, sha256: str | None = None) -> bytes:
+    """A file of ids as it is stored. Raises CorruptFile where it is missing or, given its SHA-256, another one."""
     try:
         data = store.get(key)
     except ObjectNotFound:

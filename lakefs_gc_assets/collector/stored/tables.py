@@ -24,17 +24,20 @@ def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
     return buffer.getvalue()
 
 
-def decode_parts(schema: pa.Schema, data: bytes, file: str, what: str) -> Iterator[pa.RecordBatch]:
+def decode_parts(
+    schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """Reads a table that `encode` wrote, some rows at a time, so that they need not all be in memory.
 
-    Raises CorruptFile(file, what, …) as `decode` does, at the latest with the last rows.
+    Args and errors are those of `decode`; damage is found at the latest with the last rows.
     """
     with _opened(data, file, what) as stored:
-        if stored.schema_arrow.names != schema.names:
+        # A file without rows has no batch that could be compared with the schema.
+        if stored.schema_arrow.names not in (schema.names, [name for name in schema.names if name not in added]):
             raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
         rows = 0
         for batch in stored.iter_batches(_ROWS_OF_A_PART, use_threads=False):
-            part = _declared(pa.Table.from_batches([batch]), schema)
+            part = _declared(pa.Table.from_batches([batch]), schema, added)
             rows += part.num_rows
             yield from part.to_batches()
         _compare_with_footer(rows, stored)
@@ -48,11 +51,7 @@ def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence
     """
     with _opened(data, file, what) as stored:
         # Threads that read other columns outlive a failed read, and can crash the process.
-        table = stored.read(use_threads=False)
-        if added and not set(added).intersection(table.column_names):
-            for name in added:
-                table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
-        table = _declared(table, schema)
+        table = _declared(stored.read(use_threads=False), schema, added)
         _compare_with_footer(table.num_rows, stored)
         return table
 
@@ -78,8 +77,11 @@ def _compare_with_footer(rows: int, stored: pq.ParquetFile) -> None:
         raise ValueError(f"{rows} rows, its footer says {stored.metadata.num_rows}")
 
 
-def _declared(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _declared(rows: pa.Table, schema: pa.Schema, added: Sequence[str]) -> pa.Table:
     """The rows as a table of the schema. Raises ArrowException or ValueError where they are none."""
+    if not set(added).intersection(rows.column_names):
+        for name in added:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
     table = rows.cast(schema)
     table.validate(full=True)
     nulls = [column.name for column in schema if not column.nullable and table.column(column.name).null_count]

@@ -119,6 +119,20 @@ def test_files_that_are_gone_or_changed_are_named(opened: OpenRepository) -> Non
     assert "read-attempt.parquet: checksum" in why_not(opened)
 
 
+def test_an_earlier_file_of_ids_that_is_gone_or_changed_is_named(
+    opened: OpenRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges_read, "_SMALL", 0)
+    newest = began(opened, DAY)
+    report = ended(opened, newest)
+    assert base_run.find(opened, "all commits").report == report
+    key = ranges_read.StoredIds(newest.run_id, newest.attempt).earlier_key
+    opened.store.put(key, b"another one")
+    assert "read-earlier-attempt.parquet: checksum" in why_not(opened)
+    opened.store.delete([key])
+    assert "read-earlier-attempt.parquet: existence" in why_not(opened)
+
+
 @pytest.mark.parametrize("frame", [checkpoints.PENDING, checkpoints.COMMITTED])
 def test_a_frame_that_is_gone_or_was_made_again_is_named(opened: OpenRepository, frame: str) -> None:
     newest = began(opened, DAY)

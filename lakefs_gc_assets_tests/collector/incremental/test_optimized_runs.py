@@ -6,11 +6,15 @@ from datetime import timedelta
 
 import pytest
 
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.expiring import PastRun
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
+from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Ending, Report
@@ -93,6 +97,22 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) ->
     assert [name for name in asked & clean_ids if files.unnamed(name).num_rows] == []
     assert checkpoint_of(again).sealed == checkpoint_of(clean).sealed
     assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
+
+
+def test_many_ids_are_taken_over_from_run_to_run(runs: PlainRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges_read, "_SMALL", 3)
+    store = runs.repository.store
+    clean, second = collected(runs, Flow.CLEAN), collected(runs)
+    expiring.remove_frames(store, PastRun(clean.run_id, expiring.FRAMES, frozenset()))
+    third = collected(runs)
+    assert [each.base_run for each in (second, third)] == [clean.run_id, second.run_id]
+    # A recording gives the same refs dump again, so that no run has anything to add.
+    assert [checkpoint_of(each).read for each in (second, third)] == [checkpoint_of(clean).read] * 2
+    key = StoredIds(third.run_id, checkpoint_of(third).attempt).earlier_key
+    store.delete([key])
+    fourth = collected(runs)
+    assert (fourth.flow, fourth.counts["ranges_read"]) == ("clean", clean.counts["ranges_read"])
+    assert fourth.why_clean is not None and f"{key}: existence" in fourth.why_clean
 
 
 def test_a_failed_deletion_waits_for_the_next_run(runs: PlainRuns) -> None:

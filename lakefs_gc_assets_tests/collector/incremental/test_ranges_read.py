@@ -1,11 +1,66 @@
-import pytest
+import hashlib
+from collections.abc import Iterable
 
-from lakefs_gc_assets.collector.incremental.ranges_read import read, write
-from lakefs_gc_assets.errors import CorruptFile
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.expiring import PastRun
+from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds, add, count, read, write
+from lakefs_gc_assets.collector.stored import ids as stored_ids
+from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
+
+FOLDER = "_lakefs/retention/gc/uncommitted/"
+MANY = [f"{number:064x}" for number in range(9)]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ids are many."""
+    monkeypatch.setattr(ranges_read, "_SMALL", 2)
+
+
+class Chain:
+    """Runs that build on each other, each named by its place."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.stored: list[StoredIds] = []
+
+    def clean(self, ids: Iterable[str]) -> "Chain":
+        """A run that builds on nothing."""
+        name = f"run{len(self.stored)}"
+        self.stored.append(StoredIds(name, "attempt", write(self.store, name, "attempt", ids)))
+        return self
+
+    def read(self, place: int = -1) -> set[str]:
+        """What a run and those before it have read."""
+        of = self.stored[place]
+        assert of.sha256 is not None
+        found = read(self.store, of.run_id, of.attempt, of.sha256)
+        assert count(self.store, of.run_id, of.attempt, of.sha256) == len(found)
+        return set(found)
+
+    def then(self, new: Iterable[str]) -> "Chain":
+        """A run that builds on the last one."""
+        before, name = self.stored[-1], f"run{len(self.stored)}"
+        sha256 = add(self.store, name, "attempt", new, read(self.store, before.run_id, before.attempt), before)
+        self.stored.append(StoredIds(name, "attempt", sha256))
+        return self
+
+    def files(self) -> list[str]:
+        """The names of the files of the last run."""
+        folder = f"{FOLDER}{self.stored[-1].run_id}/committed_df/"
+        return [facts.key.removeprefix(folder) for facts in self.store.list_level(folder).objects]
 
 
 def test_are_read_as_they_were_written(store: ObjectStore) -> None:
@@ -42,3 +97,107 @@ def test_that_are_not_those_of_a_report_end_the_run(store: ObjectStore) -> None:
     write(store, "run", "first", ["b"])
     with pytest.raises(CorruptFile, match="checksum"):
         read(store, "run", "first", written)
+
+
+class TestMany:
+    """Ids that are many are in two files, of which a run writes the small one."""
+
+    pytestmark = pytest.mark.usefixtures("few")
+
+    def test_are_read_with_what_a_run_added(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        chain = Chain(store).clean(MANY[:7])
+        assert chain.files() == ["read-attempt.parquet", "read-earlier-attempt.parquet"]
+        with monkeypatch.context() as patched:
+            # Whatever was read before is not written again.
+            patched.setattr(stored_ids, "write", None)
+            chain.then([MANY[7], MANY[0]]).then([MANY[8]])
+        assert chain.files() == ["read-attempt.parquet", "read-earlier-attempt.parquet"]
+        assert [chain.read(place) for place in range(3)] == [set(MANY[:7]), set(MANY[:8]), set(MANY)]
+
+    def test_are_written_together_when_those_added_are_many(self, local_store: ObjectStore) -> None:
+        chain = Chain(local_store).clean(MANY[:3]).then(MANY[3:5])
+        before = local_store.get(chain.stored[-1].earlier_key)
+        chain.then([MANY[5]])
+        assert local_store.get(chain.stored[-1].earlier_key) != before
+        assert chain.read() == set(MANY[:6])
+        assert stored_ids.count(local_store, chain.stored[-1].earlier_key) == 6
+
+    def test_a_few_in_proportion_are_few(self, local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ranges_read, "_SMALL_PART", 2)
+        chain = Chain(local_store).clean(MANY[:6]).then(MANY[6:9])
+        assert stored_ids.count(local_store, chain.stored[-1].earlier_key) == 6
+        chain.then(["a" * 64])
+        assert stored_ids.count(local_store, chain.stored[-1].earlier_key) == 10
+        assert chain.read() == {*MANY, "a" * 64}
+
+    def test_do_not_go_with_the_frames_of_the_run_that_wrote_them(self, store: ObjectStore) -> None:
+        chain = Chain(store).clean(MANY[:7]).then([MANY[7]])
+        expiring.remove_frames(store, PastRun("run0", ("committed_df",), frozenset()))
+        with pytest.raises(CorruptFile, match="existence"):
+            chain.read(0)
+        assert chain.read() == set(MANY[:8])
+        assert chain.then([MANY[8]]).read() == set(MANY)
+
+    @pytest.mark.parametrize("damage", [None, b"damaged", "another"])
+    def test_without_the_earlier_file_nothing_is_read(self, store: ObjectStore, damage: object) -> None:
+        chain = Chain(store).clean(MANY[:7]).then([MANY[7]])
+        left = chain.stored[-1]
+        assert left.sha256 is not None
+        if damage is None:
+            store.delete([left.earlier_key])
+        elif isinstance(damage, bytes):
+            store.put(left.earlier_key, damage)
+        else:
+            stored_ids.write(store, left.earlier_key, MANY)
+        for asked in (read, count):
+            with pytest.raises(CorruptFile, match="existence" if damage is None else "checksum"):
+                asked(store, left.run_id, left.attempt, left.sha256)
+
+    def test_are_written_whole_where_the_store_cannot_copy(
+        self, local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(self: LocalStore, source: str, target: str) -> None:
+            raise StorageError("it takes a hard link")
+
+        monkeypatch.setattr(LocalStore, "copy", refuse)
+        chain = Chain(local_store).clean(MANY[:7]).then([MANY[7]])
+        assert chain.read() == set(MANY[:8])
+        assert stored_ids.count(local_store, chain.stored[-1].earlier_key) == 8
+
+    def test_of_a_run_that_were_changed_are_not_built_on(self, local_store: ObjectStore) -> None:
+        chain = Chain(local_store).clean(MANY[:7])
+        write(local_store, "run0", "attempt", MANY)
+        with pytest.raises(CorruptFile, match="checksum"):
+            chain.then([])
+
+    def test_two_earlier_files_are_one_too_many(self, local_store: ObjectStore) -> None:
+        rows = pa.table([["a" * 64, "b" * 64], pa.array([1, 1], pa.int64())], schema=ranges_read._OWN_FILE)
+        local_store.put(StoredIds("run", "attempt").key, tables.encode(rows))
+        with pytest.raises(CorruptFile, match="it names 2 earlier files"):
+            read(local_store, "run", "attempt")
+
+    def test_of_a_version_that_wrote_one_file_are_read_and_added_to(self, store: ObjectStore) -> None:
+        of = StoredIds("run0", "attempt")
+        sha256 = stored_ids.write(store, of.key, MANY[:7])
+        assert hashlib.sha256(store.get(of.key)).hexdigest() == sha256
+        chain = Chain(store)
+        chain.stored.append(StoredIds("run0", "attempt", sha256))
+        assert chain.read() == set(MANY[:7])
+        assert chain.then([MANY[7]]).read() == set(MANY[:8])
+        assert chain.then([MANY[8]]).read() == set(MANY)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(st.lists(st.sets(st.integers(0, 40)), min_size=1, max_size=6), st.integers(0, 5), st.integers(1, 8))
+def test_a_chain_of_runs_knows_what_each_of_them_read(
+    local_store: ObjectStore, reads: list[set[int]], small: int, part: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ranges_read, "_SMALL", small)
+        patched.setattr(ranges_read, "_SMALL_PART", part)
+        known, chain = set[str](), Chain(local_store)
+        for number, places in enumerate(reads):
+            new = {f"{place:064x}" if place % 5 else f"odd {place}" for place in places}
+            known |= new
+            chain = chain.then(new) if number else chain.clean(new)
+            assert chain.read() == known

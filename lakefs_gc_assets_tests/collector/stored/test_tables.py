@@ -80,3 +80,15 @@ def test_a_changed_page_is_an_error_or_reads_as_written(decode: Decode) -> None:
 def test_other_columns_are_an_error(decode: Decode, other: pa.Table) -> None:
     with pytest.raises(CorruptFile, match="file: rows: cannot be read"):
         decode(tables.encode(other))
+
+
+@pytest.mark.parametrize("rows", [ROWS, SCHEMA.empty_table()])
+def test_a_column_that_earlier_versions_did_not_have_is_null(rows: pa.Table) -> None:
+    data = tables.encode(rows.select(["id"]))
+    parts = tables.decode_parts(SCHEMA, data, "file", "rows", added=["size"])
+    found = [tables.decode(SCHEMA, data, "file", "rows", added=["size"]), pa.Table.from_batches(parts, SCHEMA)]
+    for table in found:
+        assert table.schema == SCHEMA and table.column("id").to_pylist() == rows.column("id").to_pylist()
+        assert table.column("size").null_count == rows.num_rows
+    with pytest.raises(CorruptFile, match="file: rows: cannot be read"):
+        [*tables.decode_parts(SCHEMA, tables.encode(rows.select(["size"])), "file", "rows", added=["size"])]
