@@ -49,7 +49,7 @@ _MODULES = {
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
     "collector/live": (
         "commits contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "
-        "range_sizes uncommitted unnamed"
+        "range_records range_sizes uncommitted unnamed"
     ),
     "collector/quarantine": "check move purge restore restore_record restore_run",
     "collector/retention": "active_commits policy retention retention_rules server_commits",

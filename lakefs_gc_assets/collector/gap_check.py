@@ -18,9 +18,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_checkpoint
-from lakefs_gc_assets.collector.references import unread_ranges
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
@@ -109,4 +107,4 @@ def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures]) -> R:
     before = open_base_checkpoint(step)
     references = step.references()
     records = references.range_records(sorted(set(committed.figures.heads.values())))
-    return references.committed(unread_ranges(records, before.read_ids if before else IdSet()))
+    return references.committed(records.without(before.read_ids) if before else records)

@@ -4,8 +4,11 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 Item = TypeVar("Item")
@@ -19,14 +22,16 @@ def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:
 
 def runs_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:
     """Cuts a sequence into at most so many runs of neighbours of about equal weight; items stay in order."""
-    total = max(1, sum(map(weight, items)))
-    groups: list[list[Item]] = [[] for _ in range(partitions)]
-    before = 0
-    for item in items:
-        middle = before + weight(item) / 2
-        groups[min(partitions - 1, int(middle * partitions / total))].append(item)
-        before += weight(item)
-    return [group for group in groups if group]
+    weights = np.fromiter(map(weight, items), np.int64, len(items))
+    return [list(items[start:end]) for start, end in cut_by_weight(weights, partitions)]
+
+
+def cut_by_weight(weights: npt.NDArray[np.int64], partitions: int) -> list[tuple[int, int]]:
+    """Where `runs_by_weight` begins and ends each run of items that have these weights; none is empty."""
+    middles = np.cumsum(weights) - weights / 2
+    runs = np.minimum(partitions - 1, (middles * partitions / max(1, weights.sum())).astype(np.int64))
+    bounds = np.searchsorted(runs, np.arange(partitions + 1)).tolist()
+    return [(start, end) for start, end in pairwise(bounds) if start < end]
 
 
 def spread_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Item], int]) -> list[list[Item]]:

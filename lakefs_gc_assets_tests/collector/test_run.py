@@ -43,6 +43,7 @@ from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.recheck import find_live_again
@@ -253,9 +254,8 @@ class TestDescribeCommitted:
     LIVE = LiveCommits(
         CommitSource.REFS_DUMP, NOW, NOW, ("m",), (), {"main": "m"}, commits=7, fetched=2, sealed={"token": "main"}
     )
-    UNREAD = Unread(
-        cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), (RangeRecord("r", b"a", b"b", 5, 0),), ()
-    )
+    RECORD = RangeRecord("r", b"a", b"b", 5, 0)
+    UNREAD = Unread(cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), RangeRecords.of([RECORD]), ())
     FIGURES = CommittedFigures(
         commit_source="refs dump",
         commits=7,
@@ -274,7 +274,8 @@ class TestDescribeCommitted:
         assert run.describe_committed(found, 3, "0" * 64) == self.FIGURES
 
     def test_with_ranges_that_no_commit_names(self) -> None:
-        found = Committed(self.LIVE, (self.UNREAD,), None, replace(self.UNREAD, records=self.UNREAD.records * 4))
+        unnamed = replace(self.UNREAD, records=RangeRecords.of([self.RECORD] * 4))
+        found = Committed(self.LIVE, (self.UNREAD,), None, unnamed)
         figures = run.describe_committed(found, 3, "0" * 64)
         assert figures == replace(self.FIGURES, ranges_read=5, unnamed_ranges=4)
 

@@ -8,6 +8,7 @@ from lakefs_gc_assets.collector import recheck
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import cross_repository, current
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Verdict
@@ -18,7 +19,7 @@ def _own_commits_alone(step: ArrowStep, repository: Any, live: Any, known: froze
     """Reads nothing of what other repositories have committed."""
     if repository is step.repository:
         return find_unread(step, repository, live, known)
-    return Unread(repository, live.source, (), (), ())
+    return Unread(repository, live.source, (), RangeRecords.of([]), ())
 
 
 def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from unittest import mock
 import lakefs_gc_assets
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.live import current
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.unnamed import Unnamed
 from lakefs_gc_assets.collector.step import Step
 
@@ -18,7 +19,7 @@ Replacement = tuple[object, str, object]
 """A module or class of the product, the name of something in it, and what stands there instead."""
 ArrowStep = Step[ArrowRows]
 _PRODUCT = lakefs_gc_assets.__name__
-UNNAMED_LEFT_OUT: Replacement = (current, "find_unnamed", lambda *arguments: Unnamed())
+UNNAMED_LEFT_OUT: Replacement = (current, "find_unnamed", lambda *arguments: Unnamed((), RangeRecords.of([])))
 """Takes ranges that no commit names for orphans."""
 
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.engine import ChangePart, R
 from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
+from lakefs_gc_assets.collector.live.range_records import weight_of
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
-from lakefs_gc_assets.collector.references import weight_of
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.work import runs_by_weight, spread
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord

@@ -31,6 +31,7 @@ from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live import noted_sizes
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, read_every_commit
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -71,7 +72,7 @@ class _Elsewhere:
     """
 
     unread: tuple[Unread, ...]
-    unnamed: tuple[RangeRecord, ...]
+    unnamed: RangeRecords
 
 
 @contextmanager
@@ -91,15 +92,14 @@ def mark(
     ranges = read_ranges(step, questions.metaranges, width)
     elsewhere = _find_elsewhere(step, questions, ranges, uncommitted, tables)
     every = questions.every_scenario
-    unnamed = {record.id for record in elsewhere.unnamed}
-    own = {record.id for record in ranges}
+    unnamed = frozenset(elsewhere.unnamed.ids)
+    beside = elsewhere.unnamed.without({record.id for record in ranges})
     ranges = {record: bits | every if record.id in unnamed else bits for record, bits in ranges.items()}
-    beside = [record for record in elsewhere.unnamed if record.id not in own]
     others = [each.addresses(step) for each in elsewhere.unread]
     step.log(f"{len(questions.metaranges):,} metaranges have {len(ranges):,} ranges, each is read once")
     promised = sum(record.count for record in ranges)
     live = [*uncommitted.addresses, *others, step.references().committed(beside)]
-    live_count = uncommitted.count + sum(each.count for each in elsewhere.unread) + sum(each.count for each in beside)
+    live_count = uncommitted.count + sum(each.count for each in elsewhere.unread) + beside.entries
     with ExitStack() as stack:
         read = read_addresses(step, ranges, every, width, noted_sizes.folder_of(step), depth)
         cached = stack.enter_context(engine.cached(read, promised))
@@ -140,7 +140,7 @@ def _find_elsewhere(
 ) -> _Elsewhere:
     unread = tuple(read_every_commit(step, each, uncommitted.ended_at) for each in step.repository.others)
     if not step.repository.settings.keep_unnamed_ranges:
-        return _Elsewhere(unread, ())
+        return _Elsewhere(unread, RangeRecords.of([]))
     read = frozenset(tables).union(*(each.ids for each in unread))
     unnamed = find_unnamed(step.repository.store, step.references(), read, tuple(questions.metaranges))
     return _Elsewhere(unread, unnamed.records)

@@ -3,22 +3,23 @@
 from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Generic
 
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.range_sizes import SizesFolder
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
-from lakefs_gc_assets.collector.references import unread_ranges
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.id_set import lacking
-from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.collector.stored.id_set import IdSet, lacking
 
 _ROWS_OF_A_FILE = 250_000
 """Addresses in one file of uncommitted data, about: a real server fills files up to 20 MB."""
@@ -104,13 +105,13 @@ class Unread:
     repository: OpenRepository
     source: CommitSource
     metarange_ids: tuple[str, ...]
-    records: tuple[RangeRecord, ...]
+    records: RangeRecords
     files: tuple[str, ...]
 
     @property
-    def ids(self) -> frozenset[str]:
+    def ids(self) -> IdSet:
         """Ids of everything that is read."""
-        return frozenset([*self.metarange_ids, *self.files, *(record.id for record in self.records)])
+        return self.records.ids | IdSet([*self.metarange_ids, *self.files])
 
     @property
     def ranges(self) -> int:
@@ -122,7 +123,7 @@ class Unread:
         """How many entries the metaranges count; None where none is read."""
         if self.source is CommitSource.METADATA_FOLDER:
             return None
-        return sum(record.count for record in self.records)
+        return self.records.entries
 
     @property
     def count(self) -> int:
@@ -144,10 +145,8 @@ class Unread:
 def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: Set[str]) -> Unread:
     """Reads the metaranges of live commits that are not among the known ids; returns what is new in them."""
     metarange_ids = tuple(lacking(known, live.metarange_ids))
-    records = step.references(repository).range_records(metarange_ids)
-    return Unread(
-        repository, live.source, metarange_ids, unread_ranges(records, known), tuple(lacking(known, live.files))
-    )
+    records = step.references(repository).range_records(metarange_ids).without(known)
+    return Unread(repository, live.source, metarange_ids, records, tuple(lacking(known, live.files)))
 
 
 @dataclass(frozen=True)
@@ -174,9 +173,9 @@ class Committed:
         return self.unread if self.unnamed is None else (*self.unread, self.unnamed)
 
     @property
-    def ids(self) -> frozenset[str]:
+    def ids(self) -> IdSet:
         """Ids of everything that is read, and of the refs dump's own files, which hold no objects."""
-        return frozenset(self.own.dump_tables).union(*(each.ids for each in self.everything))
+        return reduce(or_, (each.ids for each in self.everything), IdSet(self.own.dump_tables))
 
     @property
     def source(self) -> str:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
-from lakefs_gc_assets.collector.references import References, unread_ranges
-from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.references import References
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
@@ -25,8 +26,8 @@ class Unnamed:
         records: ranges that are among the files, or that a metarange among them names.
     """
 
-    ids: tuple[str, ...] = ()
-    records: tuple[RangeRecord, ...] = ()
+    ids: tuple[str, ...]
+    records: RangeRecords
 
 
 def find_unnamed(
@@ -44,7 +45,7 @@ def find_unnamed(
     Raises:
         CorruptFile: a file is of no known kind, or damaged.
     """
-    expired = {*expired_metaranges, *(record.id for record in references.range_records(expired_metaranges))}
+    expired = references.range_records(expired_metaranges).ids | IdSet(expired_metaranges)
     # Listed last: whatever is committed until then is seen.
-    ids = tuple(name for name in list_ids(store, read) if name not in expired)
-    return Unnamed(ids, unread_ranges(references.unnamed_records(ids), read))
+    ids = tuple(expired.lacking(list_ids(store, read)))
+    return Unnamed(ids, references.unnamed_records(ids).without(read))

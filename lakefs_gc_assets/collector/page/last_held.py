@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.references import REQUEST_WEIGHT, weight_of
+from lakefs_gc_assets.collector.live.range_records import REQUEST_WEIGHT, weight_of
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 

@@ -14,7 +14,7 @@ def find_expired(step: Step[R]) -> R:
     # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
     found = define_live(step, prepared_until=step.plan.cutoff)
     references = step.references()
-    active = {record.id for record in references.range_records(found.live.metarange_ids)}
-    expired = [record for record in references.range_records(found.expired_metaranges) if record.id not in active]
+    active = references.range_records(found.live.metarange_ids).ids
+    expired = references.range_records(found.expired_metaranges).without(active)
     step.log(f"{len(found.expired_metaranges):,} expired metaranges have {len(expired):,} ranges of their own")
     return step.engine.without_exactly(references.entries(expired), deleted_before(step))

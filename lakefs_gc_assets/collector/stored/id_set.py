@@ -5,7 +5,7 @@ Whatever else is called an id is kept as it is.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from itertools import islice
+from itertools import compress, islice
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,15 @@ _DIGITS = 64
 _AT_ONCE = 65_536
 """Ids that there are as Python's strings at one time."""
 Digests = npt.NDArray[np.bytes_]
+_BYTES = np.dtype(f"S{_DIGITS // 2}")
+_NONE: Digests = np.empty(0, _BYTES)
 
 
 class IdSet(Set[str]):
     """Ids, each once. Its iteration is in order, digests first."""
 
     def __init__(self, ids: Iterable[str] = ()) -> None:
-        self._digests, self._others = _as_digests([]), frozenset[str]()
+        self._digests, self._others = _NONE, frozenset[str]()
         self._take(pa.array(some, pa.string()) for some in _parts(ids))
 
     @classmethod
@@ -38,7 +40,7 @@ class IdSet(Set[str]):
         digests, others = [self._digests], set[str]()
         for column in columns:
             are_digests = pc.match_substring_regex(column, _DIGEST)
-            digests.append(_as_digests(column.filter(are_digests).to_pylist()))
+            digests.append(_as_digests(column.filter(are_digests)))
             others.update(column.filter(pc.invert(are_digests)).to_pylist())
         self._digests, self._others = _each_once(np.concatenate(digests)), frozenset(others)
 
@@ -63,14 +65,16 @@ class IdSet(Set[str]):
 
     def lacking(self, ids: Iterable[str]) -> list[str]:
         """Those of some ids that are not in this set, in their order."""
-        found: list[str] = []
-        for some in _parts(ids):
-            column = pa.array(some, pa.string())
-            digests = column.filter(pc.match_substring_regex(column, _DIGEST)).to_pylist()
-            there = self._has(_as_digests(digests)).tolist()
-            known = self._others.union(name for name, is_there in zip(digests, there, strict=True) if is_there)
-            found += [name for name in some if name not in known]
-        return found
+        return [name for some in _parts(ids) for name in compress(some, self.lacks(pa.array(some, pa.string())))]
+
+    def lacks(self, ids: pa.StringArray) -> npt.NDArray[np.bool_]:
+        """Which of some ids are not in this set; they are at most some 100,000, without nulls."""
+        are_digests = pc.match_substring_regex(ids, _DIGEST)
+        others = ids.filter(pc.invert(are_digests)).to_pylist()
+        lacks, places = np.empty(len(ids), np.bool_), are_digests.to_numpy(zero_copy_only=False)
+        lacks[places] = ~self._has(_as_digests(ids.filter(are_digests)))
+        lacks[~places] = [name not in self._others for name in others]
+        return lacks
 
     def _has(self, digests: Digests) -> npt.NDArray[np.bool_]:
         if not len(self._digests):
@@ -97,8 +101,14 @@ def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
         yield some
 
 
-def _as_digests(names: Sequence[str]) -> Digests:
-    return np.frombuffer(bytes.fromhex("".join(names)), np.dtype(f"S{_DIGITS // 2}"))
+def _as_digests(names: pa.StringArray) -> Digests:
+    """Digests of names, of which each is one."""
+    if not len(names):
+        return _NONE
+    _, ends, text = names.buffers()
+    start = np.frombuffer(ends, np.int32)[names.offset]
+    digits = text.slice(start, len(names) * _DIGITS).to_pybytes().decode()
+    return np.frombuffer(bytes.fromhex(digits), _BYTES)
 
 
 def _as_text(digests: Digests) -> pa.StringArray:
@@ -108,4 +118,10 @@ def _as_text(digests: Digests) -> pa.StringArray:
 
 def _each_once(digests: Digests) -> Digests:
     """The digests in order; those of one set are stored in order."""
-    return digests if bool(np.all(digests[:-1] < digests[1:])) else np.unique(digests)
+    if bool(np.all(digests[:-1] < digests[1:])):
+        return digests
+    # `np.unique` takes seven times as long.
+    ordered = np.sort(digests)
+    is_first: npt.NDArray[np.bool_] = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    each: Digests = ordered[is_first]
+    return each

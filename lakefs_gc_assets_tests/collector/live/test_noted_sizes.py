@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.live import noted_sizes, range_sizes
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import copying
 from lakefs_gc_assets.errors import StorageError
@@ -49,7 +50,7 @@ class Repository:
     def read(self, *records: RangeRecord) -> None:
         """Reads ranges as a run does that learns what is committed."""
         into = noted_sizes.folder_of(self.step)
-        self.step.engine.collect(self.step.references().committed(records, into))
+        self.step.engine.collect(self.step.references().committed(RangeRecords.of(records), into))
 
     def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
         """The names of the ranges that are read for candidates of these sizes."""
@@ -152,7 +153,7 @@ def test_tasks_of_spark_note_sizes_and_look_at_them(
     monkeypatch.setattr(noted_sizes, "_SIZES_READ_HERE", -1)
     records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
     step = made_step(SparkEngine(spark, 2), repository.step.repository)
-    step.engine.collect(step.references().committed(list(records.values()), noted_sizes.folder_of(step)))
+    step.engine.collect(step.references().committed(RangeRecords.of(records.values()), noted_sizes.folder_of(step)))
     every = [record.id for record in records.values()]
     for size, names in ((2, "ab"), (9, "")):
         chosen = noted_sizes.select_ranges(step, every, pa.array([size], pa.int64()))
@@ -160,7 +161,7 @@ def test_tasks_of_spark_note_sizes_and_look_at_them(
 
 
 def test_an_address_is_read_as_it_is_without_notes(repository: Repository) -> None:
-    records = list(repository.commit({"a": [1, 2], "b": [3]}).values())
+    records = RangeRecords.of(repository.commit({"a": [1, 2], "b": [3]}).values())
     references, engine = repository.step.references(), repository.step.engine
     noting = references.committed(records, noted_sizes.folder_of(repository.step))
     assert engine.collect(noting).sort_by("address") == engine.collect(references.committed(records)).sort_by("address")

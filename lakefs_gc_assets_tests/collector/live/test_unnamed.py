@@ -7,6 +7,7 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.live.commits import CommitSource, live_commits
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.unnamed import Unnamed, find_unnamed
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import CorruptFile
@@ -20,6 +21,8 @@ from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range
 from lakefs_gc_assets_tests.recordings import FIXTURES, REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
+
+NOTHING = Unnamed((), RangeRecords.of([]))
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def test_ranges_of_a_metarange_and_ranges_of_none(repository: OpenRepository) ->
     assert set(unnamed.ids) == {other, another.id, alone.id}
     assert {record.id for record in unnamed.records} == {another.id, alone.id}
     assert held(repository, unnamed) == {"data/another", "data/alone"}
-    assert found(repository, {metarange, own.id, *unnamed.ids}) == Unnamed()
+    assert found(repository, {metarange, own.id, *unnamed.ids}) == NOTHING
 
 
 def test_a_range_that_an_unnamed_metarange_names_is_read_once(repository: OpenRepository) -> None:
@@ -72,7 +75,7 @@ def test_two_statements_about_one_range_end_the_run(repository: OpenRepository) 
 
 def test_what_expired_commits_name_is_no_sign_of_another_repository(repository: OpenRepository) -> None:
     expired = put_metarange(repository.store, [put_range(repository.store, entry("expired"))])
-    assert found(repository, set(), (expired,)) == Unnamed()
+    assert found(repository, set(), (expired,)) == NOTHING
 
 
 def test_a_range_of_an_expired_commit_stays_where_an_unnamed_metarange_names_it(repository: OpenRepository) -> None:
@@ -89,7 +92,7 @@ def test_a_range_of_an_expired_commit_stays_where_an_unnamed_metarange_names_it(
 def test_tables_of_refs_dumps_hold_no_objects(repository: OpenRepository) -> None:
     put_dump(repository.store, LINE, [Branch("main", LINE[-1].id)], [Branch("v1", LINE[-1].id)])
     unnamed = found(repository, set())
-    assert len(unnamed.ids) == 7 and unnamed.records == ()
+    assert len(unnamed.ids) == 7 and not unnamed.records
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -2,6 +2,7 @@ from collections.abc import Iterator, Set
 from typing import cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +44,13 @@ def test_what_it_lacks_is_told_in_order(ids: set[str], asked: list[str]) -> None
     mixed = [*asked, *sorted(ids), *asked]
     lacks = [name for name in mixed if name not in ids]
     assert lacking(IdSet(ids), mixed) == lacking(frozenset(ids), mixed) == lacks
+
+
+@given(IDS, st.lists(st.one_of(DIGESTS, OTHERS)), st.integers(0, 9))
+def test_part_of_a_column_is_as_good_as_a_column(ids: set[str], asked: list[str], start: int) -> None:
+    column = pa.array([*asked, *sorted(ids), *asked], pa.string()).slice(start)
+    assert IdSet.of_columns([column]) == set(column.to_pylist())
+    assert IdSet(ids).lacks(column).tolist() == [name not in ids for name in column.to_pylist()]
 
 
 @given(IDS, IDS)

@@ -1,0 +1,96 @@
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.frame.schemas import RANGES
+from lakefs_gc_assets.collector.live import range_records
+from lakefs_gc_assets.collector.live.range_records import REQUEST_WEIGHT, RangeRecords, unpack, weight_of
+from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+
+RECORDS = st.lists(
+    st.builds(
+        RangeRecord,
+        st.integers(0, 30).map(lambda number: f"{number:064x}") | st.text("odd ", max_size=3),
+        st.binary(max_size=4),
+        st.binary(max_size=4),
+        st.integers(0, 10**9),
+        st.integers(0, 10**9),
+    ),
+    max_size=40,
+)
+in_parts = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_records, "_AT_ONCE", 7)
+
+
+@in_parts
+@given(RECORDS)
+def test_are_told_as_they_were_in_order(records: list[RangeRecord]) -> None:
+    found = RangeRecords.of(records)
+    places = [(record.min_key, record.id) for record in found]
+    assert places == sorted((record.min_key, record.id) for record in records)
+    assert sorted(found, key=repr) == sorted(records, key=repr)
+    assert len(found) == len(records)
+    assert set(found.ids) == {record.id for record in records}
+    assert found.entries == sum(record.count for record in records)
+
+
+@in_parts
+@given(RECORDS, st.integers(1, 5))
+def test_rows_in_any_chunks_and_order_of_columns_are_the_same(records: list[RangeRecord], rows: int) -> None:
+    whole = RangeRecords.of(records)
+    table = whole.rows.cast(nullable(RANGES)).select(RANGES.names[::-1])
+    cut = [table.slice(start, rows) for start in range(0, len(records), rows)]
+    assert RangeRecords.of_rows(pa.concat_tables([table.slice(0, 0), *cut])) == whole
+
+
+def test_rows_without_an_id_are_refused() -> None:
+    rows = pa.Table.from_pylist([{"min_key": b"a", "max_key": b"b", "count": 1, "estimated_size": 1}], nullable(RANGES))
+    with pytest.raises(ValueError, match="null"):
+        RangeRecords.of_rows(rows)
+
+
+@in_parts
+@given(RECORDS, st.data())
+def test_those_that_are_known_are_left_out(records: list[RangeRecord], data: st.DataObject) -> None:
+    names = sorted({record.id for record in records})
+    known = data.draw(st.sets(st.sampled_from([*names, "f" * 64])))
+    whole = RangeRecords.of(records)
+    for ids in (known, IdSet(known)):
+        assert list(whole.without(ids)) == [record for record in whole if record.id not in known]
+
+
+def test_two_statements_about_one_range_stay_two() -> None:
+    one, other = (RangeRecord("a" * 64, b"a", b"b", count, 1) for count in (1, 2))
+    assert set(RangeRecords.of([one, other])) == {one, other}
+    assert len(RangeRecords.of([one, other]).ids) == 1
+
+
+@in_parts
+@given(RECORDS, st.integers(1, 9))
+def test_tasks_have_each_range_once_and_neighbours(records: list[RangeRecord], tasks: int) -> None:
+    found = RangeRecords.of(records)
+    groups = [list(unpack(packed)) for packed in found.packed(tasks)]
+    assert len(groups) <= tasks and all(groups)
+    assert [record for group in groups for record in group] == list(found)
+
+
+def test_tasks_read_about_the_same_number_of_entries() -> None:
+    records = [RangeRecord(f"{number:064x}", b"%4d" % number, b"", number % 7 * 9_000, 0) for number in range(700)]
+    weights = [sum(map(weight_of, unpack(packed))) for packed in RangeRecords.of(records).packed(7)]
+    assert len(weights) == 7
+    assert max(weights) - min(weights) <= 2 * (REQUEST_WEIGHT + 54_000)
+
+
+def test_a_task_has_none_but_its_own() -> None:
+    records = RangeRecords.of(
+        RangeRecord(f"{number:064x}", b"%9d" % number, b"%9d" % number, 1, 0) for number in range(1_000)
+    )
+    (whole,) = records.packed(1)
+    assert max(map(len, records.packed(100))) < len(whole) / 10
