@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.stored import copying, run_folder, tables
 from lakefs_gc_assets.collector.stored import ids as stored_ids
-from lakefs_gc_assets.collector.stored.id_set import IdSet, lacking
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -55,7 +55,7 @@ class _EarlierFile:
 
 def write(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[str]) -> str:
     """Stores the ids that an attempt's commits step and the runs before it have read; returns the file's SHA-256."""
-    whole, stored = ids if isinstance(ids, IdSet) else IdSet(ids), StoredIds(run_id, attempt)
+    whole, stored = IdSet.of(ids), StoredIds(run_id, attempt)
     if len(whole) <= _SMALL:
         return _put(store, stored, whole)
     sha256 = stored_ids.write(store, stored.earlier_key, whole)
@@ -73,7 +73,7 @@ def add(
         CorruptFile: the file of that run is no longer what was read.
     """
     since, earlier = _read_own(store, known_from)
-    since |= IdSet(lacking(known, [*new]))
+    since |= IdSet.of(new) - known
     stored = StoredIds(run_id, attempt)
     few = max(_SMALL, earlier.ids // _SMALL_PART if earlier else 0)
     if len(since) <= few and (earlier is None or _copied(store, known_from.earlier_key, stored.earlier_key)):

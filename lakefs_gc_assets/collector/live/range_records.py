@@ -62,7 +62,7 @@ class RangeRecords:
 
     def without(self, known: Set[str]) -> "RangeRecords":
         """The ranges whose ids are not known."""
-        of = known if isinstance(known, IdSet) else IdSet(known)
+        of = IdSet.of(known)
         lacks = [of.lacks(batch.column("id")) for batch in self.rows.to_batches(max_chunksize=_AT_ONCE)]
         unknown = np.concatenate([np.empty(0, np.bool_), *lacks])
         return self if unknown.all() else RangeRecords(self.rows.filter(pa.array(unknown)))

@@ -6,6 +6,7 @@ Whatever else is called an id is kept as it is.
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import compress, islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,11 @@ class IdSet(Set[str]):
     def __init__(self, ids: Iterable[str] = ()) -> None:
         self._digests, self._others = _NONE, frozenset[str]()
         self._take(pa.array(some, pa.string()) for some in _parts(ids))
+
+    @classmethod
+    def of(cls, ids: Iterable[str]) -> "IdSet":
+        """These ids, which may be in such a set already."""
+        return ids if isinstance(ids, IdSet) else cls(ids)
 
     @classmethod
     def of_columns(cls, columns: Iterable[pa.StringArray]) -> "IdSet":
@@ -55,13 +61,19 @@ class IdSet(Set[str]):
         return isinstance(name, str) and not self.lacking([name])
 
     def __or__(self, others: Set[str]) -> "IdSet":  # type: ignore[override]
-        more, joined = others if isinstance(others, IdSet) else IdSet(others), IdSet()
+        more, joined = IdSet.of(others), IdSet()
         new = more._digests[~self._has(more._digests)]
         joined._digests = np.insert(self._digests, np.searchsorted(self._digests, new), new)
         joined._others = self._others | more._others
         return joined
 
     __ror__ = __or__
+
+    def __sub__(self, others: Set[Any]) -> "IdSet":
+        fewer, left = IdSet.of(others), IdSet()
+        left._digests = self._digests[~fewer._has(self._digests)]
+        left._others = self._others - fewer._others
+        return left
 
     def lacking(self, ids: Iterable[str]) -> list[str]:
         """Those of some ids that are not in this set, in their order."""

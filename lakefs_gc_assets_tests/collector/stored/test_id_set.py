@@ -49,7 +49,7 @@ def test_what_it_lacks_is_told_in_order(ids: set[str], asked: list[str]) -> None
 @given(IDS, st.lists(st.one_of(DIGESTS, OTHERS)), st.integers(0, 9))
 def test_part_of_a_column_is_as_good_as_a_column(ids: set[str], asked: list[str], start: int) -> None:
     column = pa.array([*asked, *sorted(ids), *asked], pa.string()).slice(start)
-    assert IdSet.of_columns([column]) == set(column.to_pylist())
+    assert set(IdSet.of_columns([column])) == set(column.to_pylist())
     assert IdSet(ids).lacks(column).tolist() == [name not in ids for name in column.to_pylist()]
 
 
@@ -58,6 +58,13 @@ def test_sets_are_joined(ids: set[str], others: set[str]) -> None:
     for joined in (IdSet(ids) | IdSet(others), IdSet(ids) | frozenset(others), frozenset(ids) | IdSet(others)):
         assert isinstance(joined, IdSet)
         assert set(joined) == ids | others
+
+
+@given(IDS, IDS)
+def test_what_another_set_has_is_taken_away(ids: set[str], others: set[str]) -> None:
+    for left in (IdSet(ids) - IdSet(others), IdSet(ids) - others):
+        assert set(left) == ids - others
+        assert list(left) == list(IdSet(ids - others))
 
 
 @given(IDS)
