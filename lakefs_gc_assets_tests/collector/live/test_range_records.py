@@ -66,6 +66,11 @@ def test_those_that_are_known_are_left_out(records: list[RangeRecord], data: st.
         assert list(whole.without(ids)) == [record for record in whole if record.id not in known]
 
 
+def test_where_none_is_known_nothing_is_copied() -> None:
+    records = RangeRecords.of([RangeRecord("a" * 64, b"a", b"b", 1, 1)])
+    assert records.without({"b" * 64}) is records
+
+
 def test_two_statements_about_one_range_stay_two() -> None:
     one, other = (RangeRecord("a" * 64, b"a", b"b", count, 1) for count in (1, 2))
     assert set(RangeRecords.of([one, other])) == {one, other}
@@ -86,6 +91,12 @@ def test_tasks_read_about_the_same_number_of_entries() -> None:
     weights = [sum(map(weight_of, unpack(packed))) for packed in RangeRecords.of(records).packed(7)]
     assert len(weights) == 7
     assert max(weights) - min(weights) <= 2 * (REQUEST_WEIGHT + 54_000)
+
+
+def test_ranges_of_few_entries_take_a_request_each() -> None:
+    counts = [2 * REQUEST_WEIGHT, *[0] * 10]
+    records = [RangeRecord(f"{place:064x}", b"%2d" % place, b"", count, 0) for place, count in enumerate(counts)]
+    assert [len([*unpack(packed)]) for packed in RangeRecords.of(records).packed(2)] == [4, 7]
 
 
 def test_a_task_has_none_but_its_own() -> None:

@@ -53,6 +53,14 @@ def test_part_of_a_column_is_as_good_as_a_column(ids: set[str], asked: list[str]
     assert IdSet(ids).lacks(column).tolist() == [name not in ids for name in column.to_pylist()]
 
 
+@given(st.lists(DIGESTS, max_size=9), st.integers(0, 9), st.integers(0, 9))
+def test_digests_are_those_of_the_names_in_a_column_and_not_of_those_before_it(
+    names: list[str], start: int, length: int
+) -> None:
+    column = pa.array(names, pa.string()).slice(start, length)
+    assert id_set._as_digests(column).tobytes().hex() == "".join(column.to_pylist())
+
+
 @given(IDS, IDS)
 def test_sets_are_joined(ids: set[str], others: set[str]) -> None:
     for joined in (IdSet(ids) | IdSet(others), IdSet(ids) | frozenset(others), frozenset(ids) | IdSet(others)):
