@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark.start import class_archive
-from lakefs_gc_assets.spark.start.java import ensure_java, use_this_python
+from lakefs_gc_assets.spark.start.java import ensure_java, use_python
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,6 +62,8 @@ _ON_THIS_MACHINE = {
     "spark.authenticate": "true",
 }
 """Properties of a local master: no other machine reaches it, and processes on this one have to know Spark's secret."""
+_PYTHON = "spark.pyspark.python"
+"""The property that says in which Python workers run."""
 _REDACTION, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|token|access[.]?key"
 """The property that says by which names Spark hides values, and its default."""
 _SUBMIT_ARGUMENTS, _LOCAL_ADDRESS = "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_IP"
@@ -86,7 +88,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         return {**_OF_EVERY_SESSION, **given}
     _check(settings)
     home = ensure_java()
-    use_this_python()
+    use_python(given.get(_PYTHON))
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *class_archive.options(home)]
     found = {
         "spark.master": settings.master,

@@ -49,6 +49,19 @@ def test_memory_that_is_none_is_told_before_java_starts(memory: str) -> None:
         spark_session.properties(SparkSettings(driver_memory=memory))
 
 
+def test_workers_run_in_the_python_that_a_property_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Set first: what was set by none is else not taken back.
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+
+    spark_session.properties(SparkSettings(master="yarn"))
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+    chosen = {"spark.pyspark.python": "./environment/bin/python"}
+    spark_session.properties(SparkSettings(master="yarn", config=chosen))
+    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+
+
 @pytest.mark.parametrize(("length", "sockets"), [(60, True), (61, False)])
 def test_workers_are_reached_over_sockets_where_their_addresses_are_short_enough(
     monkeypatch: pytest.MonkeyPatch, length: int, sockets: bool

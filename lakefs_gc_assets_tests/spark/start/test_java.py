@@ -16,9 +16,9 @@ from lakefs_gc_assets.spark.start import java
 JOB = """
 import json
 import pyarrow.compute as pc
-from lakefs_gc_assets.spark.start.java import ensure_java, use_this_python
+from lakefs_gc_assets.spark.start.java import ensure_java, use_python
 home = ensure_java()
-use_this_python()
+use_python()
 from pyspark.sql import SparkSession
 spark = (
     SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
