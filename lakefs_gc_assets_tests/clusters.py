@@ -1,21 +1,24 @@
 """Spark clusters of processes on this machine, started from the pyspark package."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pyspark
 
 from lakefs_gc_assets.spark.start.java import ensure_java
 
-_HOST = "127.0.0.1"
+HOST = "127.0.0.1"
 _SECONDS = 180
 _SECONDS_TO_END = 30
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
@@ -37,26 +40,32 @@ class Standalone:
 
 
 @contextmanager
-def standalone(folder: Path, workers: int = 2) -> Iterator[Standalone]:
-    """Starts a standalone cluster, and ends it."""
+def standalone(folder: Path, environments: Sequence[Mapping[str, str]] = ({}, {})) -> Iterator[Standalone]:
+    """Starts a standalone cluster, and ends it.
+
+    Args:
+        environments: of each worker and its executors, beside what this process has.
+    """
     with ExitStack() as stack:
-        named = ["--host", _HOST, "--port", "0", "--webui-port", "0"]
-        master = stack.enter_context(_started(folder / "master.log", "org.apache.spark.deploy.master.Master", *named))
-        url = _told(master, r"Starting Spark master at (spark://\S+)")
-        started = [
+        named = ["--host", HOST, "--port", "0", "--webui-port", "0"]
+        master = stack.enter_context(started(folder / "master.log", "org.apache.spark.deploy.master.Master", *named))
+        url = told(master, r"Starting Spark master at (spark://\S+)")
+        running = [
             stack.enter_context(
-                _started(
+                started(
                     folder / f"worker-{number}.log",
                     "org.apache.spark.deploy.worker.Worker",
-                    *("--host", _HOST, "--cores", "1", "--memory", "1g", "--webui-port", "0"),
+                    # Of a slow task Spark makes no copy on the host where it runs.
+                    *("--host", f"127.0.0.{number}", "--cores", "1", "--memory", "1g", "--webui-port", "0"),
                     *("--work-dir", str(folder / f"worker-{number}"), url),
+                    environment=environment,
                 )
             )
-            for number in range(workers)
+            for number, environment in enumerate(environments, 1)
         ]
-        for worker in started:
-            _told(worker, r"Successfully (registered) with master")
-        yield Standalone(url, tuple(worker.process.pid for worker in started))
+        for worker in running:
+            told(worker, r"Successfully (registered) with master")
+        yield Standalone(url, tuple(worker.process.pid for worker in running))
 
 
 @contextmanager
@@ -64,43 +73,49 @@ def connect_server(folder: Path) -> Iterator[str]:
     """Starts a Spark Connect server with a local master; yields its address."""
     server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     properties = {
-        "spark.connect.grpc.binding.address": _HOST,
+        "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": "0",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
     }
     given = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
     arguments = [*server, *given, "--master", "local[2]", "spark-internal"]
-    with _started(folder / "connect.log", "org.apache.spark.deploy.SparkSubmit", *arguments) as process:
-        port = _told(process, r"Spark Connect server started at: .*:(\d+)")
-        yield f"sc://{_HOST}:{port}"
+    with started(folder / "connect.log", "org.apache.spark.deploy.SparkSubmit", *arguments) as process:
+        port = told(process, r"Spark Connect server started at: .*:(\d+)")
+        yield f"sc://{HOST}:{port}"
 
 
 @dataclass(frozen=True)
-class _Process:
+class Process:
+    """A process and what it says."""
+
     process: subprocess.Popen[bytes]
     log: Path
 
 
 @contextmanager
-def _started(log: Path, name: str, *arguments: str) -> Iterator[_Process]:
+def started(
+    log: Path, name: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Process]:
+    """Starts a class of Spark's, or one that a variable of Spark's adds to them; ends it."""
     home = Path(pyspark.__file__).parent
-    environment = {
+    with_spark = {
         **os.environ,
         "JAVA_HOME": str(ensure_java()),
         "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": _HOST,
+        "SPARK_LOCAL_IP": HOST,
         "PYSPARK_PYTHON": sys.executable,
+        **environment,
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
             [str(home / "bin" / "spark-class"), name, *arguments],
-            env=environment,
+            env=with_spark,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
-            yield _Process(process, log)
+            yield Process(process, log)
         finally:
             process.terminate()
             # A worker that was told to end has been seen to wait for ever.
@@ -111,7 +126,32 @@ def _started(log: Path, name: str, *arguments: str) -> Iterator[_Process]:
                 process.wait()
 
 
-def _told(started: _Process, pattern: str) -> str:
+@dataclass(frozen=True)
+class EventLog:
+    """What Spark itself says of an application that has ended."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What Spark is to be told before the application begins."""
+        return {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": self.folder.as_uri(),
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.eventLog.compress": "false",
+        }
+
+    def read(self, *kinds: str) -> list[dict[str, Any]]:
+        """Events of some kinds, of all applications, in order."""
+        lines = [line for file in sorted(self.folder.iterdir()) for line in file.read_text().splitlines()]
+        return [event for event in map(json.loads, lines) if event["Event"] in kinds]
+
+
+def told(started: Process, pattern: str) -> str:
     """What a process says of itself once it is ready. Raises AssertionError where it never is."""
     until = time.monotonic() + _SECONDS
     while time.monotonic() < until and started.process.poll() is None:

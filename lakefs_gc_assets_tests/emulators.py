@@ -40,7 +40,7 @@ ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account that every Azurite has, and its published key."""
 TOKEN = "token-of-the-service-account"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakefs-gc-assets"
+CACHE = Path(os.environ.get("XDGCACHE_HOME") or Path.home() / ".cache") / "lakefs-gc-assets"
 _HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive", "host"})
 
 
@@ -214,25 +214,25 @@ class AzureServer(Proxy):
 
 def fake_gcs_server() -> Path:
     """The program, built from its Go module where it is not in the cache; skips the test where there is no Go."""
-    folder = _CACHE / f"fake-gcs-server-{FAKE_GCS_SERVER.removeprefix('v')}"
+    folder = CACHE / f"fake-gcs-server-{FAKE_GCS_SERVER.removeprefix('v')}"
     module = f"github.com/fsouza/fake-gcs-server@{FAKE_GCS_SERVER}"
-    return _installed(folder / "fake-gcs-server", "go", ["install", module], {"GOBIN": str(folder)})
+    return installed(folder / "fake-gcs-server", "go", ["install", module], {"GOBIN": str(folder)})
 
 
 def azurite() -> Path:
     """The program, installed by npm where it is not in the cache; skips the test where there is no npm."""
-    folder = _CACHE / f"azurite-{AZURITE.rpartition('.')[0]}"
+    folder = CACHE / f"azurite-{AZURITE.rpartition('.')[0]}"
     install = ["install", "--prefix", str(folder), "--no-audit", "--no-fund", f"azurite@{AZURITE}"]
-    return _installed(folder / "node_modules/.bin/azurite-blob", "npm", install, {})
+    return installed(folder / "node_modules/.bin/azurite-blob", "npm", install, {})
 
 
-def _installed(program: Path, installer: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Path:
+def installed(program: Path, installer: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Path:
     if program.exists():
         return program
     if shutil.which(installer) is None:
         pytest.skip(f"{program.name} is not installed, and there is no {installer} to install it with")
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / f"{program.name}.lock").open("w") as lock:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{program.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
             done = subprocess.run(
