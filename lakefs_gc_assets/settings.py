@@ -240,13 +240,20 @@ class CollectionSettings(Settings):
     inventory: str = Field(
         default="",
         description="S3 Inventory that is read in place of listing every object: a report's manifest.json, or the "
-        "folder above the dated ones for the newest, such as s3://reports/bucket/daily/. Optimized runs list what is "
-        "new all the same. Empty: the store is listed.",
+        "folder above the dated ones for the newest, such as s3://reports/bucket/daily/. Runs that build on another "
+        "one list what is new all the same. Empty: the store is listed.",
     )
     inventory_margin_hours: float = Field(
         default=24,
         ge=0,
         description="Objects younger than this when the inventory was made are kept: it may lack or misstate them.",
+    )
+    full_listing_days: float = Field(
+        default=7,
+        ge=0,
+        description="A run of the flow unified lists every object where the last one that did so began this long ago. "
+        "Until then it builds on the run before: it lists what is new, and looks at what expired since. 0: each such "
+        "run lists every object.",
     )
     listing_partitions: int = Field(
         default=0, ge=0, description="Spark partitions of the listing; 0 for four per core. Large slices take several."

@@ -29,6 +29,7 @@ FRAMES = (
     "uncommitted_df",
     "committed_df",
     "candidates",
+    "expired",
     "unheld",
     "unrecognised",
     "sightings",

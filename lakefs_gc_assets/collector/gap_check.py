@@ -103,7 +103,7 @@ def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: d
 
 
 def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures]) -> R:
-    """Addresses that branch heads hold, in an optimized run only through the ranges that it read."""
+    """Addresses that branch heads hold, in a run that builds on another one only through the ranges that it read."""
     before = open_base_checkpoint(step)
     references = step.references()
     records = references.range_records(sorted(set(committed.figures.heads.values())))

@@ -24,13 +24,14 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 
-def deleted_before(step: Step[R], since: datetime | None = None) -> R:
+def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
     """Addresses (`address`) that earlier runs deleted or moved to quarantine, and nobody restored.
 
     Of a run whose sweep came to its end its report says so, in few files; of others their receipts do.
 
     Args:
         since: leaves out what was deleted earlier; UTC.
+        newer_than: a run; only runs that were opened after it are looked at.
     """
     store, opener, engine = step.repository.store, step.repository.opener, step.engine
     any_restored = restore_record.read(store) is not None
@@ -39,6 +40,8 @@ def deleted_before(step: Step[R], since: datetime | None = None) -> R:
     keys: list[str] = []
     for run_id in runs.newest_first():
         known = runs.settled(run_id)
+        if newer_than is not None and run_id >= newer_than:
+            break
         if run_id == step.plan.run_id or (known is not None and not known.deleted):
             continue
         told = _report_files(store, run_id) if known is not None and known.swept else None

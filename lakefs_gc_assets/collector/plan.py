@@ -24,6 +24,9 @@ class Flow(StrEnum):
     | `optimized` | objects of slices where something may be new, and those that waited | all |
     | `committed` | what expired commits hold; nothing is listed | active ones |
     | `unified` | every listed object | active ones |
+
+    A run of the flow `unified` that builds on another one by retention rules looks at what an optimized one does, and
+    at what expired since.
     """
 
     CLEAN = "clean"
@@ -59,9 +62,10 @@ class Plan:
         sweep: whether candidates are deleted; otherwise it is a dry run.
         previous_run: the newest run before this one, however it ended; None for the first.
         live_definition: what counts as live, in words or as a digest; runs that differ in it cannot build on others.
-        base_run: the run that an optimized run builds on; None for other flows.
+        base_run: the run that this one builds on; None where it looks at everything.
         base_run_attempt: the attempt of that run whose checkpoint is meant; one made again left another.
-        why_clean: why a run that was asked to be optimized is a clean one; None where it is what was asked for.
+        why_clean: why a run that was to build on another one looks at everything: an optimized one is a clean one then.
+            None where it does not, or where it was not to.
         inventory: manifest of the S3 Inventory that is read in place of a listing; None where the store is listed.
         loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
         opened: whether the run was opened, so that nobody chose its id; plans of earlier versions do not say.
@@ -91,6 +95,11 @@ class Plan:
     loosened: dict[str, bool | int | float] = field(default_factory=dict)
     opened: bool = True
     format_version: int = FORMAT_VERSION
+
+    @property
+    def follows_expiry(self) -> bool:
+        """Whether it builds on another run by retention rules, so that it looks at what expired since."""
+        return self.flow.by_retention and self.base_run is not None
 
     @property
     def skew(self) -> timedelta:

@@ -25,7 +25,8 @@ def begin(
     Args:
         owner: the first Dagster run of this collection.
         lock: held, just written: its time in the store is the store's clock.
-        flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why.
+        flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why. So it
+            does of a run by retention rules that lists everything although it was to build on another one.
     Raises:
         OrderViolation: the id is none of ours or of a time to come, the run has ended well already, or another Dagster
             run began it.
@@ -92,6 +93,8 @@ def make_plan(
         made = _optimized(repository, made)
     elif flow.by_retention:
         made = replace(made, flow=flow, live_definition=ACTIVE_COMMITS)
+        if flow is Flow.UNIFIED and settings.full_listing_days:
+            made = _following_expiry(repository, made)
     return made
 
 
@@ -104,6 +107,18 @@ def _optimized(repository: OpenRepository, made: Plan) -> Plan:
     return replace(made, flow=Flow.OPTIMIZED, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)
 
 
+def _following_expiry(repository: OpenRepository, made: Plan) -> Plan:
+    """The plan of a run by retention rules, which builds on the one before where it can be as exact."""
+    try:
+        found = find_base_run(repository, made.run_id, made.live_definition)
+        base_run.require_earlier_cutoff(found, made)
+        base_run.require_recent_full_listing(found, made, repository.settings)
+        base_run.require_none_failed_on(repository.store, found, made)
+    except NoBaseRun as reason:
+        return replace(made, why_clean=str(reason))
+    return replace(made, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)
+
+
 def live_definition(repository: OpenRepository) -> str:
     """What counts as live, in words."""
     others = sorted(other.facts.id for other in repository.others)
@@ -111,9 +126,16 @@ def live_definition(repository: OpenRepository) -> str:
     return words if repository.settings.keep_unnamed_ranges else f"{words}, without ranges that no commit names"
 
 
-def find_base_run(repository: OpenRepository, before: str | None = None) -> BaseRun:
-    """The run that an optimized run builds on. Raises NoBaseRun."""
-    found = base_run.find(repository, live_definition(repository), before)
+def find_base_run(repository: OpenRepository, before: str | None = None, definition: str | None = None) -> BaseRun:
+    """The run that the next one builds on.
+
+    Args:
+        before: id of the next run, where it has one.
+        definition: what counts as live in it; by default whatever any commit holds.
+    Raises:
+        NoBaseRun: it cannot build on any.
+    """
+    found = base_run.find(repository, definition or live_definition(repository), before)
     folders = parts.folders(repository.store)
     if new := sorted(set(folders.others).difference(found.checkpoint.other_folders)):
         raise NoBaseRun(

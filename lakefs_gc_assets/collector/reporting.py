@@ -47,10 +47,11 @@ def mark_of(
 ) -> Mark:
     """The figures of a mark."""
     unlisted = committed.rows if listed.figures.flow == Flow.COMMITTED else listed.figures.sealed_objects
+    # What expired was listed by an earlier run, and is among the objects that are not listed now.
     return Mark(
-        listed=listed.rows,
+        listed=listed.rows + committed.figures.expired,
         stored=listed.rows + unlisted,
-        listed_bytes=listed.object_bytes,
+        listed_bytes=listed.object_bytes + committed.figures.expired_bytes,
         uncommitted=uncommitted.rows,
         committed=committed.rows,
         entries_promised=committed.figures.entries_promised,
@@ -132,6 +133,7 @@ def make_report(
             "lost": candidates.figures.lost,
             "ranges_read": committed.figures.ranges_read,
             "unnamed_ranges": committed.figures.unnamed_ranges,
+            "expired_objects": committed.figures.expired,
             **committed.figures.retention,
             "candidates": mark.candidates,
             "late_arrivals": count_late_arrivals(step, candidates),

@@ -40,10 +40,11 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import leave
 from lakefs_gc_assets.collector.live import noted_sizes, other_repositories, ownership
+from lakefs_gc_assets.collector.live.commits import CommitSource
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
@@ -69,6 +70,7 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector.universe.expired_since import store_expired
 from lakefs_gc_assets.collector.why import add_why, by_flow
 from lakefs_gc_assets.errors import CollectionError, OrderViolation, StorageError
 
@@ -82,12 +84,14 @@ Outcomes = StoredFrame[DeletedFigures]
 def list_stored(step: Step[R]) -> Stored:
     """The first step: finds the objects that may be garbage, and stores them as `store_df`.
 
-    A run of the flow `committed` lists nothing: it takes what only expired commits hold. An optimized run lists the
-    slices that are not sealed, and adds the pending objects of its base run.
+    A run of the flow `committed` lists nothing: it takes what only expired commits hold. A run that builds on another
+    one lists the slices that are not sealed, and adds the pending objects of its base run.
     """
     plan, store = step.plan, step.repository.store
     warn_of_loosening(step)
-    if plan.why_clean:
+    if plan.why_clean and plan.flow.by_retention:
+        step.log(f"every object is listed: {plan.why_clean}")
+    elif plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = open_base_checkpoint(step)
     around = look_around(step)
@@ -159,7 +163,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     """The third step: finds the live commits, reads each of their ranges once, and stores `committed_df`.
 
     An optimized run reads only the ranges that its base run's checkpoint does not name, and takes over the committed
-    addresses of that checkpoint.
+    addresses of that checkpoint. A run by retention rules reads all live ranges; where it builds on another one, it
+    also stores what expired since as the frame `expired`.
 
     Raises:
         OrderViolation: the commits come from another source than those of the base run.
@@ -176,24 +181,40 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if found.unnamed and found.unnamed.ranges:
         step.log(f"{found.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
     addresses, count = found.addresses(step, noted_sizes.folder_of(step)), found.count
-    if before:
-        addresses.append(before.committed(step))
-        count += before.checkpoint.committed
-    # Ids and addresses belong together: a recheck skips what these ids name.
+    carried = before.committed(step) if before else None
     run_id, attempt = step.plan.run_id, step.plan.attempt
-    if before:
+    # Ids and addresses belong together: a recheck skips what these ids name.
+    if before and carried is not None:
+        addresses.append(carried)
+        count += before.checkpoint.committed
         ids = before.add_read_ids(run_id, attempt, known, found.ids)
     else:
         ids = ranges_read.write(step.repository.store, run_id, attempt, found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
-    if before:
+    if before and carried is not None:
         noted_sizes.take_over(step, before.run_id)
     if found.definition:
         note_last_holders(step, found.definition.last_holders)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
+    figures = replace(figures, tracked_sha256=track(step, found))
+    inputs: list[StoredFrame[Any]] = [uncommitted]
+    if before and step.plan.follows_expiry:
+        expired = store_expired(step, before, found.ids)
+        figures = replace(figures, expired=expired.count, expired_bytes=expired.manifest.object_bytes)
+        inputs.append(expired)
     # What was asked before this step began would be too early, and is to be found out by the order of the frames.
     began = min(step.started_at, found.own.started_at)
-    return step.complete(COMMITTED_DF, figures, written, (uncommitted,), began)
+    return step.complete(COMMITTED_DF, figures, written, inputs, began)
+
+
+def track(step: Step[R], found: Committed) -> str | None:
+    """Stores which ranges are live, for the run by retention rules that builds on this one; returns the file's SHA-256.
+
+    None in other flows, and where ranges cannot be told apart, or are of other repositories.
+    """
+    if step.plan.flow is not Flow.UNIFIED or found.own.source is not CommitSource.REFS_DUMP or len(found.unread) > 1:
+        return None
+    return tracked_ranges.write(step.repository.store, step.plan.run_id, step.plan.attempt, found.records)
 
 
 def note_last_holders(step: Step[R], holders: pa.Table) -> None:
@@ -209,7 +230,7 @@ def require_source_of_base_run(found: Committed, before: BaseCheckpoint | None) 
     if before and before.report.commit_source != found.source:
         raise OrderViolation(
             f"commits come from the {found.source}; in run {before.run_id}, which this one builds on, they came from "
-            f"the {before.report.commit_source}: open a clean run"
+            f"the {before.report.commit_source}: open a run that looks at everything"
         )
 
 

@@ -19,23 +19,24 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.universe.looked_at import looked_at
 
 
 def subtract_committed(
     step: Step[R], listed: StoredFrame[StoredFigures], committed: StoredFrame[CommittedFigures]
 ) -> StoredFrame[NoFigures]:
-    """Stores the listed objects that no live commit holds as the frame `unheld`.
+    """Stores the objects that the run looks at, and that no live commit holds, as the frame `unheld`.
 
-    Where nothing is committed, its files are those of the listing.
+    Where nothing is committed, its files are those of the universe.
     """
-    engine = step.engine
+    engine, universe = step.engine, looked_at(step, listed, committed)
     if not committed.count:
-        return step.complete(UNHELD_DF, NoFigures(), listed.manifest.files, (listed, committed))
+        return step.complete(UNHELD_DF, NoFigures(), universe.files, (listed, committed))
     rows = engine.without(
-        listed.rows(engine),
+        universe.rows(),
         committed.rows(engine, "address"),
-        count=listed.count + committed.count,
-        least=listed.count - committed.count,
+        count=universe.count + committed.count,
+        least=universe.count - committed.count,
     )
     return step.complete(UNHELD_DF, NoFigures(), step.write(UNHELD_DF, rows), (listed, committed))
 

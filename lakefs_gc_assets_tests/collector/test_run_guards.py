@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
+    EXPIRED_DF,
     PENDING_DF,
     STEPS,
     STORE_DF,
@@ -29,19 +30,22 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CommittedFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits
-from lakefs_gc_assets.collector.live.current import ask_committed
+from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.universe.looked_at import looked_at
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import ObjectStats, RetentionRules
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
@@ -50,7 +54,7 @@ from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorCloc
 from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.commands import purge, restore
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
-from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, OPTIMIZED, RULES, SWEEP
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, FOLLOWING, MOVE, OPTIMIZED, RULES, SWEEP
 from lakefs_gc_assets_tests.simulation.faults import scene_before
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry, put_commit_objects
 from lakefs_gc_assets_tests.simulation.playing import deterministic
@@ -576,11 +580,6 @@ class TestRetention:
             dry(scene, STRICT, UNIFIED)
             assert any("a sweep would be refused: guard rules of unknown" in line for line in scene.told.warnings)
 
-    def test_nothing_is_left_to_build_on(self) -> None:
-        with world_of("unified") as scene:
-            assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
-            assert "its flow was unified" in str(scene.told.no_checkpoint)
-
 
 class TestOptimized:
     """What a run builds on is the very thing that an earlier run left."""
@@ -627,6 +626,112 @@ class TestOptimized:
             scene.world.pass_time(MINUTE)
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
             assert "had a later cutoff" in str(scene.told.why_clean)
+
+
+class TestFollowingExpiry:
+    """A run by retention rules builds on another one only where it marks what one would that lists everything."""
+
+    @staticmethod
+    def lists_everything(scene: Scene, why: str, **settings: float) -> None:
+        assert scene.start(allowing(FOLLOWING, **settings), Faults(), UNIFIED) is Ended.WELL
+        assert (scene.told.base_run, why in str(scene.told.why_clean)) == (None, True), scene.told.why_clean
+
+    def test_it_looks_at_what_expired(self) -> None:
+        with world_of("following") as scene:
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            assert scene.told.base_run is not None and scene.told.why_clean is None
+            assert scene.exactness.went > 0
+            # Rules have no say in what it is told of: the next one finds nothing.
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            assert (scene.told.counts["expired_objects"], scene.told.counts["candidates"]) == (0, 0)
+
+    def test_a_run_that_kept_all_commits_is_no_base(self) -> None:
+        with world_of("following") as scene:
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            self.lists_everything(scene, "another definition of what is live: all commits, now active commits")
+
+    def test_a_run_that_keeps_all_commits_builds_on_none_by_rules(self) -> None:
+        with world_of("following") as scene:
+            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+            assert "another definition of what is live: active commits, now all" in str(scene.told.why_clean)
+
+    def test_a_run_without_a_listing_leaves_nothing(self) -> None:
+        with world_of("following") as scene:
+            assert scene.start(FOLLOWING, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
+            assert "which lists nothing" in str(scene.told.no_checkpoint)
+
+    def test_its_cutoff_was_not_later(self) -> None:
+        with world_of("following") as scene:
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            for server in scene.world.servers.servers:
+                server.clock.skew = -14 * MINUTE
+            scene.world.pass_time(MINUTE)
+            self.lists_everything(scene, "had a later cutoff")
+
+    def test_everything_was_listed_not_long_ago(self) -> None:
+        with world_of("following") as scene:
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            assert scene.told.base_run is not None and scene.told.checkpoint is not None
+            # It is counted from the run that listed everything, and not from the one before.
+            assert scene.told.checkpoint.full_run == scene.told.base_run
+            scene.world.pass_time(HOUR)
+            self.lists_everything(scene, "listed every object last", full_listing_days=7)
+            assert scene.told.checkpoint.full_run == scene.told.run_id
+
+    def test_no_run_that_built_on_the_same_failed(self) -> None:
+        """A range that expired is gone: who looks for what it held fails. A dry run that does hides no base run."""
+        with world_of("following") as scene:
+            options = allowing(DRY, full_listing_days=60)
+            died(scene, options, "prepare_uncommitted", UNIFIED)
+            for key in self.expired(scene):
+                scene.world.bucket.remove(key)
+            scene.world.pass_time(2 * HOUR)
+            assert scene.start(options, Faults(), UNIFIED) is Ended.FAILED
+            assert "missing from the object store" in scene.world.log[-1]
+            scene.world.pass_time(HOUR)
+            assert scene.start(options, Faults(), UNIFIED) is Ended.WELL
+            assert scene.told.base_run is None and "missing from the object store" in str(scene.told.why_clean)
+
+    @staticmethod
+    def expired(scene: Scene) -> list[str]:
+        """Files of the ranges that the base run tracked, and that are live no more."""
+        step = step_of(scene)
+        assert step.plan.base_run is not None
+        before = BaseCheckpoint(scene.store, step.plan.base_run)
+        live = define_live(step, step.plan.cutoff).live.metarange_ids
+        ids = {record.id for record in step.references().range_records(live)}
+        gone = [METADATA_PREFIX + record.id for record in before.tracked if record.id not in ids]
+        assert gone
+        return gone
+
+    def test_the_frame_of_what_expired_is_the_one_that_the_commits_name(self) -> None:
+        with world_of("following") as scene:
+            died(scene, FOLLOWING, f"put .*/{MARKED}/manifest.json", UNIFIED)
+            step = step_of(scene)
+            listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
+            assert len(looked_at(step, listed, committed).frames) == 2
+            key = run_folder.manifest(step.plan.run_id, EXPIRED_DF.name)
+            scene.world.bucket.put(key, scene.store.get(key) + b"\n")
+            with pytest.raises(OrderViolation, match="was made again"):
+                looked_at(step, listed, committed)
+
+    def test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out(self) -> None:
+        with world_of("following") as scene:
+            base_run = next(run_folder.newest_runs(scene.store))
+            assert scene.start(FOLLOWING, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
+            gone = {*addresses(scene.store, scene.told.run_id, MARKED)} - scene.world.bucket.objects.keys()
+            assert gone
+            died(scene, FOLLOWING, "prepare_uncommitted", UNIFIED)
+            step = step_of(scene)
+            assert step.plan.base_run == base_run
+
+            def addresses_in(rows: ArrowRows) -> set[str]:
+                return {*step.engine.collect(rows).column("address").to_pylist()}
+
+            assert addresses_in(deleted_before(step, newer_than=base_run)) == gone < addresses_in(deleted_before(step))
+            waiting = step.engine.table(pa.table({"address": [min(gone), "data/other"]}))
+            with mock.patch.object(BaseCheckpoint, "_rows", lambda *about: waiting):
+                assert addresses_in(BaseCheckpoint(scene.store, base_run).pending_objects(step)) == {"data/other"}
 
 
 class TestPurge:

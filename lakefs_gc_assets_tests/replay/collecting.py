@@ -79,7 +79,7 @@ def replay(
     ):
         policy = Path(scratch, "policy.yaml")
         policy.write_text(f"keep_tags: {str(keep_tags).lower()}\n", encoding="utf-8")
-        return _collected(server, collect, flow, False, moment, progress, {"retention_policy": str(policy)})
+        return collected(server, collect, flow, False, moment, progress, {"retention_policy": str(policy)})
 
 
 def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress: Progress) -> Iterator[dict[str, Any]]:
@@ -100,11 +100,11 @@ def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress:
             server = stack.enter_context(ReplayServer(folder, now=clock.now, deletes="overlay", continues=earlier))
             clock.moment = moments[number - 1] if moments else server.recorded_at + number * _PACE
             flow = Flow.CLEAN if number == 1 else Flow.OPTIMIZED
-            yield _collected(server, collect, flow, True, clock.moment, progress)
+            yield collected(server, collect, flow, True, clock.moment, progress)
             earlier = server
 
 
-def _collected(
+def collected(
     server: ReplayServer,
     collect: Collect,
     flow: Flow,
@@ -113,6 +113,7 @@ def _collected(
     progress: Progress,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
+    """One run of a server, with changes to its settings; what `chain` tells of each run, and the run it built on."""
     # Small recordings are mostly garbage on purpose.
     configuration = server.configuration()
     collection = configuration.collection.model_copy(update={"max_candidate_share": 1.0, **changes})
@@ -132,6 +133,7 @@ def _collected(
         "slices_listed": ended.counts["slices_listed"],
         "ranges_read": ended.counts["ranges_read"],
         "why_clean": ended.why_clean,
+        "base_run": ended.base_run,
     }
 
 

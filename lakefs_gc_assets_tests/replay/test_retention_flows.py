@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_de
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
 from lakefs_gc_assets_tests.recordings import REAL, folder_of, needs_recordings
 from lakefs_gc_assets_tests.replay import collecting
+from lakefs_gc_assets_tests.replay.clock import SetClock
 from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.replay.test_replay import FOREIGN
@@ -132,6 +134,56 @@ def require_expired_and_unreferenced(folder: str, engine: Engine) -> None:
 
     assert set(found["candidates"]) == (expired | unreferenced) - FOREIGN
     assert found["slices_listed"] > 0
+
+
+CHAINS = [
+    "small",
+    "merge-dangling",
+    pytest.param("random-dag/11", marks=needs_recordings),
+    pytest.param("random-dag/14", marks=needs_recordings),
+]
+_KEPT_DAYS = (400, 30, 3, 400, 1, 0)
+"""The days for which a policy keeps commits, in one run after the other: rules become shorter, longer, and shorter."""
+
+
+@pytest.mark.parametrize("folder", CHAINS)
+def test_a_run_that_builds_on_another_marks_what_one_does_that_lists_everything(folder: str, tmp_path: Path) -> None:
+    went = require_the_same(folder, tmp_path, plain_tables)
+    assert len(went) == len(_KEPT_DAYS)
+    # What the first runs kept is known by its ranges alone: everything else was looked at by the first one.
+    assert sum(map(len, went[1:])) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_so_it_does_in_the_graph(tmp_path: Path) -> None:
+    assert sum(map(len, require_the_same("merge-dangling", tmp_path, graph)[1:])) > 0
+
+
+def require_the_same(folder: str, scratch: Path, engine: Engine) -> list[list[str]]:
+    """Sweeps again and again, each time after a dry run that lists everything; returns what went each time."""
+    clock, policy, went = SetClock(datetime.now(UTC)), scratch / "policy.yaml", []
+    with ReplayServer(folder_of(folder), now=clock.now, deletes="overlay") as server, engine() as collect:
+        base_run = None
+        for number, days in enumerate(_KEPT_DAYS):
+            clock.moment = server.recorded_at + AGED + number * timedelta(days=1)
+            policy.write_text(f"default: {days}d\nreplace: true\nkeep_tags: false\n", encoding="utf-8")
+
+            def run(sweep: bool, full_listing_days: float) -> dict[str, Any]:
+                clock.moment += timedelta(minutes=1)
+                changes = {"retention_policy": str(policy), "full_listing_days": full_listing_days}
+                return collecting.collected(
+                    server, collect, Flow.UNIFIED, sweep, clock.moment, lambda line: None, changes
+                )
+
+            full, found = run(False, 0), run(True, 1_000)
+            assert (full["base_run"], found["base_run"]) == (None, base_run), found["why_clean"]
+            assert found["candidates"] == full["candidates"]
+            assert found["counts"]["deleted"] == len(found["candidates"])
+            assert found["slices_listed"] == (full["slices_listed"] if base_run is None else 0)
+            base_run = found["run_id"]
+            went.append(found["candidates"])
+    return went
 
 
 def test_without_rules_nothing_expires() -> None:

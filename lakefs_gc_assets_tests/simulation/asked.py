@@ -21,6 +21,7 @@ def settings(
     approved: str = "",
     sweep_mode: SweepMode = "delete",
     around: Around = ALONE,
+    full_listing_days: float = 0,
 ) -> CollectionSettings:
     """Settings of a run, perhaps to delete by a mark that was made before.
 
@@ -30,6 +31,7 @@ def settings(
         {
             "sweep": sweep,
             "min_age_hours": min_age_hours,
+            "full_listing_days": full_listing_days,
             "slice_window": slice_window,
             "approve_run": approved,
             "sweep_mode": sweep_mode,

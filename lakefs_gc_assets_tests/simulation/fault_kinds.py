@@ -18,6 +18,8 @@ from lakefs_gc_assets_tests.simulation.world import Setup
 
 SWEEP, DRY = settings(True, 24.0, "month"), settings(False, 24.0, "month")
 MOVE = SWEEP.model_copy(update={"sweep_mode": "quarantine"})
+FOLLOWING = SWEEP.model_copy(update={"full_listing_days": 60.0})
+"""A sweep by retention rules builds on the one before."""
 OPTIMIZED = Asked(Flow.OPTIMIZED)
 _SETUP = Setup(rules="seed", listing_page=8, delete_limit=2, old_objects=5)
 _BY_RULES = replace(_SETUP, retention=True)
@@ -136,6 +138,17 @@ def _expired(scene: Scene) -> None:
     scene.do(YOUNG)
 
 
+def _expired_since(scene: Scene) -> None:
+    """A run by rules that listed everything, of commits that have expired since."""
+    scene.do(tuple((name, _on_time(name, numbers)) for name, numbers in BEFORE))
+    scene.world.repository.rules = RULES
+    scene.world.pass_time(30 * HOUR)
+    require_well(scene.start(FOLLOWING, Faults(), Asked(Flow.UNIFIED)))
+    scene.do((*LATER, ("commit_now", (0, 0, 0)), ("commit_now", (1, 0, 0))))
+    scene.world.pass_time(10 * DAY)
+    scene.do(YOUNG)
+
+
 def _on_time(name: str, numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Commits are dated to when they are made."""
     return (numbers[0], 0, 0) if name == "commit_now" else numbers
@@ -204,6 +217,7 @@ def _resumed(options: CollectionSettings, asked: Asked = ASKED) -> Callable[[Sce
 _SWEPT, _REPEATED = _begun(SWEEP), _begun(SWEEP, OPTIMIZED)
 _COMMITTED, _UNIFIED = Asked(Flow.COMMITTED), Asked(Flow.UNIFIED)
 _BY_COMMITTED, _BY_UNIFIED = _begun(SWEEP, _COMMITTED), _begun(SWEEP, _UNIFIED)
+_FOLLOWED = _begun(FOLLOWING, _UNIFIED)
 KINDS = {
     "clean": Kind(_young, _SWEPT, _resumed(SWEEP), _SWEPT, _SWEPT),
     "dry": Kind(_young, _begun(DRY), _resumed(DRY), _begun(DRY), _SWEPT, deletes=False),
@@ -225,6 +239,11 @@ KINDS = {
     ),
     "unified": Kind(
         *(_expired, _BY_UNIFIED, _resumed(SWEEP, _UNIFIED), _BY_UNIFIED, _BY_UNIFIED),
+        flow=Flow.UNIFIED,
+        setup=_BY_RULES,
+    ),
+    "following": Kind(
+        *(_expired_since, _FOLLOWED, _resumed(FOLLOWING, _UNIFIED), _FOLLOWED, _BY_UNIFIED),
         flow=Flow.UNIFIED,
         setup=_BY_RULES,
     ),

@@ -9,12 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from lakefs_gc_assets.collector import cutoff, gap_check, guards, order, planning, recheck, report, run, sightings
 from lakefs_gc_assets.collector import step as steps
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CommittedFigures, DeletedFigures, StoredFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
-from lakefs_gc_assets.collector.incremental import base_run, leaving
+from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits, ownership, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
@@ -103,9 +105,13 @@ def _asks_for_ever(step: ArrowStep, *more: Any) -> StoredFrame[DeletedFigures]:
 
 
 def _any_flow(step: ArrowStep, outcomes: StoredFrame[DeletedFigures]) -> str | None:
-    """Builds on a run by retention rules."""
+    """Builds on a run that listed nothing."""
     found = _reason(step, outcomes)
     return None if found and found.startswith("its flow was") else found
+
+
+def _nothing_deleted(step: ArrowStep, **about: Any) -> Any:
+    return step.engine.table(pa.table({"address": pa.array([], pa.string())}))
 
 
 def _any_content(self: BaseCheckpoint, step: ArrowStep, kind: Any, digest: str) -> Any:
@@ -128,10 +134,11 @@ def _guarding(owner: object, name: str, caller: Callable[..., object], test: Cal
 
 
 _ATTEMPTS, _ORDER, _GUARDS = tests.TestAttempts(), tests.TestOrder(), tests.TestGuards()
-_RECHECK, _RETENTION, _OPTIMIZED, _PURGE = (
+_RECHECK, _RETENTION, _OPTIMIZED, _FOLLOWING, _PURGE = (
     tests.TestRecheck(),
     tests.TestRetention(),
     tests.TestOptimized(),
+    tests.TestFollowingExpiry(),
     tests.TestPurge(),
 )
 _UNLOCKED = tuple((owner, "verify", ignored) for owner in (batches, move))
@@ -307,8 +314,30 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "run before with a later cutoff": TestedBug(
         replaced((base_run, "require_earlier_cutoff", ignored)), _OPTIMIZED.test_its_cutoff_was_not_later
     ),
+    # What a run by retention rules builds on.
+    "run without a listing built on": TestedBug(
+        replaced((leaving, "reason_for_none", _any_flow)), _FOLLOWING.test_a_run_without_a_listing_leaves_nothing
+    ),
     "run by retention rules built on": TestedBug(
-        replaced((leaving, "reason_for_none", _any_flow)), _RETENTION.test_nothing_is_left_to_build_on
+        replaced((base_run, "_require_alike", ignored)),
+        _FOLLOWING.test_a_run_that_keeps_all_commits_builds_on_none_by_rules,
+    ),
+    "run that kept all commits built on by rules": TestedBug(
+        replaced((base_run, "_require_alike", ignored)), _FOLLOWING.test_a_run_that_kept_all_commits_is_no_base
+    ),
+    "by rules: run before with a later cutoff": TestedBug(
+        replaced((base_run, "require_earlier_cutoff", ignored)), _FOLLOWING.test_its_cutoff_was_not_later
+    ),
+    "by rules: everything listed long ago": TestedBug(
+        replaced((base_run, "require_recent_full_listing", ignored)),
+        _FOLLOWING.test_everything_was_listed_not_long_ago,
+    ),
+    "by rules: run before that failed": TestedBug(
+        replaced((base_run, "require_none_failed_on", ignored)), _FOLLOWING.test_no_run_that_built_on_the_same_failed
+    ),
+    "by rules: deleted meanwhile and pending": TestedBug(
+        replaced((base_checkpoint, "deleted_before", _nothing_deleted)),
+        _FOLLOWING.test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out,
     ),
     # The check of a purge.
     "purge: source of commits not compared": _guarding(
@@ -373,6 +402,7 @@ _IN_HISTORIES: dict[Kind, tuple[str, ...]] = {
         "figures: no guards of the rules",
         "heads shown before the recheck forgotten",
     ),
+    "unified": (),
 }
 """Those of them that histories show as well."""
 HISTORY_BUGS: dict[Kind, dict[str, Bug]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lakefs_gc_assets_tests.simulation import chains, histories, retention_histories
+from lakefs_gc_assets_tests.simulation import chains, histories, retention_histories, rules_chains
 from lakefs_gc_assets_tests.simulation.around_bugs import AROUND_BUGS
 from lakefs_gc_assets_tests.simulation.bug import Bug
 from lakefs_gc_assets_tests.simulation.chain_bugs import CHAIN_BUGS
@@ -12,6 +12,7 @@ from lakefs_gc_assets_tests.simulation.guard_bugs import HISTORY_BUGS
 from lakefs_gc_assets_tests.simulation.playing import History
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
+from lakefs_gc_assets_tests.simulation.rules_chain_bugs import RULES_CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.surroundings import surrounded
 
 
@@ -34,5 +35,8 @@ KINDS: dict[Kind, Histories] = {
     "retention": Histories(
         lambda seed: surrounded(retention_histories.generate(seed), retention_histories.RetentionMaker),
         RETENTION_BUGS | HISTORY_BUGS["retention"],
+    ),
+    "unified": Histories(
+        lambda seed: surrounded(rules_chains.generate(seed), rules_chains.RulesChainMaker), RULES_CHAIN_BUGS
     ),
 }

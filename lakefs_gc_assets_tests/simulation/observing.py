@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import run, sightings
 from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving
@@ -80,7 +80,7 @@ def _begins_to_list(look_around: Callable[..., Any]) -> Callable[..., Any]:
 def _lists(list_objects: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, parts: Any) -> Any:
         watch = _run_of(step).watch
-        if step.plan.flow is Flow.OPTIMIZED:
+        if step.plan.base_run is not None:
             watch.exactness.listing(step.plan, parts)
         written = list_objects(step, parts)
         listed = addresses_of_files(watch.exactness.store, FRAMES[STEPS[0]], written)
@@ -183,7 +183,7 @@ def _subtracts(subtract_live: Callable[..., Any]) -> Callable[..., Any]:
         # A mark that failed leaves its own behind, and engines that are gone lend their ids to new ones.
         _sighted.pop(id(step.engine), None)
         rows = subtract_live(step, listed, uncommitted, *more)
-        if step.plan.flow is not Flow.OPTIMIZED:
+        if step.plan.base_run is None:
             return rows
 
         def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -202,6 +202,7 @@ def _compare_mark(own: Run, reasons: dict[str, Kept | None], sighted: set[str]) 
     exactness, run_id = own.watch.exactness, own.run_id
     now = exactness.listed_now[run_id]
     listed = [row for row in stored_rows(exactness.store, run_id, STEPS[0]) if row["address"] in now]
+    exactness.expired |= addresses(exactness.store, run_id, EXPIRED_DF.name)
     exactness.marked(own.plan, listed, addresses(exactness.store, run_id, STEPS[1]), sighted, reasons)
 
 

@@ -40,6 +40,8 @@ WINDOWS = ("month", "day", "slice")
 DRY_RUN, DELETE, MOVE = range(3)
 """What a run is to do with its candidates."""
 FLOWS = (Flow.CLEAN, Flow.OPTIMIZED, Flow.COMMITTED, Flow.UNIFIED)
+FULL_LISTING_DAYS = (0, 7, 60)
+"""For how long runs by retention rules build on one that listed everything: histories that do not say so mean 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Result:
     Attributes:
         compared: optimized runs that were compared with clean ones.
         late: objects that clean runs reported as late arrivals.
+        went: candidates that runs by retention rules found by what expired, and did not list.
         defined: marks by retention rules that were compared with what must stay.
         expired: deleted objects that commits had held.
         too_late: of these, objects that were brought back into use after the last recheck.
@@ -82,6 +85,7 @@ class Result:
     losses: int
     compared: int
     late: int
+    went: int
     defined: int
     expired: int
     too_late: int
@@ -255,7 +259,10 @@ class Player:
                 mode: SweepMode = "quarantine" if sweep == MOVE else "delete"
                 min_age, slice_window = MIN_AGES[age % len(MIN_AGES)], WINDOWS[window % len(WINDOWS)]
                 around = self.world.setup.around
-                options = settings(bool(sweep), min_age, slice_window, sweep_mode=mode, around=around)
+                days = FULL_LISTING_DAYS[asked[2]] if asked[2:] else 0
+                options = settings(
+                    bool(sweep), min_age, slice_window, sweep_mode=mode, around=around, full_listing_days=days
+                )
                 process.start(options, budget, Asked(FLOWS[asked[0]], asked[1]) if asked else ASKED)
             case "go_on":
                 process.go_on(numbers[0])
@@ -310,6 +317,7 @@ class Player:
             len(oracle.losses),
             exactness.compared,
             exactness.late,
+            exactness.went,
             retention.compared if retention else 0,
             retention.oracle.expired if retention else 0,
             len(retention.oracle.too_late) if retention else 0,

@@ -14,15 +14,22 @@ from lakefs_gc_assets_tests.simulation.repository import Branch
 from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
 
-Kind = Literal["clean", "optimized", "retention"]
+Kind = Literal["clean", "optimized", "retention", "unified"]
 """Which runs a history is about."""
 _QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
-_BEFORE_TIME_PASSES: dict[Kind, tuple[Flow, ...]] = {"clean": (), "optimized": (Flow.CLEAN,), "retention": ()}
+_BEFORE_TIME_PASSES: dict[Kind, tuple[Flow, ...]] = {
+    "clean": (),
+    "optimized": (Flow.CLEAN,),
+    "retention": (),
+    "unified": (Flow.UNIFIED,),
+}
 _AFTERWARDS: dict[Kind, tuple[Flow, ...]] = {
     "clean": (Flow.CLEAN, Flow.CLEAN),
     "optimized": (Flow.OPTIMIZED, Flow.OPTIMIZED),
     "retention": (Flow.COMMITTED, Flow.UNIFIED, Flow.UNIFIED),
+    "unified": (Flow.UNIFIED, Flow.UNIFIED),
 }
+_BUILT_ON_DAYS = 60
 
 
 class Left(Violation):
@@ -46,7 +53,7 @@ class Quiet:
             return
         world.pass_time(_QUIET_SECONDS)
         for flow in _AFTERWARDS[kind]:
-            if not self._run_alone(flow):
+            if not self._run_alone(flow, _BUILT_ON_DAYS if kind == "unified" else 0):
                 return
             garbage = self._garbage(flow)
             if not garbage and flow is not Flow.COMMITTED:
@@ -78,10 +85,16 @@ class Quiet:
         listed = addresses(last.exactness.store, last.run.run_id, STEPS[0])
         return [key for key in garbage if key in listed]
 
-    def _run_alone(self, flow: Flow) -> bool:
-        """A run while nobody else does anything; whether it deleted what it was to."""
+    def _run_alone(self, flow: Flow, full_listing_days: float = 0) -> bool:
+        """A run while nobody else does anything; whether it deleted what it was to.
+
+        Args:
+            full_listing_days: for how long a run by retention rules builds on one that listed everything.
+        """
         world, last, failed = self._world, self._collectors["c0"], self._figures.failed
-        last.start(settings(True, 24.0, "month", around=world.setup.around.lenient), None, Asked(flow))
+        around = world.setup.around.lenient
+        options = settings(True, 24.0, "month", around=around, full_listing_days=full_listing_days)
+        last.start(options, None, Asked(flow))
         if self._figures.failed > failed:
             if world.oracle.commits_hold_nothing and "empty live set" in world.log[-1]:
                 return False
@@ -89,6 +102,9 @@ class Quiet:
         assert last.run is not None
         if last.run.plan.flow is not flow and world.setup.layout != "sharded":
             raise Left(f"a clean run in quiet times instead of an optimized one: {last.run.plan.why_clean}")
+        alone = world.setup.layout != "sharded" and not world.setup.around.also_live
+        if full_listing_days and alone and last.run.plan.base_run is None:
+            raise Left(f"everything was listed in quiet times: {last.run.plan.why_clean}")
         return True
 
     def _end_commits(self, kind: Kind) -> None:
@@ -99,7 +115,7 @@ class Quiet:
         world = self._world
         world.pass_time(versioning.LONG_COMMIT_SECONDS)
         for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
-            if len(branch.tokens) > 1 or (kind == "retention" and self._spelled_otherwise(branch)):
+            if len(branch.tokens) > 1 or (kind in ("retention", "unified") and self._spelled_otherwise(branch)):
                 world.start("w0 commit_now", versioning.commit_now(world, number, 0, 0))
                 branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens
         world.oracle.look()

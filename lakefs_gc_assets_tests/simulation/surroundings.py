@@ -95,7 +95,7 @@ class Surroundings:
             (self.aliased, 1),
             (self.commits_under_way, 3),
         )
-        if self.history.kind != "retention":
+        if self.history.kind not in ("retention", "unified"):
             return always
         return (*always, (self.known_branches, 8), (self.heads_move, 4), (self.staged_otherwise, 3))
 

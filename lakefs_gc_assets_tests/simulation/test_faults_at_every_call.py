@@ -30,7 +30,7 @@ def memory() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-EVERY = {"optimized": 3, "committed": 3, "unified": 3, "purge": 4}
+EVERY = {"optimized": 3, "committed": 3, "unified": 3, "following": 3, "purge": 4}
 """Of other kinds every call is broken."""
 SOME = 8
 """So many faults of each kind of run are played where some are enough."""

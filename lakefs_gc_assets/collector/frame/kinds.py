@@ -67,9 +67,9 @@ class StoredFigures:
         nested_namespaces: repositories whose namespace lies inside of this one, or around it.
         repositories_not_checked: repositories on the same bucket whose references were not looked at.
         repositories_unknown: what the server said where it does not list repositories.
-        sealed_objects: objects that an optimized run knows to be committed without having listed them.
+        sealed_objects: objects that were known to be committed when the base run ended, and are not listed.
         inventory: manifest of the S3 Inventory that was read in place of a listing.
-        why_clean: why a run that was asked to be optimized is a clean one.
+        why_clean: why a run that was to build on another one looks at everything.
         base_run, pending_before: the run that was built on, and how many objects waited there.
     """
 
@@ -125,6 +125,9 @@ class CommittedFigures:
         unnamed_ranges: how many of the ranges that were read no commit names.
         dump_at_once: whether refs were dumped right after uncommitted data, so that `sealed` may lack a token that was
             sealed shortly before.
+        tracked_sha256: SHA-256 of the file with all ranges that are live, in flows by retention; None where it cannot
+            be told which these are.
+        expired, expired_bytes: objects that are looked at because ranges expired that the base run tracked.
     """
 
     commit_source: str
@@ -144,6 +147,9 @@ class CommittedFigures:
     retention_differences: str = ""
     unnamed_ranges: int = 0
     dump_at_once: bool = False
+    tracked_sha256: str | None = None
+    expired: int = 0
+    expired_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -193,7 +199,13 @@ CANDIDATES_DF = Frame(
     CandidateFigures,
 )
 DELETED_REPORT = Frame("deleted_report", "What became of each candidate.", RECEIPT_COLUMNS, DeletedFigures)
-UNHELD_DF = Frame("unheld", "Objects of `store_df` that no live commit holds.", LISTED_COLUMNS, NoFigures)
+EXPIRED_DF = Frame(
+    "expired",
+    "Objects beside `store_df` that a run by retention rules looks at: held by ranges that expired since its base run.",
+    LISTED_COLUMNS,
+    NoFigures,
+)
+UNHELD_DF = Frame("unheld", "Objects of `store_df` and `expired` that no live commit holds.", LISTED_COLUMNS, NoFigures)
 UNRECOGNISED_DF = Frame(
     "unrecognised", "Unreferenced objects whose names lakeFS never makes.", UNRECOGNISED_COLUMNS, NoFigures
 )
@@ -221,6 +233,7 @@ FRAMES: Mapping[str, Frame[Any]] = {
         COMMITTED_DF,
         CANDIDATES_DF,
         DELETED_REPORT,
+        EXPIRED_DF,
         UNHELD_DF,
         UNRECOGNISED_DF,
         SIGHTINGS_DF,

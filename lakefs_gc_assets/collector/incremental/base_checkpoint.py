@@ -1,14 +1,16 @@
-"""The checkpoint that an optimized run takes over from its base run."""
+"""The checkpoint that a run takes over from its base run."""
 
 from collections.abc import Iterable, Set
 
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
+from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
@@ -53,12 +55,26 @@ class BaseCheckpoint:
         left = StoredIds(self.run_id, self.checkpoint.attempt, self.checkpoint.read_sha256)
         return ranges_read.add(self._store, run_id, attempt, new, known, left)
 
-    def pending_objects(self, step: Step[R]) -> R:
-        """The pending objects of the base run (LISTED)."""
-        return self._rows(step, PENDING_DF, self.checkpoint.pending_digest)
+    @property
+    def tracked(self) -> RangeRecords:
+        """The ranges that were live. Raises CorruptFile where the base run kept all commits."""
+        return checkpoints.read_tracked(self._store, self.run_id, self.checkpoint)
 
-    def committed(self, step: Step[R]) -> R:
-        """Committed addresses outside of sealed slices (LIVE)."""
+    def pending_objects(self, step: Step[R]) -> R:
+        """The pending objects of the base run (LISTED).
+
+        By retention rules they may have been committed since, and have expired: those that a run of the flow
+        `committed` deleted meanwhile are left out.
+        """
+        rows = self._rows(step, PENDING_DF, self.checkpoint.pending_digest)
+        if not step.plan.follows_expiry:
+            return rows
+        return step.engine.without_exactly(rows, deleted_before(step, newer_than=self.run_id))
+
+    def committed(self, step: Step[R]) -> R | None:
+        """Committed addresses outside of sealed slices (LIVE); None by rules, where all that is live is read."""
+        if self.checkpoint.tracked_sha256 is not None:
+            return None
         return self._rows(step, CHECKPOINT_COMMITTED_DF, self.checkpoint.committed_digest)
 
     def _rows(self, step: Step[R], kind: Frame[NoFigures], digest: str) -> R:
@@ -71,7 +87,7 @@ class BaseCheckpoint:
 
 
 def open_base_checkpoint(step: Step[R]) -> BaseCheckpoint | None:
-    """The checkpoint that an optimized run builds on; None for other flows.
+    """The checkpoint that this run builds on; None where it looks at everything.
 
     Raises OrderViolation where the base run was made again since: files of its two attempts do not belong together.
     """

@@ -1,6 +1,7 @@
-"""Finds the run that an optimized run builds on, or says why there is none.
+"""Finds the run that the next one builds on, or says why there is none.
 
-Where anything is doubtful, the next run is a clean one, which needs nothing of earlier runs; its plan says why.
+Where anything is doubtful, the next run looks at everything: it is a clean one, or lists all by retention rules. It
+needs nothing of earlier runs then; its plan says why.
 """
 
 from collections.abc import Iterator
@@ -19,11 +20,13 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
 class NoBaseRun(CollectionError):
-    """No earlier run can be built on; the text says why, and that the run is a clean one."""
+    """No earlier run can be built on, so that the run looks at everything; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,33 @@ def require_earlier_cutoff(found: BaseRun, planned: Plan) -> None:
         )
 
 
+def require_recent_full_listing(found: BaseRun, planned: Plan, settings: CollectionSettings) -> None:
+    """Raises NoBaseRun where the last run by rules that listed everything began too long ago.
+
+    Only such a run finds what came into a sealed slice late.
+    """
+    full_run = found.checkpoint.full_run
+    if full_run is None:
+        raise NoBaseRun(f"run {found.run_id} does not say which run listed every object last")
+    began = xids.as_datetime(xids.created_at(full_run))
+    if not timedelta() <= planned.started_at - began < timedelta(days=settings.full_listing_days):
+        raise NoBaseRun(
+            f"run {full_run} listed every object last, at {began:%F %T}Z (collection.full_listing_days is "
+            f"{settings.full_listing_days:g})"
+        )
+
+
+def require_none_failed_on(store: ObjectStore, found: BaseRun, planned: Plan) -> None:
+    """Raises NoBaseRun where the run before, or this run's attempt before, built on the same run and failed.
+
+    A dry run that fails hides no base run. What it could not read, such as a range that is gone, no other could.
+    """
+    for run_id in (planned.run_id, planned.previous_run):
+        report = None if run_id is None else reports.read(store, run_id)
+        if report is not None and report.error is not None and report.base_run == found.run_id:
+            raise NoBaseRun(f"run {run_id}, which built on run {found.run_id}, failed ({report.error})")
+
+
 @dataclass(frozen=True, slots=True)
 class _Ended:
     plan: Plan
@@ -94,7 +124,8 @@ def newest_sweep(store: ObjectStore, before: str | None = None, among: int | Non
         if known is not None and not (known.base and runs.is_stored(run_id)):
             continue
         plan = plans.read(store, run_id)
-        # A run without a listing deletes what commits held, and none of that is among pending objects.
+        # A run without a listing deletes what commits held: none of that is among pending objects, unless it was
+        # committed since and has expired. Those are left out by whoever builds on another run by rules.
         if plan.flow is not Flow.COMMITTED and (plan.sweep or approval.read(store, run_id) is not None):
             return plan
     return None

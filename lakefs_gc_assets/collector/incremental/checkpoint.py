@@ -11,6 +11,10 @@
 The next run's universe is the listing of the slices that are not sealed, and the pending objects; what is committed is
 what the checkpoint holds, and the ranges not yet read. Nothing outside of this universe can have become garbage unless
 it came into a sealed slice late (a very long upload), and that waits for the next clean run.
+
+By retention rules, what was live may have expired. So *tracked* ranges, those that were live at the mark, stand in
+place of what was read and what is committed: the next run reads all that is live, and adds to its universe what tracked
+ranges held that are live no more.
 """
 
 import hashlib
@@ -18,8 +22,10 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental import ranges_read, tracked_ranges
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.stored import ids, run_folder
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
@@ -40,7 +46,10 @@ class Checkpoint:
         sealed_sha256, read_sha256: SHA-256 of the files with the sealed slices and with the ids read.
         pending_digest, committed_digest: SHA-256 of the manifests of the two frames.
         pending_windows: windows of pending objects.
-        other_folders: names directly below `data/` that are no slices; their objects are listed by clean runs only.
+        other_folders: names directly below `data/` that are no slices; only runs that list everything list them.
+        tracked, tracked_sha256: how many ranges are tracked, and SHA-256 of the file that names them. Only runs by
+            retention rules track any; what is read and what is committed is empty there, and so are its digests.
+        full_run: the run by retention rules that listed everything last, of those that build on each other.
     """
 
     attempt: str
@@ -55,6 +64,9 @@ class Checkpoint:
     committed_digest: str
     pending_windows: tuple[str, ...]
     other_folders: tuple[str, ...]
+    tracked: int = 0
+    tracked_sha256: str | None = None
+    full_run: str | None = None
 
 
 def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew: timedelta) -> frozenset[str]:
@@ -80,18 +92,35 @@ def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> froz
 
 
 def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
-    """How many ids `read_ids` gives, for less. Raises CorruptFile where their file is gone, or is another one."""
+    """How many ids `read_ids` gives, or ranges `read_tracked`, for less.
+
+    Raises CorruptFile where their file is gone, or is another one.
+    """
+    if checkpoint.tracked_sha256 is not None:
+        return tracked_ranges.count(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
     return ranges_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
 def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Set[str]:
-    """The ids of ranges and metaranges read by a run and the ones before it. Raises CorruptFile."""
+    """The ids of ranges and metaranges whose addresses are known for good: none by rules. Raises CorruptFile."""
+    if checkpoint.tracked_sha256 is not None:
+        return IdSet()
     return ranges_read.read(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
+
+
+def read_tracked(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> RangeRecords:
+    """The tracked ranges. Raises CorruptFile, also where none are."""
+    if checkpoint.tracked_sha256 is None:
+        raise CorruptFile(run_folder.report(run_id), "checkpoint", "it is of a run that tracked no ranges")
+    return tracked_ranges.read(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
 
 
 def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> None:
     """Raises CorruptFile where the manifest of a frame that a run left is gone, or is another one."""
-    for frame, digest in ((PENDING, checkpoint.pending_digest), (COMMITTED, checkpoint.committed_digest)):
+    frames = [(PENDING, checkpoint.pending_digest)]
+    if checkpoint.tracked_sha256 is None:
+        frames.append((COMMITTED, checkpoint.committed_digest))
+    for frame, digest in frames:
         key = run_folder.manifest(run_id, frame)
         try:
             manifest = store.get(key)

@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine import Engine, R
@@ -16,25 +14,25 @@ from lakefs_gc_assets.collector.frame.kinds import (
     STORE_DF,
     UNHELD_DF,
     CandidateFigures,
+    CommittedFigures,
     DeletedFigures,
     Frame,
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental import ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
+from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed, select_unsealed
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.universe.looked_at import looked_at
 from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
-
-_NO_SLICE = ""
-_SLICE_FOLDER = r"^data/(?P<folder>[0-9a-v]{19}[0g])/"
 
 
 def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | str:
@@ -45,18 +43,17 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
     if reason := reason_for_none(step, outcomes):
         return reason
     engine, listed, committed = step.engine, step.stored(STORE_DF), step.stored(COMMITTED_DF)
-    unheld = step.stored(UNHELD_DF)
+    unheld, there = step.stored(UNHELD_DF), looked_at(step, listed, committed)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     sealed = seal(step)
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.GONE)
     deleted = engine.select(ended, "address")
     waiting_rows = select_pending(engine, unheld.rows(engine), sealed, deleted, outcomes.count)
-    kept = select_unsealed(engine, committed.rows(engine), sealed)
-    with engine.in_background(partial(_store, step, CHECKPOINT_COMMITTED_DF, kept)) as stored_committed:
+    with engine.in_background(partial(_store_known, step, committed, sealed)) as stored_known:
         waiting = _store(step, PENDING_DF, waiting_rows)
         checked = count_checkpoint(
             engine,
-            select_sealed(engine, listed.rows(engine, "address"), sealed),
+            select_sealed(engine, there.rows("address"), sealed),
             select_sealed(engine, unheld.rows(engine, "address"), sealed),
             waiting.rows(engine, "address"),
             committed.rows(engine, "address"),
@@ -64,24 +61,46 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
             waiting_count=waiting.count,
             count=unheld.count + waiting.count + outcomes.count,
         )
-        carried = stored_committed()
+        known = stored_known()
     if problem := checked.contradiction:
         return problem
-    read_sha256 = committed.figures.read_sha256
     return Checkpoint(
         attempt=attempt,
         sealed=len(sealed),
-        sealed_objects=listed.figures.sealed_objects + checked.committed,
+        # What expired was among the sealed objects that commits held, and is counted again where they still do.
+        sealed_objects=max(listed.figures.sealed_objects - committed.figures.expired, 0) + checked.committed,
         sealed_sha256=checkpoints.write_sealed(store, run_id, attempt, sealed),
-        read=ranges_read.count(store, run_id, attempt, read_sha256),
-        read_sha256=read_sha256,
         pending=waiting.count,
         pending_digest=waiting.manifest.digest,
-        committed=carried.count,
-        committed_digest=carried.manifest.digest,
         pending_windows=tuple(sorted(waiting.manifest.rows_by_window())),
         other_folders=listed.figures.other_folders,
+        **known,
     )
+
+
+def _store_known(step: Step[R], committed: StoredFrame[CommittedFigures], sealed: frozenset[str]) -> dict[str, Any]:
+    """What a checkpoint says of commits: by retention rules which ranges are tracked, else what is known for good."""
+    store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
+    tracked_sha256, read_sha256 = committed.figures.tracked_sha256, committed.figures.read_sha256
+    if step.plan.flow.by_retention:
+        assert tracked_sha256 is not None
+        before = open_base_checkpoint(step)
+        return {
+            "read": 0,
+            "read_sha256": "",
+            "committed": 0,
+            "committed_digest": "",
+            "tracked": tracked_ranges.count(store, run_id, attempt, tracked_sha256),
+            "tracked_sha256": tracked_sha256,
+            "full_run": before.checkpoint.full_run if before else run_id,
+        }
+    kept = _store(step, CHECKPOINT_COMMITTED_DF, select_unsealed(step.engine, committed.rows(step.engine), sealed))
+    return {
+        "read": ranges_read.count(store, run_id, attempt, read_sha256),
+        "read_sha256": read_sha256,
+        "committed": kept.count,
+        "committed_digest": kept.manifest.digest,
+    }
 
 
 def _store(step: Step[R], frame: Frame[NoFigures], rows: R) -> StoredFrame[NoFigures]:
@@ -91,12 +110,18 @@ def _store(step: Step[R], frame: Frame[NoFigures], rows: R) -> StoredFrame[NoFig
 
 def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str | None:
     """Why the next run cannot build on this one; None where it can."""
-    listed = step.stored(STORE_DF)
-    if step.plan.flow.by_retention:
-        return f"its flow was {step.plan.flow.value}, which keeps other commits"
+    listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
+    if step.plan.flow is Flow.COMMITTED:
+        return "its flow was committed, which lists nothing"
     if not outcomes.figures.swept:
         return "it was a dry run"
-    if listed.manifest.rows_by_window().get(OTHER_WINDOW):
+    if step.plan.flow.by_retention and committed.figures.tracked_sha256 is None:
+        return (
+            "which ranges were live is not noted: commits came from other places than this repository's refs dump, or "
+            "an earlier version of the collector read them"
+        )
+    universe = looked_at(step, listed, committed)
+    if any(frame.manifest.rows_by_window().get(OTHER_WINDOW) for frame in universe.frames):
         return f"it was limited to the windows {', '.join(step.plan.windows)}"
     if Folders((), listed.figures.other_folders).sharded:
         return "the repository has the sharded layout, where slices cannot be told apart by one listing"
@@ -135,28 +160,6 @@ def select_pending(
         deleted_count: how many are deleted at most, where that is known.
     """
     return engine.without_exactly(select_sealed(engine, unheld, sealed), deleted, deleted_count)
-
-
-def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
-    """Rows whose address lies in a sealed slice or in no slice at all.
-
-    The folder decides and not the column `slice`, which is null for odd names inside of a slice.
-    """
-    return engine.where(rows, partial(_in_folders, pa.array([_NO_SLICE, *sorted(sealed)], pa.string())))
-
-
-def select_unsealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
-    """Rows whose address lies in a slice that is not sealed."""
-    return engine.where(rows, partial(_outside_of_folders, pa.array([_NO_SLICE, *sorted(sealed)], pa.string())))
-
-
-def _in_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    found = pc.extract_regex(rows.column("address"), _SLICE_FOLDER)
-    return pc.is_in(pc.coalesce(pc.struct_field(found, "folder"), _NO_SLICE), value_set=folders)
-
-
-def _outside_of_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.invert(_in_folders(folders, rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def _read_own(store: ObjectStore, stored: StoredIds) -> tuple[IdSet, _EarlierFil
     named: list[_EarlierFile] = []
 
     def ids() -> Iterator[pa.StringArray]:
-        data = stored_ids.get(store, stored.key, stored.sha256)
+        data = tables.get(store, stored.key, stored.sha256)
         for batch in tables.decode_parts(_OWN_FILE, data, stored.key, "ids", added=[_IDS_OF_FILE.name]):
             names, numbers = batch.columns
             files = pc.is_valid(numbers)

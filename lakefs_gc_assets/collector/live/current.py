@@ -7,6 +7,8 @@ from functools import reduce
 from operator import or_
 from typing import Generic
 
+import pyarrow as pa
+
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
@@ -176,6 +178,11 @@ class Committed:
     def ids(self) -> IdSet:
         """Ids of everything that is read, and of the refs dump's own files, which hold no objects."""
         return reduce(or_, (each.ids for each in self.everything), IdSet(self.own.dump_tables))
+
+    @property
+    def records(self) -> RangeRecords:
+        """The ranges that are read."""
+        return RangeRecords.of_rows(pa.concat_tables(each.records.rows for each in self.everything))
 
     @property
     def source(self) -> str:

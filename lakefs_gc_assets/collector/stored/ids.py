@@ -1,13 +1,11 @@
 """Ids of ranges, metaranges or slices, sorted, as one small file in the store; its SHA-256 names this very content."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.id_set import IdSet
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
@@ -16,9 +14,7 @@ _SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
 def write(store: ObjectStore, key: str, ids: Iterable[str]) -> str:
     """Stores ids; returns the SHA-256 of the file."""
     column = ids.column() if isinstance(ids, IdSet) else pa.chunked_array([sorted(set(ids))], pa.string())
-    data = tables.encode(pa.table([column], schema=_SCHEMA))
-    store.put(key, data)
-    return hashlib.sha256(data).hexdigest()
+    return tables.put(store, key, pa.table([column], schema=_SCHEMA))
 
 
 def read(store: ObjectStore, key: str, sha256: str | None = None) -> frozenset[str]:
@@ -28,22 +24,11 @@ def read(store: ObjectStore, key: str, sha256: str | None = None) -> frozenset[s
 
 def read_parts(store: ObjectStore, key: str, sha256: str | None = None) -> Iterator[pa.StringArray]:
     """The ids of a file, a few at a time as they are asked for. Raises CorruptFile as `read` does."""
-    data = get(store, key, sha256)
+    data = tables.get(store, key, sha256)
     for batch in tables.decode_parts(_SCHEMA, data, key, "ids"):
         yield batch.column("id")
 
 
 def count(store: ObjectStore, key: str, sha256: str | None = None) -> int:
     """How many ids a file has, by its footer. Raises CorruptFile as `read` does, but for damage within the file."""
-    return tables.count(get(store, key, sha256), key, "ids")
-
-
-def get(store: ObjectStore, key: str, sha256: str | None = None) -> bytes:
-    """A file of ids as it is stored. Raises CorruptFile where it is missing or, given its SHA-256, another one."""
-    try:
-        data = store.get(key)
-    except ObjectNotFound:
-        raise CorruptFile(key, "existence", "the file is missing from the object store") from None
-    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise CorruptFile(key, "checksum", "the file was changed after it was written")
-    return data
+    return tables.count(tables.get(store, key, sha256), key, "ids")

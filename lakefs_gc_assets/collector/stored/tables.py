@@ -1,5 +1,6 @@
 """Small tables as parquet files in the store: their pages have checksums, and only what was written is read back."""
 
+import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +8,8 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 _ROWS_OF_A_PART = 65_536
 
@@ -22,6 +24,24 @@ def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
     differences = {"use_dictionary": False, "column_encoding": dict.fromkeys(ascending, "DELTA_BINARY_PACKED")}
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True, **(differences if ascending else {}))
     return buffer.getvalue()
+
+
+def put(store: ObjectStore, key: str, table: pa.Table) -> str:
+    """Stores a table as one file; returns its SHA-256, which names this very content."""
+    data = encode(table)
+    store.put(key, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def get(store: ObjectStore, key: str, sha256: str | None = None) -> bytes:
+    """The file of a table. Raises CorruptFile where it is missing or, given its SHA-256, another one."""
+    try:
+        data = store.get(key)
+    except ObjectNotFound:
+        raise CorruptFile(key, "existence", "the file is missing from the object store") from None
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise CorruptFile(key, "checksum", "the file was changed after it was written")
+    return data
 
 
 def decode_parts(

@@ -1,0 +1,34 @@
+"""Which rows lie in sealed slices, where the next run does not list."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine import Engine, R
+
+_NO_SLICE = ""
+_SLICE_FOLDER = r"^data/(?P<folder>[0-9a-v]{19}[0g])/"
+
+
+def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
+    """Rows whose address lies in a sealed slice or in no slice at all.
+
+    The folder decides and not the column `slice`, which is null for odd names inside of a slice.
+    """
+    return engine.where(rows, partial(_in_folders, pa.array([_NO_SLICE, *sorted(sealed)], pa.string())))
+
+
+def select_unsealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
+    """Rows whose address lies in a slice that is not sealed."""
+    return engine.where(rows, partial(_outside_of_folders, pa.array([_NO_SLICE, *sorted(sealed)], pa.string())))
+
+
+def _in_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
+    found = pc.extract_regex(rows.column("address"), _SLICE_FOLDER)
+    return pc.is_in(pc.coalesce(pc.struct_field(found, "folder"), _NO_SLICE), value_set=folders)
+
+
+def _outside_of_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
+    return pc.invert(_in_folders(folders, rows))

@@ -1,0 +1,61 @@
+"""What a run by retention rules looks at without listing it: what expired since the run that it builds on.
+
+Whatever is in a sealed slice, and neither pending nor deleted, is held by a range that was live in the base run. So
+what a run that lists everything would find there is held by one of those that are live no more. Ranges are compared
+with what is live at the mark and not when the run begins: one that expires in between would be missed, and tracked no
+more. The objects are old, so it does not matter that they are learnt of after uncommitted data was prepared.
+"""
+
+from collections.abc import Iterable, Iterator, Set
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
+
+
+def store_expired(step: Step[R], before: BaseCheckpoint, live: Set[str]) -> StoredFrame[NoFigures]:
+    """Stores the objects that expired since the base run as the frame `expired`.
+
+    Args:
+        live: ids of every range that is live.
+    Raises:
+        CorruptFile: a range that the base run tracked is gone or damaged, or so is the file that names them.
+    """
+    began = step.repository.clock.now()
+    dead = before.tracked.without(live)
+    step.log(f"{len(dead):,} of {before.checkpoint.tracked:,} ranges expired since run {before.run_id}")
+    written = step.write(EXPIRED_DF, find_expired(step, before, dead)) if dead else ()
+    return step.complete(EXPIRED_DF, NoFigures(), written, started_at=began)
+
+
+def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords) -> R:
+    """Finds the objects (LISTED) of ranges that are live no more, where this run lists nothing.
+
+    Those that earlier runs deleted are left out. An entry's ETag is not the store's own, so there is none.
+    """
+    engine = step.engine
+    held = engine.where(step.references().entries(dead), _would_be_listed)
+    there = engine.without_exactly(select_sealed(engine, held, before.sealed), deleted_before(step))
+    return engine.map_batches(there, _without_etags, LISTED)
+
+
+def _would_be_listed(rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Which objects lie where a run lists that lists everything: below `data/`, or right in the root."""
+    addresses = rows.column("address")
+    return pc.or_(pc.starts_with(addresses, DATA_PREFIX), pc.invert(pc.match_substring(addresses, "/")))
+
+
+def _without_etags(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    place = LISTED.get_field_index("etag")
+    for batch in batches:
+        yield batch.set_column(place, LISTED.field(place), pa.nulls(batch.num_rows, LISTED.field(place).type))

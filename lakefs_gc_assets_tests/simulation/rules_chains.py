@@ -1,0 +1,60 @@
+"""Histories in which one run by retention rules builds on another, with whatever may come in between."""
+
+import random
+from dataclasses import replace
+
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
+from lakefs_gc_assets_tests.simulation.playing import DELETE, FULL_LISTING_DAYS, History, Step
+from lakefs_gc_assets_tests.simulation.retention_histories import RetentionMaker
+
+LEAST_RUNS = 7
+_FLOWS = {Flow.UNIFIED: 16, Flow.COMMITTED: 3, Flow.CLEAN: 1}
+_LONGEST, _LISTING_ALL = len(FULL_LISTING_DAYS) - 1, 0
+
+
+def generate(seed: int) -> History:
+    """The history of a seed."""
+    maker = RulesChainMaker(random.Random(f"rules chain {seed}"))
+    setup = maker.setup(seed)
+    maker.do("set_rules")
+    while len(maker.steps) < LEAST_STEPS or maker.runs < LEAST_RUNS:
+        maker.round()
+    return History(setup, tuple(maker.steps), "unified")
+
+
+class RulesChainMaker(RetentionMaker):
+    """Puts a history together: most runs list what is new, and look at what expired."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        self.runs = 0
+        self.episodes = (*self.episodes, (self.little_between, 6), (self.comes_and_goes, 6))
+
+    def open(self, name: str, flow: Flow, *, sweep: int = DELETE) -> None:
+        """A run begins, mostly one that lists; the flow that is asked for is no matter."""
+        flow = self.chance.choices(tuple(_FLOWS), tuple(_FLOWS.values()))[0]
+        super().open(name, flow, sweep=sweep)
+        self.runs += 1
+        days = self.chance.choices((_LONGEST, 1, _LISTING_ALL), (12, 3, 1))[0]
+        step = self.steps[-1]
+        self.steps[-1] = replace(step, numbers=(*step.numbers, days))
+
+    def little_between(self, name: str) -> None:
+        """Runs soon after each other, where little or nothing is new."""
+        for _ in range(self.chance.randint(2, 4)):
+            for _ in range(self.chance.randint(0, 3)):
+                self.fill()
+            self.wait(self.chance.choice((0.1, 1, 3, 27, 50)) * 3600)
+            self.start(name)
+            self.finish(name)
+
+    def comes_and_goes(self, name: str) -> None:
+        """What expired is brought back, and goes again, with a run each time."""
+        for what in ("branch_commit", "delete_branch", "tag_commit", "lengthen_rules", "set_rules", "delete_tag"):
+            if self.chance.random() < 0.6:
+                self.do(what)
+                self.wait(self.chance.uniform(0.1, 30) * 3600)
+                self.steps += [Step("w7", "go_on", (0,))] if self.chance.random() < 0.3 else []
+                self.start(name)
+                self.finish(name)
