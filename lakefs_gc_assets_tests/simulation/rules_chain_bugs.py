@@ -1,7 +1,8 @@
 """Seeded bugs of runs by retention rules that build on each other: other ways to look at what expired alone.
 
 docs/retention.md names them. In a run that reads all that is live, those that compare with less than that are one and
-the same: to take for known what was read before.
+the same: to take for known what was read before. That what expired is not learnt from commits that a server names shows
+only where a server forgets commits; simulated ones forget none (`collector/universe/test_expired_since.py`).
 """
 
 from collections.abc import Sequence
@@ -11,9 +12,9 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import base_run, leaving, tracked_ranges
+from lakefs_gc_assets.collector.incremental import leaving, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed, define_live
+from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.references import unread_ranges
 from lakefs_gc_assets.collector.run import look_around, track
 from lakefs_gc_assets.collector.stored.id_set import IdSet
@@ -47,14 +48,6 @@ def _nothing_pending(engine: ArrowEngine, unheld: ArrowRows, *more: Any) -> Arro
     return engine.where(unheld, lambda rows: rows.column("address").is_null())
 
 
-def _as_named(step: ArrowStep, before: BaseCheckpoint, live: Sequence[RangeRecord]) -> StoredFrame[NoFigures]:
-    """Looks at what expired commits have that the server still names."""
-    found = define_live(step, step.plan.cutoff)
-    named = IdSet(record.id for record in step.references().range_records(found.expired_metaranges))
-    unnamed = [record for record in before.tracked if record.id not in named]
-    return store_expired(step, before, [*live, *unnamed])
-
-
 def _first_look() -> Sequence[Replacement]:
     """Takes for expired what was so when the run began."""
     then: dict[str, list[RangeRecord]] = {}
@@ -77,10 +70,6 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "what was live before taken over": replaced((BaseCheckpoint, "committed", _taken_over)),
     "only new ranges tracked": replaced((run, "track", _only_new)),
     "nothing pending by rules": replaced((leaving, "select_pending", _nothing_pending), _UNCHECKED),
-    "expired as the server names it": replaced((run, "store_expired", _as_named)),
     "expired as it was when the run began": Bug(_first_look),
-    "a run that kept all commits built on by rules": replaced(
-        (base_run, "_require_alike", lambda *about: None), (BaseCheckpoint, "tracked", [])
-    ),
 }
 """By name."""

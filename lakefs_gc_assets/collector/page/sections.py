@@ -64,7 +64,8 @@ def _head(facts: RunFacts) -> Iterator[Element]:
     if report.base_run:
         rows.append(("Builds on run", report.base_run))
     if report.why_clean:
-        rows.append(("A clean run, because", report.why_clean))
+        what = "A clean run" if report.flow == Flow.CLEAN else "Everything was listed"
+        rows.append((f"{what}, because", report.why_clean))
     if report.loosened:
         rows.append(("Loosened by its launch", ", ".join(f"{k}={json.dumps(v)}" for k, v in report.loosened.items())))
     if report.commit_source:

@@ -7,7 +7,7 @@ import pytest
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.incremental import base_run, ranges_read
+from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.lock import Lock
@@ -20,6 +20,8 @@ from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.universe.parts import Part
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SEALED, began, ended, opened
 
 __all__ = ["opened"]
@@ -184,6 +186,64 @@ def test_the_same_cutoff_is_no_earlier_one(opened: OpenRepository) -> None:
     assert str(refused.value) == (
         f"run {newest.run_id} had a later cutoff, {newest.cutoff:%F %T}Z, than this one, {earlier:%F %T}Z"
     )
+
+
+class TestByRules:
+    """What a run by retention rules asks of its base run besides."""
+
+    @pytest.mark.parametrize(("ago", "days", "recent"), [(7, 8, True), (7, 7, False), (7, 6, False), (-1, 7, False)])
+    def test_everything_was_listed_not_long_ago(
+        self, opened: OpenRepository, ago: int, days: float, recent: bool
+    ) -> None:
+        newest = began(opened, DAY)
+        report = ended(opened, newest)
+        assert report.checkpoint is not None
+        full_run = IDS.descending(NOW - ago * DAY)
+        ended(opened, newest, checkpoint=replace(report.checkpoint, full_run=full_run))
+        found, settings = base_run.find(opened, ALL_COMMITS), CollectionSettings(full_listing_days=days)
+        planned = replace(newest, started_at=NOW)
+        if recent:
+            base_run.require_recent_full_listing(found, planned, settings)
+            return
+        with pytest.raises(NoBaseRun, match=f"run {full_run} listed every object last, at .*days is {days}"):
+            base_run.require_recent_full_listing(found, planned, settings)
+
+    def test_nor_by_a_run_that_does_not_say_when(self, opened: OpenRepository) -> None:
+        newest = began(opened, DAY)
+        ended(opened, newest)
+        found = base_run.find(opened, ALL_COMMITS)
+        with pytest.raises(NoBaseRun, match="does not say which run listed every object last"):
+            base_run.require_recent_full_listing(found, newest, CollectionSettings())
+
+    def test_no_run_that_built_on_it_failed(self, opened: OpenRepository) -> None:
+        newest = began(opened, 2 * DAY)
+        ended(opened, newest)
+        found = base_run.find(opened, ALL_COMMITS)
+        dry = began(opened, DAY, sweep=False, base_run=newest.run_id)
+        planned = began(opened, HOUR, previous_run=dry.run_id)
+        base_run.require_none_failed_on(opened.store, found, planned)
+        reports.write(opened.store, reports.failed(dry, NOW, "a range is gone"))
+        with pytest.raises(NoBaseRun) as refused:
+            base_run.require_none_failed_on(opened.store, found, planned)
+        assert str(refused.value) == f"run {dry.run_id}, which built on run {newest.run_id}, failed (a range is gone)"
+        reports.write(opened.store, reports.failed(replace(dry, base_run=None), NOW, "something else"))
+        base_run.require_none_failed_on(opened.store, found, planned)
+        again = replace(planned, base_run=newest.run_id)
+        reports.write(opened.store, reports.failed(again, NOW, "a range is gone"))
+        with pytest.raises(NoBaseRun, match=f"run {planned.run_id}, which built on run"):
+            base_run.require_none_failed_on(opened.store, found, planned)
+
+    def test_the_file_of_tracked_ranges_is_the_one_that_the_report_names(self, opened: OpenRepository) -> None:
+        newest = began(opened, DAY)
+        report = ended(opened, newest)
+        assert report.checkpoint is not None
+        sha256 = tracked_ranges.write(opened.store, newest.run_id, newest.attempt, [])
+        left = replace(report.checkpoint, tracked_sha256=sha256, read_sha256="", committed_digest="")
+        ended(opened, newest, checkpoint=left)
+        assert base_run.find(opened, ALL_COMMITS).run_id == newest.run_id
+        assert not checkpoints.read_ids(opened.store, newest.run_id, left)
+        tracked_ranges.write(opened.store, newest.run_id, newest.attempt, [RangeRecord("a" * 64, b"a", b"b", 1, 2)])
+        assert "tracked-attempt.parquet: checksum" in why_not(opened)
 
 
 def test_so_many_of_the_newest_runs_are_looked_at(opened: OpenRepository) -> None:

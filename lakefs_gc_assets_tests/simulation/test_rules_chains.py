@@ -1,0 +1,42 @@
+"""Runs by retention rules that build on each other: each mark is compared with a full run's, see `exactness`."""
+
+import pytest
+
+from lakefs_gc_assets_tests.simulation import required
+from lakefs_gc_assets_tests.simulation.drawn import fresh
+from lakefs_gc_assets_tests.simulation.playing import play
+from lakefs_gc_assets_tests.simulation.rules_chains import LEAST_RUNS, generate
+
+HISTORIES = 240
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_they_mark_what_runs_that_list_everything_would(part: int) -> None:
+    required.none_breaks_a_rule("unified", fresh(0, required.QUICK)[part::4])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(required.PARTS))
+def test_so_do_more_of_them(part: int) -> None:
+    required.none_breaks_a_rule("unified", fresh(required.QUICK, HISTORIES)[part :: required.PARTS])
+
+
+def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
+    required.a_seed_is_a_history("unified")
+
+
+def test_runs_are_asked_for_one_after_the_other() -> None:
+    for seed in range(50):
+        assert sum(step.what == "start" for step in generate(seed).steps) >= LEAST_RUNS
+
+
+@pytest.mark.slow
+def test_much_happens() -> None:
+    """Histories in which no run builds on another, or none finds what expired, would show nothing."""
+    results = [play(generate(seed)) for seed in range(60)]
+    figures = [result.figures for result in results]
+    assert sum(result.compared for result in results) > 100
+    assert sum(result.went for result in results) > 60
+    assert sum(each.longest_chain >= 3 for each in figures) > 8
+    assert sum(each.instead for each in figures) > 60
+    assert sum(result.expired for result in results) > 300
