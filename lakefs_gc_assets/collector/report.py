@@ -67,7 +67,7 @@ class Report:
         server_run_ids: ids that the server gave to the uncommitted data that it prepared.
         warnings: what a person must know before anything else; in a dry run the guards that a sweep would trip.
         error: why the run failed; null where it did not.
-        why_clean: why a run that was to build on another one looked at everything; an optimized one is a clean one then.
+        why_clean: why a run that was to build on another one looked at everything; an optimized one was clean then.
         base_run: the run that this one built on.
         checkpoint: what a later run can build on; null where it cannot.
         no_checkpoint: why it cannot, for a run that came to its end.

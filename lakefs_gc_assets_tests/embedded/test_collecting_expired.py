@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector import recheck
+from lakefs_gc_assets.collector import recheck, report
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
@@ -23,6 +23,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 
 DAYS = timedelta(days=1)
 
@@ -87,6 +88,66 @@ def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(tmp_p
 
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
         assert collected(server, repository, Flow.UNIFIED).counts["deleted"] == 0
+
+
+def test_a_run_builds_on_the_one_before_whatever_becomes_of_the_rules(tmp_path: Path) -> None:
+    require_that_runs_build_on_each_other(tmp_path, plain_tables)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_so_it_does_in_the_graph(tmp_path: Path) -> None:
+    require_that_runs_build_on_each_other(tmp_path, graph)
+
+
+def require_that_runs_build_on_each_other(tmp_path: Path, engine: Engine) -> None:
+    with EmbeddedServer(tmp_path, settings=Settings()) as server, engine() as collect:
+        now = datetime.now(UTC)
+        with server.clock.at(now - 50 * DAYS):
+            repository = clients.repository(server)
+        commits = []
+        for number in range(4):
+            with server.clock.at(now - (40 - 10 * number) * DAYS):
+                clients.upload(server, "replaced", b"%d" % number)
+                clients.upload(server, f"lasting{number}", b"lasting")
+                commits.append(clients.commit(server, f"commit {number}")["id"])
+        given = demo.configuration(server, repository)
+        collection = given.collection.model_copy(update={"max_candidate_share": 1.0})
+        loaded = Loaded(given.model_copy(update={"collection": collection}), {})
+
+        def swept(days: int, full_listing_days: float = 7) -> Report:
+            rules = {"default_retention_days": days, "branches": []}
+            assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
+            changed = collection.model_copy(update={"full_listing_days": full_listing_days})
+            configuration = loaded.configuration.model_copy(update={"collection": changed})
+            run_id = collect(Loaded(configuration, {}), True, lambda line: None, SystemClock(), Flow.UNIFIED)
+            found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
+            assert found is not None and found.success
+            return found
+
+        def answers() -> list[int]:
+            return [status_of(server, commit, "replaced") for commit in commits]
+
+        # Commits were replaced 30, 20 and 10 days ago.
+        full = swept(25)
+        assert (full.base_run, full.why_clean, full.counts["deleted"]) == (None, "there is no earlier run", 1)
+        assert answers() == [410, 200, 200, 200]
+        shorter = swept(15)
+        assert (shorter.base_run, shorter.counts["slices_listed"]) == (full.run_id, 0)
+        assert (shorter.counts["expired_objects"] > 0, shorter.counts["deleted"]) == (True, 1)
+        assert answers() == [410, 410, 200, 200]
+        longer = swept(60)
+        assert (longer.base_run, longer.counts["candidates"]) == (shorter.run_id, 0)
+        clients.call(server, "POST", f"/repositories/{repository}/branches", {"name": "kept", "source": commits[2]})
+        heads = swept(1)
+        assert (heads.base_run, heads.counts["deleted"], answers()) == (longer.run_id, 0, [410, 410, 200, 200])
+        clients.call(server, "DELETE", f"/repositories/{repository}/branches/kept")
+        last = swept(1)
+        assert (last.base_run, last.counts["deleted"], answers()) == (heads.run_id, 1, [410, 410, 410, 200])
+        assert [status_of(server, "main", f"lasting{number}") for number in range(4)] == [200] * 4
+        everything = swept(1, full_listing_days=0)
+        assert (everything.base_run, everything.counts["slices_listed"] > 0) == (None, True)
+        assert everything.counts["candidates"] == 0
 
 
 def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(

@@ -171,7 +171,11 @@ def require_the_same(folder: str, scratch: Path, engine: Engine) -> list[list[st
 
             def run(sweep: bool, full_listing_days: float) -> dict[str, Any]:
                 clock.moment += timedelta(minutes=1)
-                changes = {"retention_policy": str(policy), "full_listing_days": full_listing_days}
+                changes = {
+                    "retention_policy": str(policy),
+                    "full_listing_days": full_listing_days,
+                    "allow_rules_of_unknown_branches": True,
+                }
                 return collecting.collected(
                     server, collect, Flow.UNIFIED, sweep, clock.moment, lambda line: None, changes
                 )

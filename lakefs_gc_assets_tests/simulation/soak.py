@@ -1,8 +1,8 @@
 """Any number of histories, then every seeded bug afresh: `make soak HISTORIES=N SEED=S`.
 
 There are four kinds: of clean runs, of optimized ones that build on each other, of runs by retention rules, and of such
-that build on each other; so many of each are played. Histories of consecutive seeds are spread over all cores. A failing
-one is printed with its seed and the steps that are left of it when it is shortened, and ends the soak.
+that build on each other; so many of each are played. Histories of consecutive seeds are spread over all cores. A
+failing one is printed with its seed and the steps that are left of it when it is shortened, and ends the soak.
 """
 
 import argparse

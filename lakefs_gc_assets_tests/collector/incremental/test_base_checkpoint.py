@@ -103,6 +103,7 @@ class TestFrames:
     def test_are_those_of_the_base_run(self, stored: OpenRepository) -> None:
         step, found = self.left(stored)
         pending, committed = found.pending_objects(step), found.committed(step)
+        assert committed is not None
         assert step.engine.collect(pending).to_pylist() == [listed("data/waits") | {"slice_window": "other"}]
         assert step.engine.collect(committed).to_pylist() == [live("data/committed") | {"slice_window": "other"}]
 

@@ -49,7 +49,7 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
 
 
 def test_what_ranges_held_in_sealed_slices_that_are_live_no_more(repository: OpenRepository) -> None:
-    entries = {
+    entries: dict[str | bytes, Staged] = {
         "sealed": Staged(SEALED_ONE, size=7, etag="a" * 32),
         "again": Staged(SEALED_ONE, size=7, etag="a" * 32),
         "not sealed": Staged(OPEN_ONE),
