@@ -19,7 +19,7 @@ def planned(repository: OpenRepository, plan: Plan) -> Plan:
     damaged.
     """
     settings = repository.settings
-    if not settings.inventory or plan.base_run or plan.flow is Flow.COMMITTED:
+    if not settings.inventory or plan.follows_expiry or plan.flow not in (Flow.CLEAN, Flow.UNIFIED):
         return plan
     found = open_inventory(repository.opener.settings, settings.inventory, repository.namespace)
     trusted = found.created_at - timedelta(hours=settings.inventory_margin_hours) - plan.skew
