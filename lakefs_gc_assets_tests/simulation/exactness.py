@@ -142,10 +142,10 @@ class Exactness:
 
     def _require_late(self, plan: Plan, address: str) -> None:
         assert plan.base_run is not None
-        if not self._late(plan.base_run, address) and not (plan.flow.by_retention and self._named_oddly(address)):
+        if not self._late(plan.base_run, address) and not (plan.flow.by_retention and self.named_oddly(address)):
             raise Violation(f"run {plan.run_id} does not find {address}, which a clean run would find")
 
-    def _named_oddly(self, address: str) -> bool:
+    def named_oddly(self, address: str) -> bool:
         """Whether some commit names an object by an address that may mean several keys."""
         repository = self.oracle.repository
         plain = address, repository.uri + address

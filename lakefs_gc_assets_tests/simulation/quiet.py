@@ -77,11 +77,12 @@ class Quiet:
 
     def _garbage(self, flow: Flow) -> list[str]:
         """Objects that the last run had to delete and did not."""
-        garbage = self._world.garbage()
+        garbage, last = self._world.garbage(), self._collectors["c0"]
+        assert last.run is not None
+        if last.run.plan.follows_expiry:
+            return [key for key in garbage if not last.exactness.named_oddly(key)]
         if flow is not Flow.COMMITTED:
             return garbage
-        last = self._collectors["c0"]
-        assert last.run is not None
         listed = addresses(last.exactness.store, last.run.run_id, STEPS[0])
         return [key for key in garbage if key in listed]
 
