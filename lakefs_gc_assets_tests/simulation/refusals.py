@@ -51,7 +51,7 @@ class Refusals:
     def listing(self, plan: Plan) -> None:
         """A run begins to list."""
         world = self.world
-        if world.oracle.lost_objects and plan.flow in (Flow.CLEAN, Flow.UNIFIED):
+        if world.oracle.lost_objects and plan.flow in (Flow.CLEAN, Flow.UNIFIED) and plan.base_run is None:
             lost = world.oracle.lost_objects - world.bucket.objects.keys()
             self.missing[plan.run_id] = frozenset(key for key in lost if self._must_be_listed(plan, key))
 
