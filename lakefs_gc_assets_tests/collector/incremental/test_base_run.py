@@ -10,6 +10,7 @@ from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.quarantine import restore_record
@@ -237,12 +238,13 @@ class TestByRules:
         newest = began(opened, DAY)
         report = ended(opened, newest)
         assert report.checkpoint is not None
-        sha256 = tracked_ranges.write(opened.store, newest.run_id, newest.attempt, [])
+        sha256 = tracked_ranges.write(opened.store, newest.run_id, newest.attempt, RangeRecords.of([]))
         left = replace(report.checkpoint, tracked_sha256=sha256, read_sha256="", committed_digest="")
         ended(opened, newest, checkpoint=left)
         assert base_run.find(opened, ALL_COMMITS).run_id == newest.run_id
         assert not checkpoints.read_ids(opened.store, newest.run_id, left)
-        tracked_ranges.write(opened.store, newest.run_id, newest.attempt, [RangeRecord("a" * 64, b"a", b"b", 1, 2)])
+        other = RangeRecords.of([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
+        tracked_ranges.write(opened.store, newest.run_id, newest.attempt, other)
         assert "tracked-attempt.parquet: checksum" in why_not(opened)
 
 

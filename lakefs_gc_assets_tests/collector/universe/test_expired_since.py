@@ -11,6 +11,7 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF
 from lakefs_gc_assets.collector.incremental import tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
@@ -41,7 +42,7 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
     before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
     left = ended(repository, before).checkpoint
     assert left is not None
-    sha256 = tracked_ranges.write(repository.store, before.run_id, before.attempt, tracked)
+    sha256 = tracked_ranges.write(repository.store, before.run_id, before.attempt, RangeRecords.of(tracked))
     left = replace(left, tracked=len(tracked), tracked_sha256=sha256, full_run=before.run_id)
     ended(repository, before, checkpoint=left)
     plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)
@@ -62,7 +63,7 @@ def test_what_ranges_held_in_sealed_slices_that_are_live_no_more(repository: Ope
     step, before = following(repository, [dead, live])
     new = put_range(repository.store, {"new": Staged(SEALED_ONE + "y")})
 
-    found = store_expired(step, before, [live, new])
+    found = store_expired(step, before, {live.id, new.id})
 
     rows = {row["address"]: row for row in found.table().to_pylist()}
     assert rows.keys() == {SEALED_ONE, "data/other", "root"} and found.count == 3
@@ -74,13 +75,13 @@ def test_what_an_earlier_run_deleted_is_left_out(repository: OpenRepository) -> 
     step, before = following(repository, [put_range(repository.store, {"a": Staged(SEALED_ONE), "b": Staged("root")})])
     gone = step.engine.table(pa.table({"address": [SEALED_ONE]}))
     with mock.patch.object(expired_since, "deleted_before", lambda step: gone):
-        assert store_expired(step, before, []).table().column("address").to_pylist() == ["root"]
+        assert store_expired(step, before, set()).table().column("address").to_pylist() == ["root"]
 
 
 def test_nothing_is_read_where_all_are_live(repository: OpenRepository) -> None:
     gone = RangeRecord("a" * 64, b"a", b"b", 1, 2)
     step, before = following(repository, [gone])
-    assert store_expired(step, before, [gone]).count == 0
+    assert store_expired(step, before, {gone.id}).count == 0
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -93,11 +94,11 @@ def test_a_range_that_is_gone_or_damaged_ends_the_run(repository: OpenRepository
     if damaged:
         repository.store.put(key, data[:-1])
     with pytest.raises(CorruptFile, match=record.id):
-        store_expired(step, before, [])
+        store_expired(step, before, set())
 
 
 def test_a_range_is_as_it_was_when_it_was_tracked(repository: OpenRepository) -> None:
     record = put_range(repository.store, {"a": Staged(SEALED_ONE)})
     step, before = following(repository, [replace(record, count=2)])
     with pytest.raises(CorruptFile, match=record.id):
-        store_expired(step, before, [])
+        store_expired(step, before, set())
