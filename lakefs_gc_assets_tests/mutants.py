@@ -53,6 +53,7 @@ _MODULES = {
     ),
     "collector/quarantine": "check move purge restore restore_record restore_run",
     "collector/retention": "active_commits policy retention retention_rules server_commits",
+    "collector/stored": "copying id_set ids records run_folder tables",
     "collector/sweep": "approval batches overtaking passes receipts undeletable validity",
     "collector/universe": "parts",
     "lakefs": "addresses",
@@ -64,7 +65,9 @@ FURTHER_TESTS = {
     "expiring": ("collector/test_preparations.py",),
     "hidden_staged": ("collector/live/test_contents.py",),
     "policy": ("collector/retention/test_retention_rules.py",),
+    "purge": ("collector/quarantine/test_move.py",),
     "recheck": ("collector/test_run_guards.py",),
+    "restore": ("collector/quarantine/test_move.py", "collector/quarantine/test_purge.py"),
     "run": ("collector/test_run_guards.py",),
 }
 """Tests of a module beside the file that mirrors it."""

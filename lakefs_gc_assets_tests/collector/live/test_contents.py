@@ -1,7 +1,8 @@
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Barrier
 from typing import cast
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from lakefs_gc_assets.collector import digests
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.engine import ChangeBatches
 from lakefs_gc_assets.collector.live import contents, hidden_staged
 from lakefs_gc_assets.collector.live.contents import Looking, choose_sizes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
@@ -71,6 +73,20 @@ class _Opener:
         return self.store
 
 
+class CutUp(ArrowEngine):
+    """Has a task for each row, with batches of no row before it and in tasks of their own."""
+
+    def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
+        def tasks() -> Iterator[Iterator[pa.RecordBatch]]:
+            for batch in (batch for task in rows.tasks() for batch in task):
+                none = batch.slice(0, 0)
+                yield iter([none])
+                for place in range(batch.num_rows):
+                    yield iter([none, batch.slice(place, 1)])
+
+        return super().map_batches(ArrowRows(rows.schema, tasks), change, schema)
+
+
 @dataclass
 class World:
     """A branch with committed objects, and candidates beside them."""
@@ -83,6 +99,7 @@ class World:
     limit: int = 1000
     branches: list[str] = field(default_factory=lambda: ["main"])
     listed: dict[str, tuple[int, str]] = field(default_factory=dict)
+    engine: ArrowEngine = field(default_factory=ArrowEngine)
 
     def commit(
         self, path: str, content: bytes, *, encrypted: bool = False, checksum: str = "", linked: bool = False
@@ -127,7 +144,7 @@ class World:
             settings,
             HandClock(),
         )
-        engine = ArrowEngine()
+        engine = self.engine
         step = made_step(engine, repository, note=self.lines.append)
         candidates = engine.table(pa.Table.from_pylist(self.candidates, schema=SCHEMA))
         rows = [{"address": key, "size": size, "etag": etag} for key, (size, etag) in self.listed.items()]
@@ -286,6 +303,61 @@ def test_so_many_bytes_are_read_the_smallest_objects_first(world: World, monkeyp
 
 
 @pytest.mark.usefixtures("all_looked_at")
+@pytest.mark.parametrize(
+    ("sizes", "bytes_of_candidates", "read"),
+    [
+        ((100, 128, 129), 357, {100, 128, 129}),
+        ((100, 128, 129), 356, {100}),
+        ((100, 128, 129), 100, {100}),
+        ((100, 128, 129), 99, set()),
+        ((1, 2), 1, {1}),
+        ((1, 2), 0, set()),
+    ],
+)
+def test_sizes_of_as_many_bits_are_read_all_or_not_at_all(
+    world: World, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], bytes_of_candidates: int, read: set[int]
+) -> None:
+    monkeypatch.setattr(contents, "READ_BYTES", 2 * bytes_of_candidates)
+    names = {size: world.candidate(f"x{size}", b"x" * size, encrypted=True) for size in sizes}
+    for size in sizes:
+        world.commit(f"p{size}", b"c" * size)
+
+    world.clear()
+
+    assert {key for key in world.store.read if "committed" not in key} == {names[size] for size in read}
+
+
+@pytest.mark.usefixtures("all_looked_at")
+@pytest.mark.parametrize("listing", [False, True])
+def test_how_rows_are_divided_among_tasks_changes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, listing: bool
+) -> None:
+    monkeypatch.setattr(contents, "READ_BYTES", 2 * 60)
+    for number in range(5):
+        world.commit(f"plain-{number}", b"content%d" % number, linked=number == 3)
+        world.commit(f"encrypted-{number}", b"much longer content%d" % number, encrypted=True)
+        world.candidate(f"plain-{number}", b"garbage%d" % number, encrypted=number == 2)
+        world.candidate(f"encrypted-{number}", b"much longer garbage%d" % number, encrypted=True)
+    world.commit("short", b"short")
+    world.candidate("short-1", b"SHORT", encrypted=True)
+    world.candidate("short-2", b"Short")
+    world.candidate("copy", b"content3", staged_at="plain-3")
+    world.store.delete([world.candidate("gone", b"content3")])
+
+    answers = []
+    for engine in (ArrowEngine(), CutUp()):
+        world.engine = engine
+        for each in (world.lines, world.api.asked, world.store.read, world.store.looked_at):
+            each.clear()
+        left, found = world.clear(listing)
+        seen = (world.lines, world.api.asked, world.store.read, world.store.looked_at)
+        answers.append((left, found.kept, found.asked, found.unasked, found.live, *map(sorted, seen)))
+
+    assert answers[0] == answers[1]
+    assert any("not read" in line for line in answers[0][5]) and answers[0][1] and answers[0][2]
+
+
+@pytest.mark.usefixtures("all_looked_at")
 @pytest.mark.parametrize(("objects", "read"), [(9, True), (10, False)])
 def test_bytes_that_candidates_left_are_for_committed_objects(
     world: World, monkeypatch: pytest.MonkeyPatch, objects: int, read: bool
@@ -314,16 +386,45 @@ def test_objects_are_read_up_to_a_size(world: World, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("all_looked_at")
+@pytest.mark.parametrize(("call", "at_once", "encrypted"), [("head", 16, False), ("get", 4, True)])
+def test_several_objects_are_looked_at_and_read_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: str, at_once: int, encrypted: bool
+) -> None:
+    world.commit("p", b"content")
+    names = {world.candidate(f"x{number:02}", b"garb %02d" % number, encrypted=encrypted) for number in range(at_once)}
+    all_at_once, ask = Barrier(at_once), getattr(world.store, call)
+
+    def waiting(key: str) -> object:
+        if key in names:
+            all_at_once.wait(timeout=10)
+        return ask(key)
+
+    monkeypatch.setattr(world.store, call, waiting)
+    left, found = world.clear()
+    assert (left, found.asked) == (names, 0)
+
+
+@pytest.mark.usefixtures("all_looked_at")
 class TestSampleOfWhatTheStoreTells:
     """Some objects are read to see whether the MD5s are true that the store tells."""
 
     def test_is_of_sixteen_objects_by_the_ends_of_their_names(self, world: World) -> None:
         committed = world.commit("p", b"content")
-        names = [world.candidate(f"x{number:02}", b"garb %02d" % number) for number in range(40)]
+        names = [world.candidate(f"x{number:02}", b"garb %02d" % number) for number in reversed(range(42))]
         left, found = world.clear()
         chosen = sorted(names, key=lambda name: name[::-1])[:16]
         assert sorted(world.store.read) == sorted([*chosen, committed])
         assert (left, found.asked) == (set(names), 0)
+        assert not any("are read" in line for line in world.lines)
+
+    def test_is_of_small_objects_whatever_their_size(self, world: World) -> None:
+        for size in (1, 2):
+            world.commit(f"p{size}", b"c" * size)
+        small = [world.candidate(f"x{number:02}", b"%d" % (number % 10)) for number in range(20, 40)]
+        larger = [world.candidate(f"x{number:02}", b"%02d" % number) for number in range(20)]
+        world.clear()
+        chosen = sorted([*small, *larger], key=lambda name: name[::-1])[:16]
+        assert {key for key in world.store.read if "committed" not in key} == set(chosen)
 
     def test_is_of_small_objects_where_there_are_any(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(contents, "_SAMPLED_BYTES", 7)
@@ -340,6 +441,22 @@ class TestSampleOfWhatTheStoreTells:
         left, found = world.clear()
         assert sorted(world.store.read) == sorted([*names[:2], committed])
         assert (left, found.asked) == (set(names), 0)
+
+    def test_is_of_the_smallest_of_the_large_ones(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(contents, "_SAMPLED_BYTES", 1)
+        for size in range(3, 7):
+            world.commit(f"p{size}", b"c" * size)
+        names = [world.candidate(f"x{9 - size}", b"x" * size) for size in range(3, 7)]
+        world.clear()
+        assert {key for key in world.store.read if "committed" not in key} == set(names[:2])
+
+    def test_is_read_up_to_a_size(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(digests, "LARGEST_READ", 7)
+        world.commit("p", b"content")
+        garbage = world.candidate("garbage", b"garbage")
+        left, found = world.clear()
+        assert (left, found.asked, garbage in world.store.read) == ({garbage}, 0, True)
+        assert not any("is not used" in line for line in world.lines)
 
     def test_that_is_too_large_to_be_read_proves_nothing(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(digests, "LARGEST_READ", 6)
@@ -506,6 +623,8 @@ class TestChoosingSizes:
             ({7: 10}, {7: 11}, 100, [7]),
             ({7: 10, 8: 1}, {7: 9}, 8, [7]),
             ({7: 10, 8: 10, 9: 10}, {7: 9, 8: 3, 9: 4}, 8, [7]),
+            ({7: 10, 8: 10, 9: 10}, {7: 6, 8: 3, 9: 4}, 8, [7]),
+            ({7: 10, 8: 10, 9: 10}, {7: 4, 8: 3, 9: 4}, 8, [9]),
             ({0: 1}, {0: 100}, 10, []),
             # Of as many questions, those of the smaller size are asked.
             ({9: 10, 7: 10}, {9: 4, 7: 4}, 7, [9]),

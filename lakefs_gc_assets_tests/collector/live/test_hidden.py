@@ -1,4 +1,5 @@
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
+_TOO_LONG = 10.0
 Place = tuple[str, bytes]
 
 
@@ -52,8 +54,15 @@ class TestHeadsByRange:
         with pytest.raises(CorruptFile, match="existence"):
             hidden.heads_by_range(store, heads)
         store.put(METADATA + "a" * 64, b"damaged")
-        with pytest.raises(CorruptFile):
+        with pytest.raises(CorruptFile) as caught:
             hidden.heads_by_range(store, heads)
+        assert caught.value.file == METADATA + "a" * 64
+
+    def test_eight_heads_are_read_at_once(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        heads = {name: put_metarange(store, [put_range(store, {name: Staged(f"data/{name}")})]) for name in "abcdefgh"}
+        all_at_once, get = Barrier(8, timeout=_TOO_LONG), store.get
+        monkeypatch.setattr(store, "get", lambda key: all_at_once.wait() >= 0 and get(key))
+        assert len(hidden.heads_by_range(store, heads)) == 8
 
 
 def table(places: list[Place]) -> pa.Table:
@@ -108,6 +117,20 @@ class TestAsking:
         with pytest.raises(ServerUnavailable):
             ask(api, [("r", f"p{number}".encode()) for number in range(30)], {"r": ("main",)})
 
+    def test_thirty_two_paths_are_asked_for_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        api, all_at_once = ScriptedApi(), Barrier(32, timeout=_TOO_LONG)
+        stat = api.stat
+        monkeypatch.setattr(api, "stat", lambda *of: stat(*of) if all_at_once.wait() >= 0 else None)
+        assert ask(api, [("r", b"%d" % number) for number in range(32)], {"r": ("main",)}).asked == 32
+
+    @pytest.mark.parametrize(("paths", "branches"), [(300, 1), (30, 33), (20_000, 1)])
+    def test_each_of_many_paths_is_asked_once(self, paths: int, branches: int) -> None:
+        """They are dealt out to tasks, whose size depends on how many there are."""
+        api, names = ScriptedApi(), tuple(f"branch-{number}" for number in range(branches))
+        answers = ask(api, [("r", b"%d" % number) for number in range(paths)], {"r": names}, 10**9)
+        assert sorted(api.asked) == sorted((name, str(number)) for name in names for number in range(paths))
+        assert (answers.asked, answers.requests, api.listed) == (paths * branches, paths * branches, [])
+
     @given(
         st.sets(st.tuples(st.sampled_from("rst"), st.sampled_from(["p", "q", "\xff", "é"])), max_size=12),
         st.sampled_from([1, 100_000]),
@@ -157,7 +180,8 @@ class TestListing:
         assert (answers.asked, answers.requests) == (20, 4)
 
     @pytest.mark.parametrize(
-        ("paths", "entries", "listed"), [(10, 1000, True), (9, 1000, False), (10, 1001, False), (20, 1001, True)]
+        ("paths", "entries", "listed"),
+        [(10, 1000, True), (9, 1000, False), (9, 900, False), (10, 1001, False), (20, 1001, True)],
     )
     def test_is_worth_it_from_ten_paths_for_each_page_of_the_range(
         self, paths: int, entries: int, listed: bool

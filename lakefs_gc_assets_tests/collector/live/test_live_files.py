@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live import range_sizes
+from lakefs_gc_assets.collector.live import live_files, range_sizes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFile
 from lakefs_gc_assets.errors import CorruptFile
@@ -199,10 +199,11 @@ READERS: dict[str, Callable[[LiveFiles, RangeRecord], object]] = {
     "range": LiveFiles.range,
     "entries": LiveFiles.entries,
     "held": LiveFiles.held,
-    "paths": lambda live_files, record: live_files.paths(record, KEY),
-    "head_entries": lambda live_files, record: live_files.head_entries(record.id, pa.array([10], pa.int64())),
-    "metadata_file": lambda live_files, record: live_files.metadata_file(record.id),
-    "unnamed": lambda live_files, record: live_files.unnamed(record.id),
+    "paths": lambda reader, record: reader.paths(record, KEY),
+    "folders": LiveFiles.folders,
+    "head_entries": lambda reader, record: reader.head_entries(record.id, pa.array([10], pa.int64())),
+    "metadata_file": lambda reader, record: reader.metadata_file(record.id),
+    "unnamed": lambda reader, record: reader.unnamed(record.id),
 }
 
 
@@ -224,7 +225,7 @@ class TestFilesThatAreDamaged:
             READERS[reader](files(store), record)
         assert (caught.value.file, caught.value.check) == (key, "existence")
 
-    @pytest.mark.parametrize("reader", ["range", "entries", "held", "paths"])
+    @pytest.mark.parametrize("reader", ["range", "entries", "held", "paths", "folders"])
     def test_are_compared_with_what_their_metarange_says(self, store: LocalStore, reader: str) -> None:
         record = put_range(store, {"a": Staged(KEY), "b": Staged(KEY + "1")})
         with pytest.raises(CorruptFile, match="metarange"):
@@ -318,6 +319,27 @@ class TestPaths:
         record = put_range(store, entries)
         assert files(store).paths(record, KEY) == [b"a", b"c", b"\xff"]
         assert files(store).paths(record, "data/nothing") == []
+
+
+class TestFolders:
+    def test_are_those_of_each_path_in_order(self, store: LocalStore) -> None:
+        entries: dict[str | bytes, Staged] = {
+            "a/b/c": Staged(f"{KEY}1"),
+            "b/x": Staged(f"s3a://bucket/repo/{KEY}2", AddressType.FULL),
+            "c/x": Staged(f"{KEY}1"),
+            b"d\xff/x": Staged(f"s3://other/repo/{KEY}", AddressType.FULL),
+            b"e\xff/x": Staged(f"{KEY}3"),
+            "top": Staged(KEY.replace("data/", "data//")),
+        }
+        table = files(store).folders(put_range(store, entries))
+        assert table.schema == live_files.FOLDERS
+        rows = [(row["address"], row["folder"]) for row in table.to_pylist()]
+        assert rows[:4] == [(f"{KEY}1", b"a/"), (f"{KEY}2", b"b/"), (f"{KEY}1", b"c/"), (f"{KEY}3", b"e\xff/")]
+        assert rows[4:] == [(key, b"") for key in NAMESPACE.live_keys(KEY.replace("data/", "data//"), 1)]
+
+    def test_of_no_path(self, store: LocalStore) -> None:
+        record = put_range(store, {"a": Staged("s3://elsewhere/x", AddressType.FULL)})
+        assert files(store).folders(record) == live_files.FOLDERS.empty_table()
 
 
 class TestMetaranges:
@@ -442,17 +464,17 @@ def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[LiveFiles, Path]]
 
 
 def test_all_that_recorded_servers_committed(recorded: tuple[LiveFiles, Path]) -> None:
-    live_files, folder = recorded
+    reader, folder = recorded
     truth = json.loads((folder / "truth.json").read_text())
     committed = {row["address"] for row in truth["objects"] if row["n_commits"] and row["inside_namespace"]}
     by_metaranges: set[str] = set()
     for metarange_id in {commit["meta_range_id"] for commit in truth["commits"]} - {""}:
-        for row in live_files.metarange(metarange_id).to_pylist():
-            by_metaranges |= read(live_files.range(RangeRecord(*row.values())))
+        for row in reader.metarange(metarange_id).to_pylist():
+            by_metaranges |= read(reader.range(RangeRecord(*row.values())))
     assert by_metaranges == committed
     by_folder: set[str] = set()
-    for facts in live_files.store.list_level(METADATA).objects:
+    for facts in reader.store.list_level(METADATA).objects:
         name = facts.key.removeprefix(METADATA)
         if len(name) == 64:
-            by_folder |= read(live_files.metadata_file(name))
+            by_folder |= read(reader.metadata_file(name))
     assert by_folder >= committed
