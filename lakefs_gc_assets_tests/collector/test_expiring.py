@@ -86,7 +86,9 @@ def test_plan_report_receipts_and_whatever_is_not_known_stay(opened: OpenReposit
 
 def test_a_manifest_goes_before_what_it_names(opened: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     swept(opened, 1)
-    swept(opened, 2)
+    old = swept(opened, 2)
+    for frame in expiring.FRAMES:
+        opened.store.put(f"{run_folder.frame(old, frame)}a-file-that-is-listed-first.parquet", b"frame")
     asked: list[str] = []
     delete = opened.store.delete
 
@@ -115,6 +117,17 @@ def test_folders_without_our_plan_are_not_looked_at(opened: OpenRepository) -> N
     decided = expiring.decide(opened.store, 1)
 
     assert (decided.expired, set(decided.kept)) == ((), {newest})
+
+
+def test_past_runs_are_told_newest_first_with_what_they_have(opened: OpenRepository) -> None:
+    runs = [swept(opened, days) for days in (1, 2)]
+    without = began(opened, 3 * DAY).run_id
+    forecast_folder(opened, 1)
+    told = [*expiring.past_runs(opened.store)]
+    assert [(each.run_id, each.frames) for each in told] == [
+        *((run_id, expiring.FRAMES) for run_id in runs),
+        (without, ()),
+    ]
 
 
 def test_the_run_that_the_next_one_builds_on_stays(opened: OpenRepository) -> None:
@@ -254,9 +267,9 @@ def test_the_newest_forecast_that_came_to_its_end_stays(opened: OpenRepository) 
 def test_a_forecast_that_failed_goes_a_day_later(opened: OpenRepository) -> None:
     forecast_folder(opened, 1)
     forecast_folder(opened, 24, made=False)
-    failed = forecast_folder(opened, 26, made=False)
+    failed = [forecast_folder(opened, hours, made=False) for hours in (25, 26)]
 
-    assert forecasts_expired(opened) == [failed]
+    assert forecasts_expired(opened) == failed
 
 
 def test_a_run_is_no_forecast_whatever_lies_in_its_folder(opened: OpenRepository) -> None:

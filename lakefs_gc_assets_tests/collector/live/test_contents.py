@@ -223,6 +223,44 @@ def test_a_checksum_that_is_no_md5_of_the_committed_object_tells_nothing_apart(
 
 
 @pytest.mark.usefixtures("all_looked_at")
+@pytest.mark.parametrize("engine", [ArrowEngine(), CutUp()], ids=["whole", "cut up"])
+@pytest.mark.parametrize("copy_first", [False, True])
+@pytest.mark.parametrize(("content", "other"), [(b"content", b"garbage"), (b"garbage", b"content")])
+def test_a_checksum_that_one_candidate_has_is_still_in_doubt_where_another_has_not(
+    world: World, content: bytes, other: bytes, copy_first: bool, engine: ArrowEngine
+) -> None:
+    """Somebody linked an object with the checksum of another content: it tells no staged copy from the object."""
+    world.engine = engine
+    world.commit("p", content, checksum=md5(other), linked=True)
+    if copy_first:
+        staged = world.candidate("copy", content, staged_at="p")
+    garbage = world.candidate("garbage", other)
+    if not copy_first:
+        staged = world.candidate("copy", content, staged_at="p")
+
+    left, found = world.clear()
+
+    assert (left, set(found.live)) == ({garbage}, {staged})
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_objects_that_are_too_large_to_be_read_leave_the_bytes_to_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "LARGEST_READ", 7)
+    monkeypatch.setattr(contents, "READ_BYTES", 2 * 7)
+    for content in (b"content", b"too large"):
+        world.commit(content.decode(), content)
+    garbage = world.candidate("garbage", b"garbage", encrypted=True)
+    world.candidate("large", b"Too large", encrypted=True)
+
+    world.clear()
+
+    assert garbage in world.store.read
+    assert "7 bytes are read: the store does not tell the MD5 of objects" in world.lines
+
+
+@pytest.mark.usefixtures("all_looked_at")
 def test_the_checksum_of_an_object_elsewhere_tells_nothing_apart(world: World) -> None:
     """An imported object has the checksum that its own store gave it."""
     world.committed["p"] = Staged("s3://elsewhere/import", AddressType.FULL, size=7, etag=foreign(b"content"))

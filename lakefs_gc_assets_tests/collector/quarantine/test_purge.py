@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
-from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, opened
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, opened
 from lakefs_gc_assets_tests.collector.quarantine.test_move import ALL, KEYS, SLICE, Moving
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
@@ -115,6 +115,39 @@ def test_what_cannot_be_found_out_stays_in_quarantine(purge: Purging) -> None:
 
     assert told == {KEYS[0]: Fate.KEPT, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.PURGED}
     assert purge.moving.moved() == {KEYS[0]: ALL[KEYS[0]]}
+
+
+def test_of_each_copy_is_told_what_became_of_it_and_why(purge: Purging) -> None:
+    other = f"{KEYS[0][:-2]}v0"
+    purge.store.put(move.key(purge.moving.run, other), b"copied before the sweep was killed")
+    purge.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
+    token = purge.moving.lock().token
+    moved = [*quarantine_purge.in_quarantine(purge.store)]
+    check = Looking(purge.clock, live={*KEYS[:2], other}, unsure={*KEYS[1:]})
+    told = [*quarantine_purge.purge(purge.store, moved, check, token, purge.clock, VALID)]
+
+    assert {(each.run_id, each.address, each.size, each.fate) for each in told} == {
+        (purge.moving.run, KEYS[0], len(ALL[KEYS[0]]), Fate.RESTORED),
+        (purge.moving.run, KEYS[1], len(ALL[KEYS[1]]), Fate.KEPT),
+        (purge.moving.run, KEYS[2], len(ALL[KEYS[2]]), Fate.KEPT),
+        (purge.moving.run, other, 34, Fate.RESTORED),
+    }
+    assert len(told) == 4
+    why = {each.address: each.why or "" for each in told}
+    assert why[KEYS[0]] == why[other] == ""
+    assert "not known to be the same" in why[KEYS[1]] and "hidden_suspect_limit" in why[KEYS[2]]
+
+
+def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
+    older = began(purge.moving.opened, 2 * DAY).run_id
+    purge.store.put(move.key(older, KEYS[0]), b"older")
+    purge.store.put(f"{move.ROOT}by hand/{KEYS[0]}", b"somebody's")
+
+    def named(*run_ids: str) -> list[str]:
+        return [each.run_id for each in quarantine_purge.in_quarantine(purge.store, run_ids)]
+
+    assert named() == [purge.moving.run, older]
+    assert (named(older), named(purge.moving.run), named("c" * 20)) == ([older], [purge.moving.run], [])
 
 
 def test_where_it_cannot_be_found_out_what_is_live_nothing_goes(purge: Purging) -> None:
@@ -236,7 +269,10 @@ def test_without_the_lock_nothing_goes(purge: Purging) -> None:
 
     with pytest.raises(LockLost):
         list(quarantine_purge.purge(purge.store, moved, losing, held.token, purge.clock, VALID))
-    assert purge.moving.moved() == ALL
+    assert purge.moving.moved() == ALL and len(check.asked) == 1
+    with pytest.raises(LockLost):
+        list(quarantine_purge.purge(purge.store, moved, check, held.token, purge.clock, VALID))
+    assert len(check.asked) == 1, "without the lock nothing is asked, and no receipt written"
 
 
 def test_a_run_without_its_frames_is_purged_and_its_receipts_stay(purge: Purging) -> None:

@@ -1,8 +1,12 @@
-"""Bringing back what a run deleted from a bucket that keeps versions: S3 over HTTP."""
+"""Bringing back what a run deleted from a bucket that keeps versions: S3 over HTTP, and a folder that does so."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -10,15 +14,16 @@ import pyarrow.compute as pc
 import pytest
 
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.quarantine import restore, restore_record
+from lakefs_gc_assets.collector.quarantine import move, restore, restore_record
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.interface import KeepsVersions, ObjectStore
+from lakefs_gc_assets.storage.interface import NULL_VERSION, DeleteOutcome, KeepsVersions, ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, opened
@@ -37,13 +42,10 @@ KEYS = [f"{SLICE}dc0n8tpksdu988af5s{number:01x}0" for number in range(4)]
 
 
 @dataclass
-class Versioned:
-    """A repository in a bucket that keeps versions, with one run that may delete."""
+class Deleting:
+    """A repository where versions are kept, with one run that may delete."""
 
-    server: S3Server
-    bucket: str
     opened: OpenRepository
-    client: "S3Client"
     run: str = ""
 
     @property
@@ -51,12 +53,7 @@ class Versioned:
         return cast(KeepsVersions, self.opened.store)
 
     def prepare(self) -> None:
-        """Objects of different sizes, and a plan; nothing else."""
-        answer = self.client.list_object_versions(Bucket=self.bucket)
-        found = (*answer.get("Versions", []), *answer.get("DeleteMarkers", []))
-        if found:
-            gone = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
-            self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": gone})  # type: ignore[typeddict-item]
+        """Objects of different sizes, and a plan."""
         self.run = began(self.opened, DAY).run_id
         for size, key in enumerate(KEYS):
             self.store.put(key, b"x" * size)
@@ -90,6 +87,24 @@ class Versioned:
             for key, size in zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True)
         }
 
+
+@dataclass(kw_only=True)
+class Versioned(Deleting):
+    """One in a bucket."""
+
+    bucket: str
+    server: S3Server
+    client: "S3Client"
+
+    def prepare(self) -> None:
+        """Objects of different sizes, and a plan; nothing else."""
+        answer = self.client.list_object_versions(Bucket=self.bucket)
+        found = (*answer.get("Versions", []), *answer.get("DeleteMarkers", []))
+        if found:
+            gone = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in found]
+            self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": gone})  # type: ignore[typeddict-item]
+        super().prepare()
+
     def versions(self) -> set[tuple[str, str, bool]]:
         """Key, id and whether it is a marker, of every version of data."""
         answer = self.client.list_object_versions(Bucket=self.bucket, Prefix="repo/data/")
@@ -105,7 +120,7 @@ def versioned(s3_server: S3Server, opened: OpenRepository) -> Versioned:
     """The repository before the run deletes."""
     bucket = s3_server.new_versioned_bucket()
     store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/repo"))
-    made = Versioned(s3_server, bucket, replace(opened, store=store), s3_server.client())
+    made = Versioned(replace(opened, store=store), bucket=bucket, server=s3_server, client=s3_server.client())
     made.prepare()
     return made
 
@@ -324,3 +339,221 @@ def test_a_sweep_that_is_killed_anywhere_can_be_undone_as_far_as_its_receipts_go
     versioned.sweep(KEYS[0])
     assert versioned.restore() == {KEYS[0]: Fate.HIDDEN}
     assert len([each for each in versioned.versions() if not each[2]]) == len(KEYS)
+
+
+class VersionedFolder(LocalStore):
+    """A folder whose deletes of data leave delete markers, each with what lies below it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.folder = folder
+        self._ids = count()
+        self.markers: dict[str, list[tuple[str, bytes | None]]] = defaultdict(list)
+
+    def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        told = []
+        for key in keys:
+            below = self.get(key) if self._is_there(key) else None
+            (outcome,) = super().delete([key])
+            if key.startswith("data/"):
+                self.markers[key].append((f"marker-{next(self._ids)}", below))
+                outcome = replace(outcome, version_id=self.markers[key][-1][0])
+            told.append(outcome)
+        return told
+
+    def remove_delete_marker(self, key: str, version_id: str) -> bool:
+        if version_id == NULL_VERSION:
+            raise StorageError("it has no version of its own")
+        if not self.markers[key] or self.markers[key][-1][0] != version_id or self._is_there(key):
+            return False
+        _, below = self.markers[key].pop()
+        if below is not None:
+            self.put(key, below)
+        return True
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            return bool(self.head(key))
+        except ObjectNotFound:
+            return False
+
+
+class TestInAFolder:
+    """What is told of each object, and why."""
+
+    @pytest.fixture
+    def folder(self, opened: OpenRepository, tmp_path: Path) -> Deleting:
+        made = Deleting(replace(opened, store=VersionedFolder(tmp_path)))
+        made.prepare()
+        return made
+
+    def told(self, folder: Deleting, rows: pa.Table | None = None) -> dict[str, tuple[Fate, str | None]]:
+        lock = folder.lock()
+        deleted = restore.deleted_by(folder.store, folder.run) if rows is None else rows
+        found = [*restore.restore(folder.store, folder.run, deleted, lock.token, HandClock())]
+        lock.release()
+        assert len({each.address for each in found}) == len(found)
+        return {each.address: (each.fate, each.why) for each in found}
+
+    def test_everything_comes_back_and_may_again(self, folder: Deleting) -> None:
+        folder.sweep(*KEYS)
+        assert folder.sizes() == {}
+        assert self.told(folder) == dict.fromkeys(KEYS, (Fate.RESTORED, None))
+        assert folder.sizes() == all_sizes()
+        record = restore_record.read(folder.store)
+        assert record is not None and record.concerns(folder.run)
+        assert self.told(folder) == dict.fromkeys(KEYS, (Fate.THERE, None))
+
+    def test_receipts_say_what_came_back(self, folder: Deleting) -> None:
+        made = folder.sweep(*KEYS)
+        folder.store.delete([KEYS[1]])
+        self.told(folder)
+        rows = receipts.read(folder.store, folder.run)
+        undone = rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value)).sort_by("address")
+        expected = made.filter(pc.not_equal(made["address"], KEYS[1])).sort_by("address")
+        assert undone.drop_columns("outcome").to_pylist() == expected.drop_columns("outcome").to_pylist()
+        assert len(receipts.keys(folder.store, folder.run, receipts.OF_RESTORE)) == 1
+
+    def test_only_what_is_named_comes_back(self, folder: Deleting) -> None:
+        folder.sweep(*KEYS)
+        assert folder.restore(KEYS[2], KEYS[1]) == dict.fromkeys(KEYS[1:3], Fate.RESTORED)
+        assert folder.sizes() == all_sizes(KEYS[1:3])
+        with pytest.raises(CollectionError, match="did not delete 'data/nothing'"):
+            restore.deleted_by(folder.store, folder.run, [KEYS[0], "data/nothing"])
+
+    def test_what_is_not_as_expected_is_told(self, folder: Deleting) -> None:
+        folder.sweep(*KEYS)
+        folder.store.delete([KEYS[0]])
+        folder.store.put(KEYS[1], b"another one")
+        folder.store.put(KEYS[2], b"yy")
+        assert self.told(folder) == {
+            KEYS[0]: (Fate.HIDDEN, "the delete marker of the run is not the newest version"),
+            KEYS[1]: (Fate.FAILED, "there is an object of 11 bytes, 1 were deleted"),
+            KEYS[2]: (Fate.THERE, None),
+            KEYS[3]: (Fate.RESTORED, None),
+        }
+
+    def test_a_marker_that_no_receipt_names_is_told_of(self, folder: Deleting) -> None:
+        folder.store.delete([KEYS[0]])
+        folder.sweep(*KEYS)
+        assert self.told(folder)[KEYS[0]] == (
+            Fate.HIDDEN,
+            "below the delete marker of the run is another one that its receipts do not name, or nothing",
+        )
+
+    @pytest.mark.parametrize(
+        ("version_id", "why"),
+        [
+            (NULL_VERSION, "versioning was suspended: the delete marker of the run has no id of its own"),
+            (None, "the bucket kept no version of it"),
+        ],
+    )
+    def test_without_an_id_of_the_marker_it_stays_gone(
+        self, folder: Deleting, version_id: str | None, why: str
+    ) -> None:
+        rows = folder.sweep(*KEYS)
+        ids = [version_id, *rows["version_id"].to_pylist()[1:]]
+        place = rows.schema.get_field_index("version_id")
+        rows = rows.set_column(place, rows.schema.field(place), pa.array(ids, pa.string()))
+        assert self.told(folder, rows) == {KEYS[0]: (Fate.HIDDEN, why)} | dict.fromkeys(KEYS[1:], (Fate.RESTORED, None))
+
+    def test_every_marker_that_the_receipts_name_goes_the_latest_first(self, folder: Deleting) -> None:
+        times = []
+        for number in range(3):
+            folder.sweep(KEYS[3], attempt=str(number))
+            times.append(NOW + timedelta(hours=number))
+        rows = restore.deleted_by(folder.store, folder.run)
+        place = rows.schema.get_field_index("decided_at")
+        moments = [times[int(attempt)] for attempt in rows["attempt"].to_pylist()]
+        rows = rows.set_column(place, rows.schema.field(place), pa.array(moments, rows.schema.field(place).type))
+        for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+            assert self.told(folder, rows.take(order))[KEYS[3]][0].is_well
+            assert folder.sizes()[KEYS[3]] == 3
+        undone = receipts.read(folder.store, folder.run)
+        undone = undone.filter(pc.equal(undone["outcome"], Outcome.RESTORED.value))
+        assert set(undone["attempt"].to_pylist()) == {"0", "1", "2"}
+
+    def test_a_store_that_fails_at_one_address_is_told_and_the_others_come_back(self, folder: Deleting) -> None:
+        class Refusing(BreakingStore):
+            def remove_delete_marker(self, key: str, version_id: str) -> bool:
+                if key == KEYS[1]:
+                    raise StorageError("AccessDenied")
+                return super().remove_delete_marker(key, version_id)
+
+        rows, lock = folder.sweep(*KEYS), folder.lock()
+        found = restore.restore(Refusing(folder.store), folder.run, rows, lock.token, HandClock())
+        assert {each.address: (each.fate, each.why) for each in found} == dict.fromkeys(KEYS, (Fate.RESTORED, None)) | {
+            KEYS[1]: (Fate.FAILED, "AccessDenied")
+        }
+        undone = receipts.read(folder.store, folder.run)
+        undone = undone.filter(pc.equal(undone["outcome"], Outcome.RESTORED.value))
+        assert KEYS[1] not in undone["address"].to_pylist() and undone.num_rows == 3
+
+    def test_of_what_was_moved_and_what_was_not_each_goes_its_own_way(self, folder: Deleting) -> None:
+        rows = folder.sweep(*KEYS[:2])
+        plain = LocalStore(cast(VersionedFolder, folder.store).folder)
+        plain.copy(KEYS[2], move.key(folder.run, KEYS[2]))
+        plain.delete([KEYS[2]])
+        moved = receipts.table(candidates(KEYS[2]), [Outcome.QUARANTINED], [None], NOW, "attempt")
+        place = moved.schema.get_field_index("size")
+        moved = moved.set_column(place, moved.schema.field(place), pa.array([2], pa.int64()))
+        rows = pa.concat_tables([rows, moved])
+        lock = folder.lock()
+        found = [*restore.restore(plain, folder.run, rows, lock.token, HandClock())]
+        assert {each.address: (each.fate, each.why) for each in found} == {
+            KEYS[0]: (Fate.HIDDEN, "the run deleted it without a copy in quarantine"),
+            KEYS[1]: (Fate.HIDDEN, "the run deleted it without a copy in quarantine"),
+            KEYS[2]: (Fate.RESTORED, None),
+        }
+        lock.release()
+        assert self.told(folder, rows) == {
+            KEYS[0]: (Fate.RESTORED, None),
+            KEYS[1]: (Fate.RESTORED, None),
+            KEYS[2]: (Fate.THERE, None),
+        }
+
+    def test_what_a_run_deleted_without_versions_and_without_copies_is_refused(self, folder: Deleting) -> None:
+        with pytest.raises(CollectionError, match="deleted nothing"):
+            restore.deleted_by(folder.store, folder.run)
+        rows = folder.sweep(*KEYS[:1])
+        place = rows.schema.get_field_index("version_id")
+        none = rows.set_column(place, rows.schema.field(place), pa.nulls(1, pa.string()))
+        (key,) = receipts.keys(folder.store, folder.run)
+        folder.store.delete([key])
+        receipts.write(folder.store, folder.run, "without", none)
+        with pytest.raises(CollectionError, match="name no delete marker"):
+            restore.deleted_by(folder.store, folder.run)
+        # One that has a marker is enough.
+        folder.sweep(KEYS[1])
+        assert restore.deleted_by(folder.store, folder.run).num_rows == 2
+        with pytest.raises(CollectionError, match="has no plan"):
+            restore.deleted_by(folder.store, "c" * 20)
+
+    def test_without_the_lock_nothing_begins_and_no_batch_is_followed(
+        self, folder: Deleting, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(restore, "BATCH", 2)
+        rows, lock = folder.sweep(*KEYS), folder.lock()
+        told = restore.restore(folder.store, folder.run, rows, lock.token, HandClock())
+        assert [next(told).fate, next(told).fate] == [Fate.RESTORED] * 2
+        lock.release()
+        with pytest.raises(LockLost):
+            next(told)
+        assert len(folder.sizes()) == 2
+        folder.store.delete([restore_record.KEY])
+        with pytest.raises(LockLost):
+            list(restore.restore(folder.store, folder.run, rows, lock.token, HandClock()))
+        assert restore_record.read(folder.store) is None
+
+    def test_sixteen_objects_are_restored_at_once(self, folder: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
+        keys = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)]
+        rows = receipts.table(candidates(*keys), [Outcome.ACCEPTED] * 16, [None] * 16, NOW, "attempt")
+        all_at_once, head = Barrier(16, timeout=10), folder.store.head
+
+        def waiting(key: str) -> ObjectFacts:
+            if key in keys:
+                all_at_once.wait()
+            return head(key)
+
+        monkeypatch.setattr(folder.store, "head", waiting)
+        assert {fate for fate, _ in self.told(folder, rows).values()} == {Fate.HIDDEN}

@@ -171,10 +171,36 @@ class TestEdges:
         commits.nanos[1] = 1
         assert active_ids(active_commits(graph, rules, NOW)) == {"c", "p"}
 
+    def test_the_moment_counts_to_the_microsecond(self) -> None:
+        now = NOW + timedelta(microseconds=500_001)
+        exact = int((NOW - timedelta(days=7)).timestamp())
+        commits = exactly([Commit("p", "", (), exact), Commit("c", "", ("p",), exact)])
+        rules = effective(RetentionRules(7, {}), Policy(), ["main"])
+        assert rules is not None
+        graph = Graph.of(commits, {"main": "c"})
+        for nanos, kept in ((500_001_000, {"c"}), (500_001_001, {"c", "p"}), (999_999_999, {"c", "p"})):
+            commits.nanos[1] = nanos
+            assert active_ids(active_commits(graph, rules, now)) == kept
+            assert kept_by_branch(graph, rules, now) == {"main": len(kept)}
+        commits.seconds[1] -= 1
+        assert active_ids(active_commits(graph, rules, now)) == {"c"}
+
     def test_zero_days_keep_heads_only(self) -> None:
         now = int(NOW.timestamp())
         commits = [Commit("a", "", (), now - 9), Commit("b", "", ("a",), now - 1), Commit("loose", "", ("a",), now)]
         assert active_ids(active(commits, {"main": "b"}, RetentionRules(0, {}), NOW)) == {"b"}
+        commits = [Commit("a", "", (), now), Commit("b", "", ("a",), now)]
+        later = NOW + timedelta(milliseconds=500)
+        assert active_ids(active(commits, {"main": "b"}, RetentionRules(0, {}), later)) == {"b"}
+
+    def test_parents_stay_wherever_in_the_list_the_commit_is_that_keeps_them(self) -> None:
+        young = int((NOW - timedelta(days=1)).timestamp())
+        commits = [Commit("b", "", ("a",), young), Commit("a", "", (), 0), Commit("main", "", (), 0)]
+        rules = RetentionRules(5, {})
+        assert active_ids(active(commits, {"main": "b"}, rules, NOW)) == {"a", "b"}
+        loose = active(commits, {"main": "main"}, rules, NOW)
+        assert active_ids(loose) == {"a", "b", "main"}
+        assert kept_dangling(loose.graph, loose.rules, NOW) == 2
 
     def test_dates_from_the_future_and_from_nowhere(self) -> None:
         commits = [
@@ -185,6 +211,7 @@ class TestEdges:
         ]
         found = active(commits, {"main": "d"}, RetentionRules(1, {}), NOW)
         assert active_ids(found) == {"a", "d"}
+        assert kept_dangling(found.graph, found.rules, NOW) == 0
         assert "made in the future" in found.why(0)
 
     def test_a_date_is_told_as_far_as_one_can_be(self) -> None:
@@ -279,7 +306,7 @@ class TestEdges:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[tuple[Commit, int]], dict[str, str], RetentionRules]:
-    """Any graph of commits: dates in any order, merges, very old versions, dangling lines; ids in any order."""
+    """Any graph of commits in any order: dates and ids in any order, merges, very old versions, dangling lines."""
     count = draw(st.integers(1, 14))
     ids = draw(st.permutations([f"{number:02d}" for number in range(count)]))
     now = int(NOW.timestamp())
@@ -303,7 +330,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[Commit, int]], dict[str, str], R
     heads = {name: draw(st.sampled_from(ids)) for name in names}
     days_of = st.integers(0, 12)
     branches = draw(st.dictionaries(st.sampled_from(["main", "a", "b", "gone"]), days_of))
-    return commits, heads, RetentionRules(draw(days_of), branches)
+    return draw(st.permutations(commits)), heads, RetentionRules(draw(days_of), branches)
 
 
 @given(graphs())
