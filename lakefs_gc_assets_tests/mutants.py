@@ -67,13 +67,15 @@ FURTHER_TESTS = {
     "policy": ("collector/retention/test_retention_rules.py",),
     "purge": ("collector/quarantine/test_move.py",),
     "recheck": ("collector/test_run_guards.py",),
-    "restore": ("collector/quarantine/test_move.py", "collector/quarantine/test_purge.py"),
+    "records": ("collector/test_plan.py", "collector/test_report.py", "collector/frame/test_manifest.py"),
+    "restore": ("collector/quarantine/test_move.py",),
     "run": ("collector/test_run_guards.py",),
+    "run_folder": ("collector/test_plan.py",),
 }
 """Tests of a module beside the file that mirrors it."""
 _SERVICES = {"s3_server", "spark", "ReplayServer", "replaying", "replays"}
 """What starts a service: clients that were used before a fork wait for ever after it."""
-_ON_S3 = re.compile(r"[\[_-]s3[\]_-]")
+_IN_A_CLOUD = re.compile(r"[\[_-](s3|gcs|azure)[\]_-]")
 """In the names of tests that ask for the service where they begin."""
 _AROUND = 80
 _SHORTEST_LIMIT_SECONDS = 3.0
@@ -213,7 +215,9 @@ class _Trial:
         self._failed = Counter[pytest.Item]()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item)) and not _ON_S3.search(item.name)]
+        items[:] = [
+            item for item in items if _SERVICES.isdisjoint(_names_in(item)) and not _IN_A_CLOUD.search(item.name)
+        ]
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         os.environ["MUTANT_UNDER_TEST"] = "stats"

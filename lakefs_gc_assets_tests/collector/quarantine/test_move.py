@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
@@ -185,6 +185,45 @@ def test_what_left_quarantine_is_told(moving: Moving) -> None:
     moving.store.delete([move.key(moving.run, KEYS[0])])
     told = moving.restore(moving.store)
     assert told == {KEYS[0]: Fate.HIDDEN, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.RESTORED}
+
+
+class TestWhatIsToldOfARestoration:
+    def told(self, moving: Moving, store: ObjectStore) -> list[tuple[str, Fate, str | None]]:
+        token, deleted = moving.lock().token, restore.deleted_by(store, moving.run)
+        found = restore.restore(store, moving.run, deleted, token, HandClock())
+        return sorted((each.address, each.fate, each.why) for each in found)
+
+    def test_where_there_is_something_else_or_nothing(self, moving: Moving) -> None:
+        moving.quarantine(moving.store)
+        moving.store.delete([move.key(moving.run, KEYS[0])])
+        moving.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
+        moving.store.put(KEYS[2], b"another size")
+        copy = move.key(moving.run, KEYS[1])
+        assert self.told(moving, moving.store) == [
+            (KEYS[0], Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"),
+            (KEYS[1], Fate.THERE, f"it is not known to be the same: the one in quarantine stays, {copy}"),
+            (KEYS[2], Fate.FAILED, f"there is an object of 12 bytes, {len(ALL[KEYS[2]])} were deleted"),
+        ]
+
+    def test_where_the_store_refuses(self, moving: Moving) -> None:
+        class Refusing(BreakingStore):
+            def copy_if_absent(self, source: str, target: str) -> None:
+                if target == KEYS[0]:
+                    raise StorageError("AccessDenied")
+                super().copy_if_absent(source, target)
+
+            def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+                if [*keys] == [move.key(moving.run, KEYS[1])]:
+                    return [DeleteOutcome(keys[0], DeleteResult.FAILED, "Forbidden")]
+                return super().delete(keys)
+
+        moving.quarantine(moving.store)
+        assert self.told(moving, Refusing(moving.store)) == [
+            (KEYS[0], Fate.FAILED, "AccessDenied"),
+            (KEYS[1], Fate.FAILED, "it is back, but its copy was not removed: Forbidden"),
+            (KEYS[2], Fate.RESTORED, None),
+        ]
+        assert moving.moved() == {key: ALL[key] for key in KEYS[:2]}
 
 
 class TestWithoutACopy:

@@ -1,13 +1,15 @@
 """Emptying the quarantine, in a folder and on S3 over HTTP; in a folder with every call to the store broken once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.frame.schemas import COPIES
 from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Verdict
@@ -150,6 +152,16 @@ def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
     assert (named(older), named(purge.moving.run), named("c" * 20)) == ([older], [purge.moving.run], [])
 
 
+def test_what_was_taken_out_while_the_folders_were_listed_is_nothing(purge: Purging) -> None:
+    class Emptied(BreakingStore):
+        def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
+            return iter([]) if prefix == move.key(purge.moving.run, "") else super().list(prefix)
+
+    (moved,) = quarantine_purge.in_quarantine(Emptied(purge.store))
+    assert (moved.copies, moved.size) == (COPIES.empty_table(), 0)
+    assert purge.purge(Emptied(purge.store)) == {}
+
+
 def test_where_it_cannot_be_found_out_what_is_live_nothing_goes(purge: Purging) -> None:
     def fails(moved: Sequence[Moved]) -> Verdict:
         raise GuardTripped("commits under way", "a commit", "wait")
@@ -214,6 +226,17 @@ def test_a_copy_that_could_not_be_deleted_is_told_and_goes_the_next_time(purge: 
     assert purge.receipts(Outcome.PURGED) == KEYS[1:]
     assert purge.purge(purge.store) == {KEYS[0]: Fate.PURGED}
     assert purge.receipts(Outcome.PURGED) == KEYS
+
+
+def test_a_store_that_does_not_tell_of_every_copy_ends_it_and_no_receipt_says_more_than_it_told(purge: Purging) -> None:
+    class Silent(BreakingStore):
+        def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+            return [outcome for outcome in super().delete(keys) if not outcome.key.endswith(KEYS[0])]
+
+    with pytest.raises(StorageError, match="2 keys, 3 were to be deleted: purge again"):
+        purge.purge(Silent(purge.store))
+    assert purge.receipts(Outcome.PURGED) == []
+    assert purge.purge(purge.store) == {}
 
 
 class TestTime:

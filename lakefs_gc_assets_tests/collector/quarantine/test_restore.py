@@ -419,7 +419,7 @@ class TestInAFolder:
         assert folder.restore(KEYS[2], KEYS[1]) == dict.fromkeys(KEYS[1:3], Fate.RESTORED)
         assert folder.sizes() == all_sizes(KEYS[1:3])
         with pytest.raises(CollectionError, match="did not delete 'data/nothing'"):
-            restore.deleted_by(folder.store, folder.run, [KEYS[0], "data/nothing"])
+            restore.deleted_by(folder.store, folder.run, ["data/of another run", KEYS[0], "data/nothing"])
 
     def test_what_is_not_as_expected_is_told(self, folder: Deleting) -> None:
         folder.sweep(*KEYS)
@@ -528,6 +528,16 @@ class TestInAFolder:
         assert restore.deleted_by(folder.store, folder.run).num_rows == 2
         with pytest.raises(CollectionError, match="has no plan"):
             restore.deleted_by(folder.store, "c" * 20)
+
+    def test_what_was_copied_may_have_been_deleted_without_a_receipt(self, folder: Deleting) -> None:
+        for name, keys, outcome in (("1", KEYS[:2], Outcome.COPIED), ("2", KEYS[:1], Outcome.QUARANTINED)):
+            rows = receipts.table(candidates(*keys), [outcome] * len(keys), [None] * len(keys), NOW, "attempt")
+            receipts.write(folder.store, folder.run, name, rows)
+        found = restore.deleted_by(folder.store, folder.run)
+        assert sorted(zip(found["address"].to_pylist(), found["outcome"].to_pylist(), strict=True)) == [
+            (KEYS[0], "quarantined"),
+            (KEYS[1], "copied"),
+        ]
 
     def test_without_the_lock_nothing_begins_and_no_batch_is_followed(
         self, folder: Deleting, monkeypatch: pytest.MonkeyPatch
