@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from threading import Barrier
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import lock, planning
+from lakefs_gc_assets.collector import digests, lock, planning
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
@@ -187,6 +189,42 @@ def test_what_left_quarantine_is_told(moving: Moving) -> None:
     assert told == {KEYS[0]: Fate.HIDDEN, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.RESTORED}
 
 
+def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
+    moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(BreakingStore):
+        def copy(self, source: str, target: str) -> None:
+            if source == KEYS[1]:
+                raise StorageError("AccessDenied")
+            super().copy(source, target)
+
+    monkeypatch.setattr(move, "BATCH", 1)
+    moving.quarantine(Refusing(moving.store))
+    rows = receipts.read(moving.store, moving.run)
+    assert sorted(zip(*(rows[name].to_pylist() for name in ("address", "outcome", "attempt")), strict=True)) == [
+        (KEYS[0], "copied", "attempt"),
+        (KEYS[0], "quarantined", "attempt"),
+        (KEYS[1], "failed", "attempt"),
+        (KEYS[2], "copied", "attempt"),
+        (KEYS[2], "quarantined", "attempt"),
+    ]
+
+
+def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:
+    keys, all_at_once = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)], Barrier(16, timeout=10)
+
+    class Waiting(BreakingStore):
+        def copy(self, source: str, target: str) -> None:
+            all_at_once.wait()
+            super().copy(source, target)
+
+    for key in keys:
+        moving.store.put(key, b"")
+    sweep = Quarantine(Waiting(moving.store), moving.run, moving.lock().token, HandClock())
+    (rows,) = sweep.delete(candidates(*keys))
+    assert rows["outcome"].to_pylist() == ["quarantined"] * 16
+
+
 class TestWhatIsToldOfARestoration:
     def told(self, moving: Moving, store: ObjectStore) -> list[tuple[str, Fate, str | None]]:
         token, deleted = moving.lock().token, restore.deleted_by(store, moving.run)
@@ -204,6 +242,35 @@ class TestWhatIsToldOfARestoration:
             (KEYS[1], Fate.THERE, f"it is not known to be the same: the one in quarantine stays, {copy}"),
             (KEYS[2], Fate.FAILED, f"there is an object of 12 bytes, {len(ALL[KEYS[2]])} were deleted"),
         ]
+
+    @pytest.mark.parametrize(
+        ("left_to_read", "same", "known"), [(0, True, True), (-1, True, False), (-1, False, False)]
+    )
+    def test_where_only_reading_says_whether_it_is_the_same(
+        self, moving: Moving, monkeypatch: pytest.MonkeyPatch, left_to_read: int, same: bool, known: bool
+    ) -> None:
+        class WithoutEtags(BreakingStore):
+            def head(self, key: str) -> ObjectFacts:
+                return replace(super().head(key), etag=None)
+
+        size = len(ALL[KEYS[0]])
+        monkeypatch.setattr(digests, "LARGEST_READ", size + left_to_read)
+        moving.quarantine(moving.store, KEYS[:1])
+        moving.store.put(KEYS[0], ALL[KEYS[0]] if same else b"x" * size)
+        ((_, fate, why),) = self.told(moving, WithoutEtags(moving.store))
+        assert (fate, why is None) == (Fate.THERE, known)
+        assert (moving.moved() == {}) == known
+
+    def test_where_etags_say_that_it_is_the_same_nothing_is_read(self, moving: Moving) -> None:
+        class Unread(BreakingStore):
+            def get(self, key: str) -> bytes:
+                assert KEYS[0] not in key
+                return super().get(key)
+
+        moving.quarantine(moving.store, KEYS[:1])
+        cast(CopiesObjects, moving.store).copy(move.key(moving.run, KEYS[0]), KEYS[0])
+        assert self.told(moving, Unread(moving.store)) == [(KEYS[0], Fate.THERE, None)]
+        assert (moving.moved(), moving.there()[KEYS[0]]) == ({}, ALL[KEYS[0]])
 
     def test_where_the_store_refuses(self, moving: Moving) -> None:
         class Refusing(BreakingStore):

@@ -12,12 +12,12 @@ from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.frame.schemas import COPIES
 from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
-from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Verdict
+from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Purged, Verdict
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, opened
@@ -220,9 +220,16 @@ def test_a_copy_that_could_not_be_deleted_is_told_and_goes_the_next_time(purge: 
             refused = [DeleteOutcome(key, DeleteResult.FAILED, "AccessDenied") for key in keys if key.endswith(KEYS[0])]
             return [*refused, *said]
 
-    told = purge.purge(Refusing(purge.store))
+    token = purge.moving.lock().token
+    moved = [*quarantine_purge.in_quarantine(purge.store)]
+    told = quarantine_purge.purge(Refusing(purge.store), moved, Looking(purge.clock), token, purge.clock, VALID)
 
-    assert told == {KEYS[0]: Fate.FAILED, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.PURGED}
+    sizes = [len(ALL[key]) for key in KEYS]
+    assert sorted(told, key=lambda each: each.address) == [
+        Purged(purge.moving.run, KEYS[0], sizes[0], Fate.FAILED, "AccessDenied"),
+        Purged(purge.moving.run, KEYS[1], sizes[1], Fate.PURGED),
+        Purged(purge.moving.run, KEYS[2], sizes[2], Fate.PURGED),
+    ]
     assert purge.receipts(Outcome.PURGED) == KEYS[1:]
     assert purge.purge(purge.store) == {KEYS[0]: Fate.PURGED}
     assert purge.receipts(Outcome.PURGED) == KEYS
@@ -237,6 +244,15 @@ def test_a_store_that_does_not_tell_of_every_copy_ends_it_and_no_receipt_says_mo
         purge.purge(Silent(purge.store))
     assert purge.receipts(Outcome.PURGED) == []
     assert purge.purge(purge.store) == {}
+
+
+def test_a_list_of_a_batch_that_is_damaged_ends_it(purge: Purging) -> None:
+    begun = move.key(purge.moving.run, "purging/purged-1")
+    purge.store.put(begun, b"damaged")
+    with pytest.raises(CorruptFile) as caught:
+        purge.purge(purge.store)
+    assert (caught.value.file, caught.value.check) == (begun, "receipts")
+    assert purge.moving.moved() == {**ALL, "purging/purged-1": b"damaged"}
 
 
 class TestTime:
