@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
-from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, opened
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, opened
 from lakefs_gc_assets_tests.collector.quarantine.test_move import ALL, KEYS, SLICE, Moving
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
@@ -108,6 +108,9 @@ def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Pur
     assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
     assert (purge.moving.there(), purge.moving.moved()) == ({KEYS[1]: ALL[KEYS[1]]}, {})
     assert (purge.receipts(Outcome.RESTORED), purge.receipts(Outcome.PURGED)) == ([KEYS[1]], [KEYS[0], KEYS[2]])
+    rows = receipts.read(purge.store, purge.moving.run)
+    undone = rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))
+    assert undone["attempt"].to_pylist() == ["attempt"], "as the receipt of its deletion"
     found = restore_record.read(purge.store)
     assert found is not None and found.concerns(purge.moving.run)
 
@@ -246,6 +249,20 @@ def test_a_store_that_does_not_tell_of_every_copy_ends_it_and_no_receipt_says_mo
     assert purge.purge(purge.store) == {}
 
 
+def test_a_list_of_a_batch_that_cannot_be_removed_is_told_and_settled_the_next_time(purge: Purging) -> None:
+    class Refusing(BreakingStore):
+        def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+            if "/purging/" in keys[0]:
+                return [DeleteOutcome(keys[0], DeleteResult.FAILED, "AccessDenied")]
+            return super().delete(keys)
+
+    with pytest.raises(StorageError, match=r"/purging/purged-\w+ could not be deleted: AccessDenied"):
+        purge.purge(Refusing(purge.store))
+    assert len(purge.moving.moved()) == 1
+    assert purge.purge(purge.store) == {}
+    assert (purge.moving.moved(), purge.receipts(Outcome.PURGED)) == ({}, KEYS)
+
+
 def test_a_list_of_a_batch_that_is_damaged_ends_it(purge: Purging) -> None:
     begun = move.key(purge.moving.run, "purging/purged-1")
     purge.store.put(begun, b"damaged")
@@ -262,6 +279,25 @@ class TestTime:
         early = moved.since + DAY - timedelta(seconds=1)
         assert quarantine_purge.due([moved], early, DAY) == ([], [moved])
         assert quarantine_purge.due([moved], moved.since + DAY, DAY) == ([moved], [])
+
+    def test_it_counts_from_the_last_of_several_receipts_and_without_any_from_the_start(self, purge: Purging) -> None:
+        folder, first = run_folder.receipts(purge.moving.run), NOW - 9 * DAY
+
+        class Dated(BreakingStore):
+            def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
+                for batch in super().list(prefix):
+                    place, times = batch.schema.get_field_index("last_modified"), [first - HOUR, first, first - DAY]
+                    field = batch.schema.field(place)
+                    column = pa.array(times[: batch.num_rows], field.type)
+                    yield batch.set_column(place, field, column) if prefix == folder else batch
+
+        purge.store.put(f"{folder}one-more.parquet", b"")
+        assert len(receipts.keys(purge.store, purge.moving.run)) == 3
+        (moved,) = quarantine_purge.in_quarantine(Dated(purge.store))
+        assert moved.since == first
+        purge.store.delete(receipts.keys(purge.store, purge.moving.run))
+        (moved,) = quarantine_purge.in_quarantine(purge.store)
+        assert moved.since == moved.plan.started_at
 
     def test_receipts_of_a_purge_that_was_broken_off_do_not_make_the_rest_wait(self, purge: Purging) -> None:
         (before,) = quarantine_purge.in_quarantine(purge.store)
