@@ -49,15 +49,16 @@ from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
-from lakefs_gc_assets.collector.run import say_why
+from lakefs_gc_assets.collector.run import CommittedData, say_why
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.why import Why
-from lakefs_gc_assets.errors import AccessDenied, GuardTripped, OrderViolation
+from lakefs_gc_assets.errors import AccessDenied, GuardTripped, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
@@ -767,6 +768,39 @@ class TestReadingCommits:
             "1 of these ranges no commit names: what they hold counts as live",
         ]
         assert sum(file.sizes for file in range_sizes.files_of(folder.store, step.plan.run_id)) == 2
+
+    def read(self, folder: Folder, **learnt: Any) -> CommittedData:
+        """The third step, where something else was learnt than what the server says."""
+        asked = run.ask_committed
+
+        def ask(*args: Any, **more: Any) -> Committed:
+            found = asked(*args, **more)
+            own = replace(found.own, started_at=learnt.get("started_at", found.own.started_at))
+            return replace(found, own=own, definition=learnt.get("definition"))
+
+        step = folder.step()
+        uncommitted = folder.frame(step, UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
+        self.commit(folder, "data/x")
+        with mock.patch.object(run, "ask_committed", ask):
+            return run.read_committed(step, uncommitted)
+
+    @pytest.mark.parametrize("hours", [-1, 0, 1])
+    def test_what_was_asked_for_too_early_can_be_told_by_the_frame(self, folder: Folder, hours: int) -> None:
+        found = self.read(folder, started_at=NOW + hours * HOUR)
+        assert found.manifest.span.started_at == min(NOW, NOW + hours * HOUR)
+
+    def test_who_held_last_what_expired_is_noted_where_the_store_allows_it(self, folder: Folder) -> None:
+        rows = [{"metarange_id": "m", "commit_id": "c", "branch": None, "rule": "7d"}]
+        holders = pa.Table.from_pylist(rows, schema=last_holders.LAST_HOLDERS)
+        definition = SimpleNamespace(
+            counts={}, rules_digest="rules", warnings=(), guards=(), differences=(), last_holders=holders
+        )
+        span = self.read(folder, definition=definition).manifest.span
+        assert last_holders.read(folder.store, span.run_id, span.attempt) == holders
+
+        with mock.patch.object(last_holders, "write", mock.Mock(side_effect=StorageError("AccessDenied"))):
+            run.note_last_holders(folder.step(), holders)
+        assert folder.warned == ["which commits held the garbage last is not noted: AccessDenied"]
 
     def test_of_uncommitted_data_of_another_attempt_is_refused_before_anybody_is_asked(self, folder: Folder) -> None:
         uncommitted = folder.frame(folder.step(attempt="another"), UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
