@@ -3,15 +3,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
-from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun
+from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, STEPS
 from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending, Report
@@ -220,6 +220,101 @@ def test_a_run_does_not_fail_for_its_index(noted: OpenRepository, monkeypatch: p
     earlier_runs.note(noted.store, plan, report, lines.append)
     (line,) = lines
     assert line.endswith("it broke")
+
+
+class TestWhatIsSettled:
+    """What the index says of a run, each from where it belongs."""
+
+    MARKED: ClassVar = {"dry_run": True, "ending": Ending.MARKED, "checkpoint": None}
+    FAILED: ClassVar = {"success": False, "ending": Ending.FAILED, "checkpoint": None}
+
+    def ran(self, opened: OpenRepository, hours: int, *, noted: bool = True, sweep: bool = True, **changes: Any) -> str:
+        plan = began(opened, hours * HOUR, sweep=sweep)
+        report = ended(opened, plan, **{"counts": {"branches": hours, "deleted": 1, "quarantined": 0}, **changes})
+        if noted:
+            earlier_runs.note(opened.store, plan, report, no_warning)
+        return plan.run_id
+
+    def settled(self, opened: OpenRepository, run_id: str) -> SettledRun | None:
+        return EarlierRuns(opened.store).settled(run_id)
+
+    def receipt(self, opened: OpenRepository, run_id: str) -> None:
+        opened.store.put(f"{run_folder.receipts(run_id)}1.parquet", b"of a batch")
+
+    @pytest.mark.parametrize(
+        ("counts", "deleted"),
+        [
+            ({"branches": 5, "deleted": 1, "quarantined": 0}, True),
+            ({"branches": 5, "deleted": 0, "quarantined": 1}, True),
+            ({"branches": 5, "deleted": 0, "quarantined": 0}, False),
+            # A report of an earlier version, which does not say so.
+            ({"branches": 5, "deleted": 0}, True),
+        ],
+    )
+    def test_a_sweep(self, opened: OpenRepository, counts: dict[str, int], deleted: bool) -> None:
+        run_id = self.ran(opened, 5, counts=counts)
+        self.receipt(opened, run_id)
+        assert self.settled(opened, run_id) == SettledRun(run_id, Flow.CLEAN, True, True, 5, False, deleted)
+
+    def test_a_dry_run(self, opened: OpenRepository) -> None:
+        run_id = self.ran(opened, 5, sweep=False, **self.MARKED)
+        assert self.settled(opened, run_id) == SettledRun(run_id, Flow.CLEAN, False, False, 5, False, False)
+
+    @pytest.mark.parametrize("manifest", [b"damaged", None])
+    def test_sightings_that_cannot_be_read_may_be_some(self, opened: OpenRepository, manifest: bytes | None) -> None:
+        plan = began(opened, 5 * HOUR)
+        if manifest is not None:
+            opened.store.put(run_folder.manifest(plan.run_id, SIGHTINGS_DF.name), manifest)
+        earlier_runs.note(opened.store, plan, ended(opened, plan), no_warning)
+        found = self.settled(opened, plan.run_id)
+        assert found is not None and found.sightings == (manifest is not None)
+
+    @pytest.mark.parametrize("deleted", [False, True])
+    def test_a_run_that_failed_once_a_newer_one_swept(self, opened: OpenRepository, deleted: bool) -> None:
+        failed = self.ran(opened, 5, **self.FAILED)
+        if deleted:
+            self.receipt(opened, failed)
+        assert self.settled(opened, failed) is None
+        self.ran(opened, 4, sweep=False, **self.MARKED)
+        assert self.settled(opened, failed) is None, "it can be resumed"
+        self.ran(opened, 3)
+        assert self.settled(opened, failed) == SettledRun(failed, Flow.CLEAN, True, False, 5, False, deleted)
+
+    def test_a_run_that_failed_after_the_newest_sweep_can_be_resumed(self, opened: OpenRepository) -> None:
+        oldest, swept = self.ran(opened, 9, **self.FAILED), self.ran(opened, 5)
+        newest = self.ran(opened, 3, **self.FAILED)
+        self.ran(opened, 2, sweep=False, **self.MARKED)
+        assert [self.settled(opened, each) is None for each in (oldest, swept, newest)] == [False, False, True]
+
+    def test_sweeps_that_were_never_noted_overtake_older_runs(self, opened: OpenRepository) -> None:
+        """Their processes were killed right before; the index is made by a dry run after them."""
+        failed = [self.ran(opened, hours, noted=False, **self.FAILED) for hours in (9, 7, 5)]
+        swept = [self.ran(opened, hours, noted=False) for hours in (8, 6)]
+        self.ran(opened, 4, sweep=False, **self.MARKED)
+        assert [self.settled(opened, each) is None for each in failed] == [False, False, True]
+        found = [self.settled(opened, each) for each in swept]
+        assert [each is not None and each.swept for each in found] == [True, True]
+
+    def test_a_sweep_that_was_noted_overtakes_what_is_older_than_an_unnoted_one(self, opened: OpenRepository) -> None:
+        older, middle, newer = (self.ran(opened, hours, noted=False, **self.FAILED) for hours in (9, 7, 5))
+        self.ran(opened, 8)
+        self.ran(opened, 6)
+        self.ran(opened, 4, sweep=False, **self.MARKED)
+        assert [self.settled(opened, each) is None for each in (older, middle, newer)] == [False, False, True]
+
+    def test_a_dry_run_that_was_approved_is_settled_once_it_is_overtaken(self, opened: OpenRepository) -> None:
+        run_id = self.ran(opened, 5, noted=False, sweep=False, **self.MARKED)
+        approval.write(opened.store, Approval(run_id, "attempt", "0" * 64, NOW))
+        self.ran(opened, 4, sweep=False, **self.MARKED)
+        assert self.settled(opened, run_id) is None
+        self.ran(opened, 3)
+        found = self.settled(opened, run_id)
+        assert found == SettledRun(run_id, Flow.CLEAN, True, False, 5, False, False)
+
+    def test_of_what_is_forgotten_only_the_run_itself_is(self, opened: OpenRepository) -> None:
+        marked, swept = self.ran(opened, 5, sweep=False, **self.MARKED), self.ran(opened, 6)
+        earlier_runs.forget(opened.store, marked)
+        assert self.settled(opened, marked) is None and self.settled(opened, swept) is not None
 
 
 class CountingStore(LocalStore):

@@ -53,8 +53,9 @@ from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.run import CommittedData, say_why
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import approval, passes
+from lakefs_gc_assets.collector.sweep import approval, passes, receipts
 from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.why import Why
@@ -71,6 +72,7 @@ from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMI
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
+from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
@@ -106,6 +108,18 @@ def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepos
     assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT]
     (line,) = lines
     assert "are not told from others" in line
+
+
+def test_what_an_earlier_run_deleted_and_somebody_brought_back_is_told_apart(opened: OpenRepository) -> None:
+    earlier, this = (past_runs.began(opened, age * HOUR).run_id for age in (2, 1))
+    restore_record.write(opened.store, earlier, past_runs.NOW)
+    for run_id, address in ((earlier, "data/a"), (this, "data/b")):
+        rows = receipts.table(candidates(address), [Outcome.RESTORED], [None], past_runs.NOW)
+        receipts.write(opened.store, run_id, f"{receipts.OF_RESTORE}1", rows)
+    step = made_step(ArrowEngine(), opened)
+    step.plan = replace(step.plan, run_id=this)
+    told = say_why(step)(pa.RecordBatch.from_pydict({"address": ["data/a", "data/b"]}))
+    assert told.column("why").to_pylist() == [Why.RESTORED, Why.NO_COMMIT]
 
 
 def test_an_approved_mark_is_swept_after_a_recheck_and_can_be_built_on(runs: PlainRuns) -> None:

@@ -475,6 +475,13 @@ class TestOneStep:
         steps.end_between_steps(RUN, process, "why")
         assert report_of(process) is None
 
+    def test_that_cannot_be_ended_in_the_store_raises_nothing_else(self, process: OneProcess) -> None:
+        with steps.step(FIRST, process):
+            pass
+        with mock.patch.object(failing, "end_between_steps", side_effect=StorageError("503")) as asked:
+            steps.end_between_steps(RUN, process, "why")
+        assert asked.call_count == 1
+
     def test_whose_lock_somebody_else_has_is_not_made(self, process: OneProcess) -> None:
         other = steps.acquire(process.repository, "another run", "somebody")
         with pytest.raises(LockHeld, match="somebody"), steps.step(FIRST, process):
@@ -583,6 +590,16 @@ class TestFrames:
         assert later.manifest.span.started_at == began + MINUTE
         assert later.manifest.inputs == {"store_df": stored.manifest.digest}
         assert later.count == 1
+
+    def test_say_for_how_long_was_waited_and_have_their_rows(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository, note=process.lines.append)
+        step.waited = 59.0
+        cast(HandClock, process.repository.clock).sleep(60)
+        stored = step.complete(STORE_DF, LISTED_FIGURES, step.write(STORE_DF, self.rows("a", "b")))
+        assert stored.manifest.span.waited_seconds == 59.0
+        assert process.lines == ["2 rows in 1.0 s, 2 a second, and 59.0 s of waiting"]
+        found = step.engine.collect(step.stored(STORE_DF).rows(step.engine, "address"))
+        assert found.column("address").to_pylist() == ["data/a", "data/b"]
 
     def test_are_not_told_of_where_they_are_no_step(self, process: OneProcess) -> None:
         step = made_step(ArrowEngine(), process.repository, note=process.lines.append)

@@ -242,6 +242,10 @@ def test_a_checksum_that_one_candidate_has_is_still_in_doubt_where_another_has_n
 
     assert (left, set(found.live)) == ({garbage}, {staged})
 
+    world.limit = 0
+    left, found = world.clear()
+    assert (left, found.kept) == (set(), {Kept.UNCERTAIN.value: 2})
+
 
 @pytest.mark.usefixtures("all_looked_at")
 def test_objects_that_are_too_large_to_be_read_leave_the_bytes_to_others(

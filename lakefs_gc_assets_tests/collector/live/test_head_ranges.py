@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.live import head_ranges, hidden
 from lakefs_gc_assets.collector.live.head_ranges import HEAD_RANGES, HeadNotes, HeadRanges
-from lakefs_gc_assets.collector.stored import copying, tables
+from lakefs_gc_assets.collector.stored import copying, run_folder, tables
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -146,6 +146,9 @@ class TestNotes:
         noting, told = notes(store)
         assert "m" not in noting.read()
         assert len(told) == 1 and "every head is read" in told[0]
+        # Rows that mean nothing are found in a table that could be read.
+        named = what not in ("a range twice", "no metarange")
+        assert (key in told[0], "ranges of heads" in told[0]) == (named, named)
 
     def test_every_changed_byte_counts_for_nothing_or_changes_nothing(self, store: LocalStore) -> None:
         named: Named = {"m" * 64: [("a" * 64, 1), ("b" * 64, 2)], "n" * 64: [("b" * 64, 2)]}
@@ -163,6 +166,9 @@ class TestNotes:
         notes(store, "base")[0].write(known_of({"m": [("a", 1)], "n": [("b", 2)]}), ["n", "n"])
         found = notes(store)[0].read()
         assert ("m" in found, "n" in found, found.ranges("n")) == (False, True, ["b"])
+
+    def test_they_lie_where_the_frames_of_a_run_that_expires_are_removed(self) -> None:
+        assert head_ranges.key("run").startswith(run_folder.frame("run", head_ranges.NAME))
 
     def test_little_is_not_noted(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(head_ranges, "WORTH_NOTING", 3)

@@ -30,7 +30,7 @@ def test_the_same_ids_are_the_same_file(store: ObjectStore) -> None:
 
 def test_missing_ones_end_the_run(store: ObjectStore) -> None:
     for asked in (stored_ids.read, stored_ids.count):
-        with pytest.raises(CorruptFile, match="existence"):
+        with pytest.raises(CorruptFile, match=f"{KEY}: existence: the file is missing"):
             asked(store, KEY)
 
 
@@ -39,16 +39,16 @@ def test_damaged_ones_end_the_run(store: ObjectStore, content: bytes) -> None:
     sha256 = stored_ids.write(store, KEY, ["a"])
     store.put(KEY, content)
     for asked in (stored_ids.read, stored_ids.count):
-        with pytest.raises(CorruptFile, match="ids: cannot be read"):
+        with pytest.raises(CorruptFile, match=f"{KEY}: ids: cannot be read"):
             asked(store, KEY)
-        with pytest.raises(CorruptFile, match="checksum"):
+        with pytest.raises(CorruptFile, match=f"{KEY}: checksum: the file was changed"):
             asked(store, KEY, sha256)
 
 
 def test_others_than_expected_end_the_run(store: ObjectStore) -> None:
     sha256 = stored_ids.write(store, KEY, ["a"])
     stored_ids.write(store, KEY, ["a", "b"])
-    with pytest.raises(CorruptFile, match="checksum"):
+    with pytest.raises(CorruptFile, match=f"{KEY}: checksum: the file was changed"):
         stored_ids.read(store, KEY, sha256)
 
 
@@ -56,5 +56,5 @@ def test_of_another_shape_end_the_run(store: ObjectStore, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(stored_ids, "_SCHEMA", pa.schema([("name", pa.string())]))
         stored_ids.write(store, KEY, ["a"])
-    with pytest.raises(CorruptFile, match="ids: cannot be read"):
+    with pytest.raises(CorruptFile, match=f"{KEY}: ids: cannot be read"):
         stored_ids.read(store, KEY)

@@ -16,6 +16,8 @@ def test_where_things_lie() -> None:
     assert run_folder.folder(RUN) == root
     assert run_folder.plan(RUN) == root + "plan.json"
     assert run_folder.report(RUN) == root + "report.json"
+    assert run_folder.page(RUN) == root + "report.html"
+    assert run_folder.approval(RUN) == root + "approval.json"
     assert run_folder.frame(RUN, "store_df") == root + "store_df/"
     assert run_folder.manifest(RUN, "store_df") == root + "store_df/manifest.json"
     assert run_folder.receipts(RUN) == root + "receipts/"

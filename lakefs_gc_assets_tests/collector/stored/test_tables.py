@@ -1,8 +1,10 @@
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lakefs_gc_assets.collector.stored import tables
@@ -92,3 +94,58 @@ def test_a_column_that_earlier_versions_did_not_have_is_null(rows: pa.Table) -> 
         assert table.column("size").null_count == rows.num_rows
     with pytest.raises(CorruptFile, match="file: rows: cannot be read"):
         [*tables.decode_parts(SCHEMA, tables.encode(rows.select(["size"])), "file", "rows", added=["size"])]
+
+
+class ShortFile(pq.ParquetFile):
+    """Gives a row less than there are, and raises nothing."""
+
+    def read(self, **options: Any) -> pa.Table:
+        return super().read(**options).slice(1)
+
+    def iter_batches(self, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for place, batch in enumerate(super().iter_batches(*arguments, **options)):
+            yield batch if place else batch.slice(1)
+
+
+def test_a_row_less_than_the_footer_says_is_an_error(decode: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tables.encode(ROWS)
+    monkeypatch.setattr(pq, "ParquetFile", ShortFile)
+    with pytest.raises(CorruptFile, match="file: rows: cannot be read: 99 rows, its footer says 100"):
+        decode(data)
+
+
+def test_rows_are_counted_by_the_footer() -> None:
+    assert tables.count(tables.encode(ROWS), "file", "rows") == 100
+    with pytest.raises(CorruptFile, match="file: rows: cannot be read"):
+        tables.count(b"text", "file", "rows")
+
+
+class TestAddedColumns:
+    SCHEMA = pa.schema([*SCHEMA, pa.field("more", pa.int64()), pa.field("most", pa.string())])
+
+    def read(self, rows: pa.Table) -> pa.Table:
+        return tables.decode(self.SCHEMA, tables.encode(rows), "file", "rows", ("more", "most"))
+
+    def test_are_null_in_files_that_have_none_of_them(self) -> None:
+        found = self.read(ROWS)
+        assert found.schema == self.SCHEMA and found.select(SCHEMA.names) == ROWS
+        assert found["more"].null_count == found["most"].null_count == 100
+
+    def test_are_read_where_they_are(self) -> None:
+        rows = pa.table([*ROWS.columns, range(100), ["x"] * 100], schema=self.SCHEMA)
+        assert self.read(rows) == rows
+
+    def test_are_there_together_or_not_at_all(self) -> None:
+        with pytest.raises(CorruptFile, match="file: rows: cannot be read"):
+            self.read(ROWS.append_column("more", pa.nulls(100, pa.int64())))
+
+    def test_are_missing_where_none_may_be_added(self) -> None:
+        with pytest.raises(CorruptFile, match="file: rows: cannot be read"):
+            tables.decode(self.SCHEMA, tables.encode(ROWS), "file", "rows")
+
+
+def test_what_repeats_and_what_goes_up_takes_little_space() -> None:
+    alike = pa.table({"text": [f"https://example.test/the/same/{number}" for number in range(1000)]})
+    assert len(tables.encode(alike)) * 3 < alike.nbytes
+    up = pa.table({"number": [10**12 + 7 * number for number in range(10_000)]})
+    assert len(tables.encode(up, ["number"])) * 20 < len(tables.encode(up))
