@@ -225,8 +225,8 @@ def test_a_run_does_not_fail_for_its_index(noted: OpenRepository, monkeypatch: p
 class TestWhatIsSettled:
     """What the index says of a run, each from where it belongs."""
 
-    MARKED: ClassVar = {"dry_run": True, "ending": Ending.MARKED, "checkpoint": None}
-    FAILED: ClassVar = {"success": False, "ending": Ending.FAILED, "checkpoint": None}
+    MARKED: ClassVar[dict[str, Any]] = {"dry_run": True, "ending": Ending.MARKED, "checkpoint": None}
+    FAILED: ClassVar[dict[str, Any]] = {"success": False, "ending": Ending.FAILED, "checkpoint": None}
 
     def ran(self, opened: OpenRepository, hours: int, *, noted: bool = True, sweep: bool = True, **changes: Any) -> str:
         plan = began(opened, hours * HOUR, sweep=sweep)

@@ -38,7 +38,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import range_sizes
+from lakefs_gc_assets.collector.live import current, range_sizes
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
@@ -785,7 +785,7 @@ class TestReadingCommits:
 
     def read(self, folder: Folder, **learnt: Any) -> CommittedData:
         """The third step, where something else was learnt than what the server says."""
-        asked = run.ask_committed
+        asked = current.ask_committed
 
         def ask(*args: Any, **more: Any) -> Committed:
             found = asked(*args, **more)

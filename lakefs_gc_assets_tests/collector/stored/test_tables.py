@@ -96,7 +96,7 @@ def test_a_column_that_earlier_versions_did_not_have_is_null(rows: pa.Table) -> 
         [*tables.decode_parts(SCHEMA, tables.encode(rows.select(["size"])), "file", "rows", added=["size"])]
 
 
-class ShortFile(pq.ParquetFile):
+class ShortFile(pq.ParquetFile):  # type: ignore[misc]
     """Gives a row less than there are, and raises nothing."""
 
     def read(self, **options: Any) -> pa.Table:
