@@ -11,7 +11,8 @@ from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun
-from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, STEPS
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, STEPS, NoFigures
 from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending, Report
@@ -269,6 +270,18 @@ class TestWhatIsSettled:
         found = self.settled(opened, plan.run_id)
         assert found is not None and found.sightings == (manifest is not None)
 
+    @pytest.mark.parametrize("rows", [0, 1])
+    def test_sightings_are_told_of_where_there_is_one(self, opened: OpenRepository, rows: int) -> None:
+        plan = began(opened, 5 * HOUR)
+        span = manifests.Span(SIGHTINGS_DF.name, plan.run_id, plan.attempt, NOW, NOW)
+        file = manifests.FrameFile(
+            f"{run_folder.frame(plan.run_id, SIGHTINGS_DF.name)}1.parquet", "legacy", rows, 1, "0"
+        )
+        manifests.write(opened.store, manifests.Manifest(span, (file,), NoFigures(), {}))
+        earlier_runs.note(opened.store, plan, ended(opened, plan), no_warning)
+        found = self.settled(opened, plan.run_id)
+        assert found is not None and found.sightings == bool(rows)
+
     @pytest.mark.parametrize("deleted", [False, True])
     def test_a_run_that_failed_once_a_newer_one_swept(self, opened: OpenRepository, deleted: bool) -> None:
         failed = self.ran(opened, 5, **self.FAILED)
@@ -295,10 +308,12 @@ class TestWhatIsSettled:
         found = [self.settled(opened, each) for each in swept]
         assert [each is not None and each.swept for each in found] == [True, True]
 
-    def test_a_sweep_that_was_noted_overtakes_what_is_older_than_an_unnoted_one(self, opened: OpenRepository) -> None:
+    def test_a_sweep_that_was_never_noted_overtakes_what_is_newer_than_one_that_was(
+        self, opened: OpenRepository
+    ) -> None:
         older, middle, newer = (self.ran(opened, hours, noted=False, **self.FAILED) for hours in (9, 7, 5))
         self.ran(opened, 8)
-        self.ran(opened, 6)
+        self.ran(opened, 6, noted=False)
         self.ran(opened, 4, sweep=False, **self.MARKED)
         assert [self.settled(opened, each) is None for each in (older, middle, newer)] == [False, False, True]
 
