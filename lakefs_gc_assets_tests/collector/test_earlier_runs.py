@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, STEPS, NoFigures
 from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
+from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -273,7 +274,7 @@ class TestWhatIsSettled:
     @pytest.mark.parametrize("rows", [0, 1])
     def test_sightings_are_told_of_where_there_is_one(self, opened: OpenRepository, rows: int) -> None:
         plan = began(opened, 5 * HOUR)
-        span = manifests.Span(SIGHTINGS_DF.name, plan.run_id, plan.attempt, NOW, NOW)
+        span = Span(SIGHTINGS_DF.name, plan.run_id, plan.attempt, NOW, NOW)
         file = manifests.FrameFile(
             f"{run_folder.frame(plan.run_id, SIGHTINGS_DF.name)}1.parquet", "legacy", rows, 1, "0"
         )
