@@ -1,6 +1,6 @@
 """The size that the design of uncommitted collection names as the least that must work, with late answers.
 
-20 million objects, a million of them garbage; 30,000 commits of one main branch, which name 280 ranges each, of 120,000
+20 million objects, a million of them garbage; 30,000 commits of one main branch that name 280 ranges each, of 120,000
 with 50 million entries; 1,000 branches from it, with 5 million staged objects.
 """
 
