@@ -166,12 +166,16 @@ def entry(address: str, number: int) -> Entry:
 
 def range_file(names: list[str], first: int) -> tuple[TableFile, Record, bytes, int]:
     """A range about to be written, its first record and last path, and its size as lakeFS estimates it."""
+    return range_of(_range_rows(names, first))
+
+
+def _range_rows(names: list[str], first: int) -> list[Record]:
     rows = []
     for number, address in enumerate(names, start=first):
         path = f"tables/t{first:09d}/dt=2026-{number % 12 + 1:02d}-01/part-{number:012d}.parquet".encode()
         described = entry(address, number)
         rows.append((path, described.identity, described.encode()))
-    return range_of(sorted(rows))
+    return sorted(rows)
 
 
 def range_of(rows: list[Record]) -> tuple[TableFile, Record, bytes, int]:
@@ -183,9 +187,14 @@ def range_of(rows: list[Record]) -> tuple[TableFile, Record, bytes, int]:
 
 def write_range(root: Path, names: list[str], first: int) -> tuple[bytes, str, bytes, Record]:
     """Writes a range; returns its last path, its id, what a metarange says of it, and its first record."""
-    file, record, highest, size = range_file(names, first)
+    return write_range_of(root, _range_rows(names, first))
+
+
+def write_range_of(root: Path, rows: list[Record]) -> tuple[bytes, str, bytes, Record]:
+    """The same of records, in order."""
+    file, record, highest, size = range_of(rows)
     (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
-    return highest, file.id, entries.range_data(record[0], highest, size, len(names)), record
+    return highest, file.id, entries.range_data(record[0], highest, size, len(rows)), record
 
 
 def write_metarange(root: Path, rows: list[Record]) -> str:

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.repositories import NAMES_IN_SLICE, REPOSITORY, addresses_of_slice, range_of
-from lakefs_gc_assets.embedded import branches, commits, entries, repositories, repository_creation, staging
+from benchmarks.repositories import NAMES_IN_SLICE, REPOSITORY, addresses_of_slice, write_metarange, write_range_of
+from lakefs_gc_assets.embedded import branches, commits, repositories, repository_creation, staging
 from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
-from lakefs_gc_assets.embedded.committed import Record, _table_file
+from lakefs_gc_assets.embedded.committed import Record
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.entries import Entry
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -179,9 +178,7 @@ def _write_ranges(job: tuple[Path, datetime, int]) -> list[_Range]:
         held = live[place * _OWN : (place + 1) * _OWN] + live[other * _OWN : other * _OWN + _SHARED]
         folder = f"tables/b{branch:05d}/t{place:03d}/g{generation}"
         rows = [(f"{folder}/part-{count:012d}.parquet".encode(), *entry) for count, entry in enumerate(held)]
-        file, record, highest, size = range_of(rows)
-        (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
-        written.append((highest, file.id, entries.range_data(record[0], highest, size, len(rows)), record))
+        written.append(write_range_of(root, rows))
     return written
 
 
@@ -200,15 +197,14 @@ def _commit(
     for number in range(_COMMITS):
         held.update(((before * _REPLACED + brought) % _NAMED, written[brought]) for brought in _brought(number))
         rows = sorted((highest, id_.encode(), data) for highest, id_, data, _ in held.values())
-        metarange = _table_file("metaranges", rows, sum(len(row[0]) + len(row[2]) for row in rows), {})
-        (root / METADATA_PREFIX / metarange.id).write_bytes(table(metarange.records, metarange.properties))
+        metarange_id = write_metarange(root, rows)
         message = f"commit {before + number}"
-        draft = commits.Draft("bench", message, metarange.id, (parent,), before + number + 2, {}, made_at + number)
+        draft = commits.Draft("bench", message, metarange_id, (parent,), before + number + 2, {}, made_at + number)
         parent = commits.add(core, repository, draft).id
     # The server answers for one path of each head, by which a sweep sees how it spells addresses.
     highest, range_id, _, record = min(held.values())
     with core.database.transaction() as database:
-        place = (metarange.id, 0, range_id, record[0], highest)
+        place = (metarange_id, 0, range_id, record[0], highest)
         database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", place)
         database.execute("INSERT OR IGNORE INTO range_records VALUES (?, ?, ?, ?)", (range_id, *record))
     return parent

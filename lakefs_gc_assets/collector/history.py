@@ -39,9 +39,9 @@ def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str
     reported: list[FrameFile] = []
     keys: list[str] = []
     for run_id in runs.newest_first():
-        known = runs.settled(run_id)
         if newer_than is not None and run_id >= newer_than:
             break
+        known = runs.settled(run_id)
         if run_id == step.plan.run_id or (known is not None and not known.deleted):
             continue
         told = _report_files(store, run_id) if known is not None and known.swept else None

@@ -90,33 +90,25 @@ def make_plan(
         previous_run=next((other for other in EarlierRuns(repository.store).newest_first() if other > run_id), None),
     )
     if flow is Flow.OPTIMIZED:
-        made = _optimized(repository, made)
+        made = _build_on_base_run(repository, made, flow)
     elif flow.by_retention:
         made = replace(made, flow=flow, live_definition=ACTIVE_COMMITS)
         if flow is Flow.UNIFIED and settings.full_listing_days:
-            made = _following_expiry(repository, made)
+            made = _build_on_base_run(repository, made, flow)
     return made
 
 
-def _optimized(repository: OpenRepository, made: Plan) -> Plan:
-    try:
-        found = find_base_run(repository, made.run_id)
-        base_run.require_earlier_cutoff(found, made)
-    except NoBaseRun as reason:
-        return replace(made, why_clean=str(reason))
-    return replace(made, flow=Flow.OPTIMIZED, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)
-
-
-def _following_expiry(repository: OpenRepository, made: Plan) -> Plan:
-    """The plan of a run by retention rules, which builds on the one before where it can be as exact."""
+def _build_on_base_run(repository: OpenRepository, made: Plan, flow: Flow) -> Plan:
+    """The plan of a run of a flow that builds on the one before where it can be as exact; elsewhere says why not."""
     try:
         found = find_base_run(repository, made.run_id, made.live_definition)
         base_run.require_earlier_cutoff(found, made)
-        base_run.require_recent_full_listing(found, made, repository.settings)
-        base_run.require_none_failed_on(repository.store, found, made)
+        if flow.by_retention:
+            base_run.require_recent_full_listing(found, made, repository.settings)
+            base_run.require_none_failed_on(repository.store, found, made)
     except NoBaseRun as reason:
         return replace(made, why_clean=str(reason))
-    return replace(made, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)
+    return replace(made, flow=flow, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)
 
 
 def live_definition(repository: OpenRepository) -> str:

@@ -26,15 +26,15 @@ def delete_in_batches(
     batches = [keys[start : start + size] for start in range(0, len(keys), size)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         results = list(pool.map(lambda batch: _outcomes(batch, delete), batches))
-    said: dict[str, DeleteOutcome] = {}
+    outcomes: dict[str, DeleteOutcome] = {}
     for batch, result in zip(batches, results, strict=True):
         if not isinstance(result, StorageError):
-            said |= result
+            outcomes |= result
         elif all(isinstance(other, StorageError) for other in results):
             raise result
         else:
-            said |= {key: DeleteOutcome(key, DeleteResult.FAILED, str(result)) for key in batch}
-    return said
+            outcomes |= {key: DeleteOutcome(key, DeleteResult.FAILED, str(result)) for key in batch}
+    return outcomes
 
 
 def _outcomes(

@@ -312,7 +312,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         base_run, "_require_not_undone", base_run.find, _OPTIMIZED.test_nothing_came_back_since
     ),
     "run before with a later cutoff": _guarding(
-        base_run, "require_earlier_cutoff", planning._optimized, _OPTIMIZED.test_its_cutoff_was_not_later
+        base_run, "require_earlier_cutoff", planning._build_on_base_run, _OPTIMIZED.test_its_cutoff_was_not_later
     ),
     # What a run by retention rules builds on.
     "run without a listing built on": TestedBug(
@@ -326,7 +326,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((base_run, "_require_alike", ignored)), _FOLLOWING.test_a_run_that_kept_all_commits_is_no_base
     ),
     "by rules: run before with a later cutoff": _guarding(
-        base_run, "require_earlier_cutoff", planning._following_expiry, _FOLLOWING.test_its_cutoff_was_not_later
+        base_run, "require_earlier_cutoff", planning._build_on_base_run, _FOLLOWING.test_its_cutoff_was_not_later
     ),
     "by rules: everything listed long ago": TestedBug(
         replaced((base_run, "require_recent_full_listing", ignored)),

@@ -1,9 +1,8 @@
 """Stores the checkpoint on which the next run can build, or says why there is none."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine import Engine, R
@@ -49,7 +48,7 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.GONE)
     deleted = engine.select(ended, "address")
     waiting_rows = select_pending(engine, unheld.rows(engine), sealed, deleted, outcomes.count)
-    with engine.in_background(partial(_store_known, step, committed, sealed)) as stored_known:
+    with engine.in_background(partial(_store_committed, step, committed, sealed)) as stored_committed:
         waiting = _store(step, PENDING_DF, waiting_rows)
         checked = count_checkpoint(
             engine,
@@ -61,46 +60,57 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
             waiting_count=waiting.count,
             count=unheld.count + waiting.count + outcomes.count,
         )
-        known = stored_known()
+        carried = stored_committed()
     if problem := checked.contradiction:
         return problem
-    return Checkpoint(
+    made = Checkpoint(
         attempt=attempt,
         sealed=len(sealed),
         # What expired was among the sealed objects that commits held, and is counted again where they still do.
         sealed_objects=max(listed.figures.sealed_objects - committed.figures.expired, 0) + checked.committed,
         sealed_sha256=checkpoints.write_sealed(store, run_id, attempt, sealed),
+        read=0,
+        read_sha256="",
         pending=waiting.count,
         pending_digest=waiting.manifest.digest,
+        committed=0,
+        committed_digest="",
         pending_windows=tuple(sorted(waiting.manifest.rows_by_window())),
         other_folders=listed.figures.other_folders,
-        **known,
+    )
+    return _track(step, made, committed.figures) if carried is None else _carry(step, made, committed.figures, carried)
+
+
+def _store_committed(
+    step: Step[R], committed: StoredFrame[CommittedFigures], sealed: frozenset[str]
+) -> StoredFrame[NoFigures] | None:
+    """Stores what is known for good of commits outside of sealed slices; None by retention rules, where nothing is."""
+    if step.plan.flow.by_retention:
+        return None
+    return _store(step, CHECKPOINT_COMMITTED_DF, select_unsealed(step.engine, committed.rows(step.engine), sealed))
+
+
+def _carry(step: Step[R], made: Checkpoint, figures: CommittedFigures, carried: StoredFrame[NoFigures]) -> Checkpoint:
+    """A checkpoint that says what was read and is committed."""
+    return replace(
+        made,
+        read=ranges_read.count(step.repository.store, step.plan.run_id, made.attempt, figures.read_sha256),
+        read_sha256=figures.read_sha256,
+        committed=carried.count,
+        committed_digest=carried.manifest.digest,
     )
 
 
-def _store_known(step: Step[R], committed: StoredFrame[CommittedFigures], sealed: frozenset[str]) -> dict[str, Any]:
-    """What a checkpoint says of commits: by retention rules which ranges are tracked, else what is known for good."""
-    store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
-    tracked_sha256, read_sha256 = committed.figures.tracked_sha256, committed.figures.read_sha256
-    if step.plan.flow.by_retention:
-        assert tracked_sha256 is not None
-        before = open_base_checkpoint(step)
-        return {
-            "read": 0,
-            "read_sha256": "",
-            "committed": 0,
-            "committed_digest": "",
-            "tracked": tracked_ranges.count(store, run_id, attempt, tracked_sha256),
-            "tracked_sha256": tracked_sha256,
-            "full_run": before.checkpoint.full_run if before else run_id,
-        }
-    kept = _store(step, CHECKPOINT_COMMITTED_DF, select_unsealed(step.engine, committed.rows(step.engine), sealed))
-    return {
-        "read": ranges_read.count(store, run_id, attempt, read_sha256),
-        "read_sha256": read_sha256,
-        "committed": kept.count,
-        "committed_digest": kept.manifest.digest,
-    }
+def _track(step: Step[R], made: Checkpoint, figures: CommittedFigures) -> Checkpoint:
+    """A checkpoint by retention rules, which says which ranges are tracked."""
+    assert figures.tracked_sha256 is not None
+    before = open_base_checkpoint(step)
+    return replace(
+        made,
+        tracked=tracked_ranges.count(step.repository.store, step.plan.run_id, made.attempt, figures.tracked_sha256),
+        tracked_sha256=figures.tracked_sha256,
+        full_run=before.checkpoint.full_run if before else step.plan.run_id,
+    )
 
 
 def _store(step: Step[R], frame: Frame[NoFigures], rows: R) -> StoredFrame[NoFigures]:

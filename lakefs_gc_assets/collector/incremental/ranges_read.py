@@ -6,7 +6,6 @@ run that it builds on, and writes its own; all are written together again when t
 run's folder has all that the run knows, and the folders of earlier runs may go.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
@@ -113,9 +112,7 @@ def _put(store: ObjectStore, stored: StoredIds, since: IdSet, earlier: _EarlierF
     if earlier:
         names, numbers = [*names, pa.array([earlier.sha256])], [*numbers, pa.array([earlier.ids], pa.int64())]
     columns = [pa.chunked_array(names, pa.string()), pa.chunked_array(numbers, pa.int64())]
-    data = tables.encode(pa.table(columns, schema=_OWN_FILE))
-    store.put(stored.key, data)
-    return hashlib.sha256(data).hexdigest()
+    return tables.put(store, stored.key, pa.table(columns, schema=_OWN_FILE))
 
 
 def _read_own(store: ObjectStore, stored: StoredIds) -> tuple[IdSet, _EarlierFile | None]:
