@@ -4,15 +4,13 @@
 with 50 million entries; 1,000 branches from it, with 5 million staged objects.
 """
 
-import json
 import os
 
 from benchmarks import vast
 from benchmarks.marks import Measure, at_most, figure
-from benchmarks.repositories import ROOT
+from benchmarks.repositories import DELETED, ROOT
 from benchmarks.runs import RunFailed, Show, run, served
 from benchmarks.vast import Vast
-from benchmarks.vast_server import DELETED
 
 _WORKERS = 16
 _BY_SPARK = ("store_df", "committed_df", "candidates", "deleted_report")
@@ -32,9 +30,10 @@ def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
         raise RunFailed(f"the forecast said {forecast.told[0]!r}; commits hold {size.committed:,} objects")
     title = f"{size.objects:,} objects and {size.entries:,} committed entries"
     show(f"bottom line: {title}, clean with sweep", made)
-    deleted = json.loads((folder / DELETED).read_text())
-    if deleted != {"garbage": size.garbage, "live": 0}:
-        raise RunFailed(f"deleted {deleted}, there were {size.garbage:,} objects of garbage")
+    deleted = [number for number, gone in enumerate((folder / DELETED).read_bytes()) if gone]
+    live = sum(not vast.is_garbage(number) for number in deleted)
+    if live or len(deleted) != size.garbage:
+        raise RunFailed(f"deleted {len(deleted):,} objects, {live:,} of them live; {size.garbage:,} were garbage")
     cores = os.cpu_count() or 1
     return [
         figure("bottom line: forecast", forecast.seconds, "s"),

@@ -6,21 +6,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 from benchmarks.repositories import (
     BORN,
     REPOSITORY,
+    SMALLEST,
     addresses_of_slice,
+    describe_by,
     make_files,
     objects_folder,
+    server_of,
     write_metarange,
     write_range,
     written,
 )
 from benchmarks.shapes import Shape
 from lakefs_gc_assets.embedded import branches, commits, entries, repositories
+from lakefs_gc_assets.embedded.commits import Commit
 from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 OBJECTS = 1_000
@@ -29,8 +35,6 @@ GARBAGE = 100
 ALIKE = 10
 """So many pieces of garbage have the size of a committed object, each of one in another range; the others have none."""
 _HOURS = 48
-_APART = 20_000
-_LARGER = 100_000_000
 _DATABASE = "metadata.sqlite"
 
 
@@ -48,9 +52,10 @@ def changed(folder: Path, shape: Shape) -> Iterator[list[Path]]:
     made = [root / name for name in names]
     make_files(root, names, written())
     garbage = made[OBJECTS:]
-    for place, file in enumerate(garbage):
-        _grow(file, 1000 + place * min(_APART, shape.committed // ALIKE) if place < ALIKE else _LARGER + place)
-    with EmbeddedServer(folder / "lakefs") as server:
+    with server_of(folder, shape) as server:
+        sizes = [_smallest(root, part) for part in _spread(_ranges_of(root, _head(server.core)))]
+        for place, file in enumerate(garbage):
+            _grow(file, sizes[place % len(sizes)] if place < ALIKE else SMALLEST - 1 - place)
         made += _commit(server.core, root, shape, names[:OBJECTS])
     yield garbage
     for file in made:
@@ -66,25 +71,45 @@ def _grow(file: Path, size: int) -> None:
     os.utime(file, (times.st_atime, times.st_mtime))
 
 
+def _head(core: Core) -> Commit:
+    repository = repositories.get(core, REPOSITORY)
+    return commits.get(core, repository, branches.get(core, repository, "main").commit_id)
+
+
+def _ranges_of(root: Path, commit: Commit) -> list[RangeRecord]:
+    key = METADATA_PREFIX + commit.metarange_id
+    return [*ranges.read_metarange((root / key).read_bytes(), key)]
+
+
+def _spread(parts: list[RangeRecord]) -> list[RangeRecord]:
+    """At most ALIKE ranges, from the first on, at equal distances."""
+    return parts[:: max(1, len(parts) // ALIKE)][:ALIKE]
+
+
+def _smallest(root: Path, part: RangeRecord) -> int:
+    """The size of the smallest object of a range: what is of this size may be read to learn its MD5."""
+    key = METADATA_PREFIX + part.id
+    size: int = pc.min(ranges.read_range((root / key).read_bytes(), key).sizes).as_py()
+    return size
+
+
 def _commit(core: Core, root: Path, shape: Shape, names: list[str]) -> list[Path]:
     """Commits that each add a range to the main branch; returns the files that this made."""
-    repository = repositories.get(core, REPOSITORY)
-    head = commits.get(core, repository, branches.get(core, repository, "main").commit_id)
-    key = METADATA_PREFIX + head.metarange_id
+    repository, head = repositories.get(core, REPOSITORY), _head(core)
     held = [
         (
             part.max_key,
             part.id.encode(),
             entries.range_data(part.min_key, part.max_key, part.estimated_size, part.count),
         )
-        for part in ranges.read_metarange((root / key).read_bytes(), key)
+        for part in _ranges_of(root, head)
     ]
     made, each = [], len(names) // COMMITS
     with core.database.transaction() as database:
         first = database.execute("SELECT * FROM metaranges WHERE id = ?", (head.metarange_id,)).fetchone()
         for number in range(COMMITS):
             part = names[number * each : (number + 1) * each]
-            highest, range_id, data, _ = write_range(root, part, shape.objects + number * each)
+            highest, range_id, data, _ = write_range(root, part, shape.objects + number * each, describe_by(shape))
             held.append((highest, range_id.encode(), data))
             metarange_id = write_metarange(root, held)
             made += [root / METADATA_PREFIX / range_id, root / METADATA_PREFIX / metarange_id]

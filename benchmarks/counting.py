@@ -1,10 +1,12 @@
 """Counts calls of API and store, and bytes read, over all processes of a run.
 
-Each process adds up in a file of its own, so none waits for another; a process that is killed leaves its counts.
+Each process adds up in a file of its own, so none waits for another; a process that is killed leaves its counts. A
+second file has the key of each object that it read, and how many bytes that were.
 """
 
 import mmap
 import os
+import re
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -47,6 +49,11 @@ class Counts:
 _FIELDS = struct.Struct(f"<{len(fields(Counts))}q")
 
 
+_READ = ".read"
+_ID = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}(?:[0-9a-f]{32})?|[0-9a-v]{20}|(?<=[-_/])[0-9]+(?=[-_./])"
+)
+"""Ids, digests and numbers in keys."""
 _own: dict[int, mmap.mmap] = {}
 _inside = threading.local()
 """The name of the call that a thread is in."""
@@ -71,8 +78,32 @@ def pages(keys: int) -> int:
 
 def total(folder: Path) -> Counts:
     """The counts of all processes so far."""
-    found = [_FIELDS.unpack(data) for file in folder.iterdir() if len(data := file.read_bytes()) == _FIELDS.size]
+    files = (file for file in folder.iterdir() if file.suffix != _READ)
+    found = [_FIELDS.unpack(data) for file in files if len(data := file.read_bytes()) == _FIELDS.size]
     return Counts(*(sum(column) for column in zip(*found, strict=True))) if found else Counts()
+
+
+def read_by_kind(folder: Path) -> dict[str, int]:
+    """How many bytes all processes have read so far, by what kind of object; ids in keys do not count."""
+    amounts: dict[str, int] = {}
+    for file in folder.glob(f"*{_READ}"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            key, _, size = line.rpartition("\t")
+            kind = _ID.sub("*", key)
+            amounts[kind] = amounts.get(kind, 0) + int(size)
+    return dict(sorted(amounts.items(), key=lambda each: -each[1]))
+
+
+def _note_read(data: bytes | None, key: str) -> None:
+    size = len(data or b"")
+    _add(bytes_read=size)
+    if data and key.startswith("_lakefs/") and key.count("/") == 1:
+        from lakefs_gc_assets.lakefs.formats import ranges
+
+        found = ranges.table_kind(data, key)
+        key = f"{key} ({found.entity or found.type})"
+    with Path(os.environ[FOLDER_VARIABLE], f"{os.getpid()}{_READ}").open("a", encoding="utf-8") as file:
+        file.write(f"{key}\t{size}\n")
 
 
 def install() -> None:
@@ -84,15 +115,15 @@ def install() -> None:
 
     if FOLDER_VARIABLE not in os.environ:
         return
-    _wrap(SdkClient, "request", lambda result: _add(api_calls=1))
+    _wrap(SdkClient, "request", lambda *_: _add(api_calls=1))
     for store in (LocalStore, S3Store):
         for name in _GETS:
-            _wrap(store, name, lambda result: _add(store_calls=1, gets=1), ObjectNotFound)
+            _wrap(store, name, lambda *_: _add(store_calls=1, gets=1), ObjectNotFound)
         for name in _PUTS:
-            _wrap(store, name, lambda result: _add(store_calls=1, puts=1), AlreadyExists, PreconditionFailed)
-        _wrap(store, "delete", lambda result: _add(store_calls=1, deletes=1))
-        _wrap(store, "list_level", lambda result: _add(store_calls=1, lists=_pages_of(result)))
-        _wrap(store, "get", lambda result: _add(bytes_read=len(result or b"")))
+            _wrap(store, name, lambda *_: _add(store_calls=1, puts=1), AlreadyExists, PreconditionFailed)
+        _wrap(store, "delete", lambda *_: _add(store_calls=1, deletes=1))
+        _wrap(store, "list_level", lambda result, *_: _add(store_calls=1, lists=_pages_of(result)))
+        _wrap(store, "get", _note_read)
         for name in ("list", "list_between"):
             _wrap_listing(store, name)
 
@@ -101,10 +132,11 @@ def _pages_of(level: "Level") -> int:
     return pages(len(level.prefixes) + len(level.objects))
 
 
-def _wrap(kind: type, name: str, count: Callable[[Any], None], *answers: type[Exception]) -> None:
+def _wrap(kind: type, name: str, count: Callable[..., None], *answers: type[Exception]) -> None:
     """Makes a method count its calls.
 
     Args:
+        count: takes what a call gave, and its arguments.
         answers: exceptions that are an answer of the service, which bills for it as well; counted with None.
     """
     method = getattr(kind, name, None)
@@ -120,12 +152,12 @@ def _wrap(kind: type, name: str, count: Callable[[Any], None], *answers: type[Ex
         try:
             result = method(*arguments, **options)
         except answers:
-            count(None)
+            count(None, *arguments[1:])
             raise
         finally:
             if outermost:
                 del _inside.call
-        count(result)
+        count(result, *arguments[1:])
         return result
 
     setattr(kind, name, counted)

@@ -1,6 +1,7 @@
 """Makes repositories of a shape on an embedded server: real range files of lakeFS's block size, one file per object.
 
 They are kept in `.benchmarks/` and made once. A sweep deletes garbage: `restore` puts it back and forgets earlier runs.
+Where a shape says so there are no files of objects: they are numbers, and a bucket lists them (`vast_bucket`).
 """
 
 import hashlib
@@ -10,14 +11,17 @@ import stat
 import sys
 import time
 from base64 import b32hexdecode, b32hexencode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
 
 from benchmarks.shapes import Shape
 from lakefs_gc_assets.embedded import branches, commits, entries, repositories, repository_creation, staging
+from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.committed import Record, TableFile, _table_file
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.entries import Entry
@@ -25,8 +29,10 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.tables import table
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
+from lakefs_gc_assets.storage.local.store import LocalStore
 
 ROOT = Path(".benchmarks")
+BUCKET = "bench"
 REPOSITORY = "bench"
 NAMES_IN_SLICE = 10_000
 _COUNTER = 0xFF_FFFF
@@ -39,6 +45,17 @@ BORN = datetime.now(UTC) - _AGE
 """When the oldest slice of a repository began that is made now."""
 _VERSION = 1
 _GARBAGE = "garbage.txt"
+DELETED = "deleted"
+"""One byte for each object that is a number: whether it was deleted."""
+_BORN_FILE = "born"
+_SIZES = 2**26
+_READABLE = 2**16
+"""A smaller object that is a number has content; of a larger one there is only its size, and an MD5 of nothing."""
+SMALLEST = 1_000
+"""No entry has a smaller size."""
+_LARGER = 100_000_000
+"""No entry has a size as large as that; garbage that is a number has."""
+Describe = Callable[[str, int], Entry]
 
 
 def made(shape: Shape, root: Path = ROOT) -> Path:
@@ -50,10 +67,74 @@ def made(shape: Shape, root: Path = ROOT) -> Path:
     print(f"making a repository of {shape.objects:,} objects in {folder}", file=sys.stderr, flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with EmbeddedServer(folder / "lakefs") as server:
+    with server_of(folder, shape) as server:
         _fill(server.core, shape, folder)
     (folder / "complete").touch()
     return folder
+
+
+def server_of(folder: Path, shape: Shape) -> EmbeddedServer:
+    """The server of a repository of this shape."""
+    if shape.numbered:
+        return server_of_bucket(folder / "lakefs", objects_folder(folder))
+    return EmbeddedServer(folder / "lakefs")
+
+
+def server_of_bucket(folder: Path, files: Path) -> EmbeddedServer:
+    """A server whose addresses name a bucket; what it stores lies in a folder."""
+    files.mkdir(parents=True, exist_ok=True)
+    store = LocalStore(files)
+    return EmbeddedServer(folder, blockstore=RemoteBlockstore("s3", lambda location: store))
+
+
+@dataclass(frozen=True)
+class NumberedObjects:
+    """The objects of a shape that are numbers; see `vast_bucket.Numbers`."""
+
+    shape: Shape
+    born: datetime
+    written_at: datetime
+
+    @classmethod
+    def of(cls, folder: Path, shape: Shape) -> "NumberedObjects":
+        """Those of a repository that was made in a folder."""
+        began = datetime.fromisoformat((folder / _BORN_FILE).read_text())
+        return cls(shape, began, datetime.fromtimestamp(written(), UTC))
+
+    @property
+    def objects(self) -> int:
+        """How many there are."""
+        return self.shape.objects
+
+    def size_and_md5(self, address: str, number: int) -> tuple[int, str]:
+        """What a bucket lists of an object; garbage has other sizes than what is committed."""
+        size, md5 = _spread_size_and_md5(address)
+        return (_LARGER + number, md5) if self.shape.is_garbage(number) else (size, md5)
+
+    def content(self, address: str, number: int) -> bytes:
+        """What an object holds. Raises LookupError for large ones."""
+        size, _ = self.size_and_md5(address, number)
+        if size >= _READABLE:
+            raise LookupError(f"nobody made the {size:,} bytes of {address}")
+        return repeated(address, size)
+
+
+def repeated(address: str, size: int) -> bytes:
+    """Content of an object: its address again and again."""
+    return (address.encode() * (1 + size // len(address)))[:size]
+
+
+def spread_entry(address: str, number: int) -> Entry:
+    """An entry with a size that says nothing of its neighbours' sizes."""
+    return Entry(address, AddressType.RELATIVE, *_spread_size_and_md5(address), 1_700_000_000 + number)
+
+
+def _spread_size_and_md5(address: str) -> tuple[int, str]:
+    md5 = hashlib.md5(address.encode(), usedforsecurity=False)
+    size = SMALLEST + int.from_bytes(md5.digest()[:4]) % _SIZES
+    if size < _READABLE:
+        md5 = hashlib.md5(repeated(address, size), usedforsecurity=False)
+    return size, md5.hexdigest()
 
 
 def written() -> float:
@@ -69,13 +150,20 @@ def objects_folder(folder: Path) -> Path:
 def restore(folder: Path) -> None:
     """Puts garbage back that a sweep deleted, and forgets all runs."""
     root = objects_folder(folder)
-    lines = (folder / _GARBAGE).read_text().split()
-    make_files(root, [line for line in lines if not (root / line).exists()], written())
+    if (folder / _GARBAGE).exists():
+        lines = (folder / _GARBAGE).read_text().split()
+        make_files(root, [line for line in lines if not (root / line).exists()], written())
+    (folder / DELETED).unlink(missing_ok=True)
     shutil.rmtree(root / "_lakefs" / "retention", ignore_errors=True)
 
 
-def garbage_left(folder: Path) -> int:
-    """How many objects of garbage are still there."""
+def garbage_left(folder: Path, shape: Shape) -> int:
+    """How many objects of garbage are still there. Raises ValueError where an object is gone that is none."""
+    if shape.numbered:
+        gone = [number for number, deleted in enumerate((folder / DELETED).read_bytes()) if deleted]
+        if not all(map(shape.is_garbage, gone)):
+            raise ValueError("an object was deleted that is no garbage")
+        return shape.garbage - len(gone)
     root = objects_folder(folder)
     return sum((root / line).exists() for line in (folder / _GARBAGE).read_text().split())
 
@@ -118,21 +206,23 @@ def _xid(start: int, number: int) -> str:
 
 
 def _fill(core: Core, shape: Shape, folder: Path) -> None:
-    repository = repository_creation.create(
-        core, REPOSITORY, f"{core.blockstore.scheme}{REPOSITORY}", "main", read_only=False, bare=False
-    )
+    place = f"{BUCKET}/{REPOSITORY}" if shape.numbered else REPOSITORY
+    namespace = f"{core.blockstore.scheme}{place}"
+    repository = repository_creation.create(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
     root = objects_folder(folder)
     # The slices of very large repositories begin earlier, so that the newest is old enough as well.
     hours = shape.objects // NAMES_IN_SLICE
     born = BORN - timedelta(hours=hours)
     usual = shape.objects - shape.in_one_slice
     names = [*addresses(usual, born), *addresses_of_slice(-(-usual // NAMES_IN_SLICE), born, shape.in_one_slice)]
-    make_files(root, names, written())
     # Each kind is spread over all slices.
-    garbage = set(range(0, shape.objects, max(1, shape.objects // max(1, shape.garbage))))
-    garbage = set(sorted(garbage)[: shape.garbage])
-    live = [name for number, name in enumerate(names) if number not in garbage]
-    (folder / _GARBAGE).write_text("\n".join(names[number] for number in sorted(garbage)))
+    live = [name for number, name in enumerate(names) if not shape.is_garbage(number)]
+    if shape.numbered:
+        (folder / _BORN_FILE).write_text(born.isoformat())
+    else:
+        make_files(root, names, written())
+        garbage = (name for number, name in enumerate(names) if shape.is_garbage(number))
+        (folder / _GARBAGE).write_text("\n".join(garbage))
     first = max(0, len(live) - shape.staged_among) if shape.staged_among else 0
     stride = max(1, (len(live) - first) // max(1, shape.uncommitted))
     staged = set(range(first, len(live), stride)) if shape.uncommitted else set()
@@ -169,11 +259,16 @@ def range_file(names: list[str], first: int) -> tuple[TableFile, Record, bytes, 
     return range_of(_range_rows(names, first))
 
 
-def _range_rows(names: list[str], first: int) -> list[Record]:
+def describe_by(shape: Shape) -> Describe:
+    """Makes entries of the objects of a shape."""
+    return spread_entry if shape.numbered else entry
+
+
+def _range_rows(names: list[str], first: int, describe: Describe = entry) -> list[Record]:
     rows = []
     for number, address in enumerate(names, start=first):
         path = f"tables/t{first:09d}/dt=2026-{number % 12 + 1:02d}-01/part-{number:012d}.parquet".encode()
-        described = entry(address, number)
+        described = describe(address, number)
         rows.append((path, described.identity, described.encode()))
     return sorted(rows)
 
@@ -185,9 +280,9 @@ def range_of(rows: list[Record]) -> tuple[TableFile, Record, bytes, int]:
     return file, rows[0], rows[-1][0], size
 
 
-def write_range(root: Path, names: list[str], first: int) -> tuple[bytes, str, bytes, Record]:
+def write_range(root: Path, names: list[str], first: int, describe: Describe) -> tuple[bytes, str, bytes, Record]:
     """Writes a range; returns its last path, its id, what a metarange says of it, and its first record."""
-    return write_range_of(root, _range_rows(names, first))
+    return write_range_of(root, _range_rows(names, first, describe))
 
 
 def write_range_of(root: Path, rows: list[Record]) -> tuple[bytes, str, bytes, Record]:
@@ -212,7 +307,8 @@ def _commit(core: Core, repository: repositories.Repository, shape: Shape, root:
     bounds = [0, *(first + (len(names) - first) * number // others for number in range(shape.ranges))]
     parts = [names[start:end] for start, end in pairwise(bounds)]
     with ProcessPoolExecutor() as pool:
-        parts_written = list(pool.map(write_range, [root] * len(parts), parts, bounds[:-1], chunksize=4))
+        write = partial(write_range, root, describe=describe_by(shape))
+        parts_written = list(pool.map(write, parts, bounds[:-1], chunksize=4))
     born = int(BORN.timestamp())
     parents: tuple[str, ...] = tuple(commit.id for commit in commits.every(core, repository))
     made_commits: list[str] = []
@@ -249,4 +345,5 @@ def _stage(core: Core, repository: repositories.Repository, shape: Shape, names:
     with core.database.transaction() as database:
         for number, address in enumerate(names):
             path = f"staged/{number:09d}.parquet"
-            staging.put(database, tokens[number % len(tokens)], path, entry(address, 10_000_000 + number))
+            described = describe_by(shape)(address, 10_000_000 + number)
+            staging.put(database, tokens[number % len(tokens)], path, described)

@@ -54,6 +54,7 @@ class Run:
     Attributes:
         cpu_seconds: of all its processes together.
         load: how many processes wanted to run on the machine in the minute before it.
+        read: bytes that were read by what kind of object, most first.
     """
 
     phases: tuple[Phase, ...]
@@ -63,6 +64,7 @@ class Run:
     load: float
     told: tuple[str, ...]
     lines: tuple[str, ...]
+    read: dict[str, int]
 
     @property
     def counts(self) -> Counts:
@@ -148,6 +150,7 @@ def run(settings: dict[str, Any], *options: str, show: bool = False) -> Run:
                 said = process.stderr.read()
                 process.wait()
                 ended = time.time()
+                read = counting.read_by_kind(Path(environment[counting.FOLDER_VARIABLE]))
         finally:
             process.kill()
     if process.returncode != 0 or not events or not events[-1].get("succeeded"):
@@ -161,6 +164,7 @@ def run(settings: dict[str, Any], *options: str, show: bool = False) -> Run:
         load,
         tuple(told),
         tuple(step["line"] for step in steps),
+        read,
     )
 
 

@@ -15,6 +15,8 @@ class Shape:
         in_one_range: committed objects of the first range; the other ranges share the rest.
         staged_on_one: whether everything staged is on one branch.
         staged_among: what is staged is spread over so many of the newest objects; 0 for all.
+        numbered: whether objects are numbers that a bucket lists, and no files; entries have sizes as those of real
+            files, which hardly ever follow each other.
     """
 
     name: str
@@ -28,6 +30,16 @@ class Shape:
     in_one_range: int = 0
     staged_on_one: bool = False
     staged_among: int = 0
+    numbered: bool = False
+
+    @property
+    def garbage_apart(self) -> int:
+        """Each so manieth object is garbage, from the first on, until there are enough."""
+        return max(1, self.objects // max(1, self.garbage))
+
+    def is_garbage(self, number: int) -> bool:
+        """Whether nothing references an object."""
+        return number % self.garbage_apart == 0 and number // self.garbage_apart < self.garbage
 
     @property
     def objects(self) -> int:

@@ -30,3 +30,11 @@ def of_run(title: str, run: Run) -> Iterator[str]:
         f"{counts.bytes_read / 1e6:>9,.1f}"
     )
     yield f"  processor seconds {run.cpu_seconds:.1f}, load of the machine at the start {run.load:.1f}"
+
+
+def of_bytes(before: Run, after: Run) -> Iterator[str]:
+    """One line for each kind of object that two runs read, what the second read most of first."""
+    yield f"  {'MB read':>9} {'and then':>9} of what kind of object"
+    kinds = sorted({*before.read, *after.read}, key=lambda kind: -after.read.get(kind, 0))
+    for kind in kinds:
+        yield f"  {before.read.get(kind, 0) / 1e6:>9.3f} {after.read.get(kind, 0) / 1e6:>9.3f} {kind}"

@@ -14,18 +14,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from benchmarks.repositories import NAMES_IN_SLICE, REPOSITORY, addresses_of_slice, write_metarange, write_range_of
+from benchmarks.repositories import (
+    BUCKET,
+    NAMES_IN_SLICE,
+    REPOSITORY,
+    addresses_of_slice,
+    repeated,
+    server_of_bucket,
+    write_metarange,
+    write_range_of,
+)
 from lakefs_gc_assets.embedded import branches, commits, repositories, repository_creation, staging
-from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.committed import Record
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.entries import Entry
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.storage.local.store import LocalStore
 
-BUCKET = "bench"
 AGE = timedelta(days=20)
 _GROUP = 20
 _GARBAGE = 7
@@ -94,17 +100,42 @@ def is_garbage(number: int) -> bool:
     return number % _GROUP == _GARBAGE
 
 
-def content(address: str, number: int) -> bytes:
-    """What an object holds; garbage has other sizes than what is committed."""
-    size = 64 + number % _SIZES
-    return (address.encode() * (1 + size // len(address)))[:size]
-
-
 def described(address: str, number: int) -> Entry:
     """An entry of an object."""
-    held = content(address, number)
-    etag = hashlib.md5(held, usedforsecurity=False).hexdigest()
-    return Entry(address, AddressType.RELATIVE, len(held), etag, 1_700_000_000 + number)
+    return Entry(address, AddressType.RELATIVE, *_size_and_md5(address, number), 1_700_000_000 + number)
+
+
+@dataclass(frozen=True)
+class VastObjects:
+    """The objects of such a repository; see `vast_bucket.Numbers`."""
+
+    objects: int
+    born: datetime
+    written_at: datetime
+
+    @classmethod
+    def of(cls, folder: Path, size: Vast) -> "VastObjects":
+        """Those of a repository that was made in a folder."""
+        began = datetime.fromisoformat((folder / "born").read_text())
+        return cls(size.objects, began, datetime.now(UTC) - AGE / 2)
+
+    def size_and_md5(self, address: str, number: int) -> tuple[int, str]:
+        """What a bucket lists of an object."""
+        return _size_and_md5(address, number)
+
+    def content(self, address: str, number: int) -> bytes:
+        """What an object holds."""
+        return _content(address, number)
+
+
+def _content(address: str, number: int) -> bytes:
+    """Garbage has other sizes than what is committed."""
+    return repeated(address, 64 + number % _SIZES)
+
+
+def _size_and_md5(address: str, number: int) -> tuple[int, str]:
+    held = _content(address, number)
+    return len(held), hashlib.md5(held, usedforsecurity=False).hexdigest()
 
 
 def made(vast: Vast, root: Path) -> Path:
@@ -123,15 +154,9 @@ def made(vast: Vast, root: Path) -> Path:
     return folder
 
 
-def born(folder: Path) -> datetime:
-    """When the oldest slice of such a repository began."""
-    return datetime.fromisoformat((folder / "born").read_text())
-
-
 def server(folder: Path) -> EmbeddedServer:
     """The server of such a repository; what it stores lies in a folder, though its addresses name a bucket."""
-    store = LocalStore(folder / "objects")
-    return EmbeddedServer(folder / "lakefs", blockstore=RemoteBlockstore("s3", lambda location: store))
+    return server_of_bucket(folder / "lakefs", folder / "objects")
 
 
 def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:

@@ -1,14 +1,13 @@
-"""The bucket of a vast repository, for the replay's S3 endpoint: objects are numbers, everything else is files."""
+"""A bucket of more objects than there are files, for the replay's S3 endpoint: they are numbers, all else is files."""
 
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from benchmarks import vast
 from benchmarks.repositories import NAMES_IN_SLICE, addresses_of_slice, place_in_slice
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
 from lakefs_gc_assets.errors import PreconditionFailed as OtherVersion
@@ -18,38 +17,65 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.replay.overlay import Listed, NoSuchKey, PreconditionFailed
 from lakefs_gc_assets_tests.replay.recording import RecordedObject
 
-_WRITTEN = vast.AGE / 2
 _Answer = TypeVar("_Answer")
 
 
-class VastBucket:
+class Numbers(Protocol):
+    """Objects that are numbers, in slices of the usual size."""
+
+    @property
+    def objects(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def born(self) -> datetime:
+        """When the oldest slice began, UTC."""
+        ...
+
+    @property
+    def written_at(self) -> datetime:
+        """When all of them were modified, UTC."""
+        ...
+
+    def size_and_md5(self, address: str, number: int) -> tuple[int, str]:
+        """What a bucket lists of an object."""
+        ...
+
+    def content(self, address: str, number: int) -> bytes:
+        """What an object holds. Raises LookupError where nobody ever made that."""
+        ...
+
+
+class NumberedBucket:
     """Objects by their numbers, and files of a folder. Safe to use from several threads.
 
     Attributes:
         deleted: one byte for each object: whether it was deleted.
     """
 
-    def __init__(self, folder: Path, size: vast.Vast) -> None:
-        self._files = LocalStore(folder / "objects")
-        self._written_at = datetime.now(UTC) - _WRITTEN
-        self.deleted = bytearray(size.objects)
-        self._born = born = vast.born(folder)
-        first = (addresses_of_slice(index, born, 1)[0] for index in range(size.slices))
+    def __init__(self, files: Path, numbers: Numbers) -> None:
+        self._files = LocalStore(files)
+        self._numbers, self._born = numbers, numbers.born
+        self.deleted = bytearray(numbers.objects)
+        first = (self._names_of(index, 1)[0] for index in range(-(-numbers.objects // NAMES_IN_SLICE)))
         self._slices = {address.split("/")[1]: index for index, address in enumerate(first)}
-        self._newest_first = sorted(self._slices)
-        self._names = lru_cache(maxsize=64)(lambda index: addresses_of_slice(index, born))
+        self._names = lru_cache(maxsize=64)(self._names_of)
+
+    def _names_of(self, index: int, most: int = NAMES_IN_SLICE) -> list[str]:
+        return addresses_of_slice(index, self._born, min(self._numbers.objects - index * NAMES_IN_SLICE, most))
 
     def head(self, key: str) -> RecordedObject:
         """Facts of one object. Raises NoSuchKey."""
-        if key.startswith(DATA_PREFIX):
+        if self._is_numbered(key):
             return self._object(key, self._number(key))
-        return _file_facts(_found(key, lambda: self._files.head(key)))
+        return self._file_facts(_found(key, lambda: self._files.head(key)))
 
     def read(self, key: str) -> tuple[RecordedObject, bytes]:
         """One object or file whole. Raises NoSuchKey."""
-        if key.startswith(DATA_PREFIX):
+        if self._is_numbered(key):
             number = self._number(key)
-            return self._object(key, number), vast.content(key, number)
+            return self._object(key, number), self._numbers.content(key, number)
         return self.head(key), _found(key, lambda: self._files.get(key))
 
     def put(self, key: str, content: bytes, if_absent: bool = False, if_match: str | None = None) -> RecordedObject:
@@ -70,7 +96,7 @@ class VastBucket:
         try:
             if if_match is not None and self.head(key).etag != if_match:
                 raise PreconditionFailed(key)
-            if key.startswith(DATA_PREFIX):
+            if self._is_numbered(key):
                 self.deleted[self._number(key)] = 1
             else:
                 self._files.delete([key])
@@ -87,15 +113,13 @@ class VastBucket:
             keys = sorted(key for batch in batches for key in batch.column("key").to_pylist() if key >= start)
             following = keys[limit] if len(keys) > limit else None
             return Listed([(key, self.head(key)) for key in keys[:limit]], [], following)
+        level = self._files.list_level(prefix)
+        prefixes = {*level.prefixes, *([DATA_PREFIX] if not prefix else [])}
         if prefix == DATA_PREFIX:
-            there = (f"{DATA_PREFIX}{name}/" for name in self._newest_first)
-            found: list[tuple[str, RecordedObject | None]] = [(name, None) for name in there]
-        else:
-            level = self._files.list_level(prefix)
-            found = [(name, None) for name in level.prefixes]
-            found += [(facts.key, _file_facts(facts)) for facts in level.objects]
-            found += [(DATA_PREFIX, None)] if not prefix else []
-        found = sorted((key, facts) for key, facts in found if key >= start)
+            prefixes |= {f"{DATA_PREFIX}{name}/" for name in self._slices}
+        found: list[tuple[str, RecordedObject | None]] = [(name, None) for name in prefixes]
+        found += [(facts.key, self._file_facts(facts)) for facts in level.objects]
+        found = sorted(((key, facts) for key, facts in found if key >= start), key=lambda each: each[0])
         page = found[:limit]
         return Listed(
             [(key, facts) for key, facts in page if facts is not None],
@@ -115,13 +139,15 @@ class VastBucket:
             objects.append((names[place], self._facts(names[place], first + place)))
         return Listed(objects, [], None)
 
+    def _is_numbered(self, key: str) -> bool:
+        """Whether a key lies in a slice whose objects are numbers."""
+        return key.startswith(DATA_PREFIX) and key.split("/")[1] in self._slices
+
     def _number(self, key: str) -> int:
         """The number of an object. Raises NoSuchKey."""
-        index = self._slices.get(key.split("/")[1])
-        if index is None:
-            raise NoSuchKey(key)
+        index = self._slices[key.split("/")[1]]
         place = place_in_slice(index, self._born, key)
-        if place is None:
+        if place is None or index * NAMES_IN_SLICE + place >= self._numbers.objects:
             raise NoSuchKey(key)
         return index * NAMES_IN_SLICE + place
 
@@ -131,8 +157,15 @@ class VastBucket:
         return self._facts(key, number)
 
     def _facts(self, key: str, number: int) -> RecordedObject:
-        held = vast.content(key, number)
-        return RecordedObject(len(held), self._written_at, hashlib.md5(held, usedforsecurity=False).hexdigest())
+        size, md5 = self._numbers.size_and_md5(key, number)
+        return RecordedObject(size, self._numbers.written_at, md5)
+
+    def _file_facts(self, facts: ObjectFacts) -> RecordedObject:
+        """Facts of a file. Only those of data have the ETags of a bucket: others are versions, for conditions."""
+        etag = facts.etag or ""
+        if facts.key.startswith(DATA_PREFIX):
+            etag = hashlib.md5(self._files.get(facts.key), usedforsecurity=False).hexdigest()
+        return RecordedObject(facts.size, facts.last_modified, etag)
 
 
 def _found(key: str, ask: Callable[[], _Answer]) -> _Answer:
@@ -140,7 +173,3 @@ def _found(key: str, ask: Callable[[], _Answer]) -> _Answer:
         return ask()
     except ObjectNotFound:
         raise NoSuchKey(key) from None
-
-
-def _file_facts(facts: ObjectFacts) -> RecordedObject:
-    return RecordedObject(facts.size, facts.last_modified, facts.etag or "")

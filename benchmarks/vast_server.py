@@ -1,4 +1,5 @@
-"""Serves a vast repository in its own process, each answer late: `python -m benchmarks.vast_server FOLDER BRANCHES`.
+"""Serves a repository whose objects are numbers, in its own process: `python -m benchmarks.vast_server FOLDER BRANCHES`
+a vast one, each answer late; `python -m benchmarks.vast_server FOLDER --shape SHAPE` one of a shape, as JSON.
 
 Prints the settings of a collection as one line of JSON and serves until standard input ends; then it writes what was
 deleted.
@@ -13,14 +14,17 @@ from pathlib import Path
 from threading import Thread
 
 from benchmarks import vast
-from benchmarks.repositories import REPOSITORY
-from benchmarks.vast_bucket import VastBucket
+from benchmarks.repositories import BUCKET, DELETED, REPOSITORY, NumberedObjects, objects_folder, server_of
+from benchmarks.shapes import Shape
+from benchmarks.vast_bucket import NumberedBucket
 from lakefs_gc_assets.embedded.faults import Fault
+from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, SparkSettings
 from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
 from lakefs_gc_assets_tests.replay.server import LoopbackServer, loopback_store
 
-DELETED = "deleted.json"
+_LATE = 0.02
+"""Seconds that each answer waits."""
 _TASKS = 8
 """At once, on any machine: most of them wait for answers."""
 
@@ -29,20 +33,35 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("branches", type=int)
-    parser.add_argument("--latency", type=float, default=0.02, help="seconds that each answer waits")
+    parser.add_argument("branches", type=int, nargs="?", default=0)
+    parser.add_argument("--shape")
     asked = parser.parse_args()
-    bucket = VastBucket(asked.folder, vast.Vast(asked.branches))
-    endpoint = S3Endpoint(bucket, f"s3://{vast.BUCKET}/{REPOSITORY}")
+    folder: Path = asked.folder
+    if asked.shape:
+        shape = Shape(**json.loads(asked.shape))
+        bucket = NumberedBucket(objects_folder(folder), NumberedObjects.of(folder, shape))
+        if (folder / DELETED).exists():
+            bucket.deleted[:] = (folder / DELETED).read_bytes()
+        _serve(bucket, server_of(folder, shape), SparkSettings())
+    else:
+        bucket = NumberedBucket(folder / "objects", vast.VastObjects.of(folder, vast.Vast(asked.branches)))
+        spark = SparkSettings(master=f"local[{_TASKS}]", driver_memory="4g", many_objects=True)
+        _serve(bucket, vast.server(folder), spark, _LATE)
+    (folder / DELETED).write_bytes(bucket.deleted)
+
+
+def _serve(bucket: NumberedBucket, embedded: EmbeddedServer, spark: SparkSettings, latency: float = 0) -> None:
+    endpoint = S3Endpoint(bucket, f"s3://{BUCKET}/{REPOSITORY}")
 
     def answer(method: str, target: str, headers: dict[str, str], body: bytes) -> S3Answer:
-        time.sleep(asked.latency)
+        time.sleep(latency)
         return endpoint.answer(method, target, headers, body)
 
     store = LoopbackServer(answer, lambda: datetime.now(UTC), [])
     Thread(target=store.serve_forever, daemon=True).start()
-    with vast.server(asked.folder) as server:
-        server.faults.add(Fault("slow", "/api/", times=None, seconds=asked.latency))
+    with embedded as server:
+        if latency:
+            server.faults.add(Fault("slow", "/api/", times=None, seconds=latency))
         settings = Configuration(
             repository=REPOSITORY,
             lakefs=LakeFSSettings(
@@ -50,13 +69,10 @@ def main() -> None:
             ),
             store=loopback_store(store.url),
             collection=CollectionSettings(wait_before_dump_seconds=0, wait_before_recheck_seconds=0),
-            spark=SparkSettings(master=f"local[{_TASKS}]", driver_memory="4g", many_objects=True),
+            spark=spark,
         )
         print(settings.model_dump_json(exclude_defaults=True), flush=True)
         sys.stdin.read()
-    garbage = sum(1 for number, gone in enumerate(bucket.deleted) if gone and vast.is_garbage(number))
-    deleted = {"garbage": garbage, "live": sum(bucket.deleted) - garbage}
-    (asked.folder / DELETED).write_text(json.dumps(deleted))
 
 
 if __name__ == "__main__":

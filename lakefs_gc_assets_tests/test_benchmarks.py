@@ -15,7 +15,7 @@ from benchmarks.event_log import Task
 from benchmarks.marks import at_least, at_most, figure, summary
 from benchmarks.shapes import Shape
 from benchmarks.vast import Vast
-from benchmarks.vast_bucket import VastBucket
+from benchmarks.vast_bucket import NumberedBucket
 from lakefs_gc_assets.embedded import branches, commits
 from lakefs_gc_assets.embedded import repositories as embedded_repositories
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -94,15 +94,15 @@ def test_a_repository_holds_what_its_shape_says_and_is_restored(tmp_path: Path) 
     assert len(committed) == TINY.committed
     assert committed < stored
 
-    assert repositories.garbage_left(folder) == TINY.garbage
+    assert repositories.garbage_left(folder, TINY) == TINY.garbage
     garbage = (folder / "garbage.txt").read_text().split()
     assert committed.isdisjoint(garbage)
     for address in garbage:
         (root / address).unlink()
-    assert repositories.garbage_left(folder) == 0
+    assert repositories.garbage_left(folder, TINY) == 0
 
     assert repositories.made(TINY, tmp_path) == folder
-    assert repositories.garbage_left(folder) == TINY.garbage
+    assert repositories.garbage_left(folder, TINY) == TINY.garbage
 
 
 def test_what_is_staged_can_be_of_one_age_however_large_the_repository(tmp_path: Path) -> None:
@@ -189,6 +189,7 @@ def test_requests_are_counted_as_a_bucket_bills_them(tmp_path: Path, monkeypatch
         store.delete(["a/b", "a/c"])
     counts = counting.total(tmp_path / "counts")
     assert (counts.lists, counts.gets, counts.puts, counts.deletes, counts.bytes_read) == (2, 2, 1, 1, 3)
+    assert counting.read_by_kind(tmp_path / "counts") == {"a/b": 3}
     assert [counting.pages(keys) for keys in (0, 1, 1000, 1001)] == [1, 1, 1, 2]
 
 
@@ -206,7 +207,7 @@ def test_requests_cost_what_the_table_says_and_the_least_is_beside_them() -> Non
 def test_a_vast_repository_has_the_size_that_it_says(tmp_path: Path) -> None:
     size = Vast(1)
     folder = vast.made(size, tmp_path)
-    bucket = VastBucket(folder, size)
+    bucket = NumberedBucket(folder / "objects", vast.VastObjects.of(folder, size))
 
     folders = bucket.page("data/", "/", "", 1000).prefixes
     objects: dict[str, Any] = {}
@@ -251,6 +252,69 @@ def test_commits_of_a_vast_repository_are_one_line_and_name_many_ranges(tmp_path
     named = [{part.id for part in ranges.read_metarange(file.read_bytes(), file.name)} for file in files]
     assert max(map(len, named)) == 280
     assert len(set.union(*named)) == size.ranges
+
+
+def test_ids_and_numbers_of_keys_make_no_kind_of_their_own(tmp_path: Path) -> None:
+    names = (f"_lakefs/{'a' * 64}", f"_lakefs/{'b' * 64}", "gc/runs/gcq5k3m2abcd01234567/part-00001-7.parquet")
+    (tmp_path / "7.read").write_text("".join(f"{name}\t{place + 1}\n" for place, name in enumerate(names)))
+
+    assert counting.read_by_kind(tmp_path) == {"_lakefs/*": 3, "gc/runs/*/part-*-*.parquet": 3}
+    assert counting.total(tmp_path) == Counts()
+
+
+def test_objects_of_a_shape_can_be_numbers_that_a_bucket_lists(tmp_path: Path) -> None:
+    shape = replace(TINY, numbered=True)
+    folder = repositories.made(shape, tmp_path)
+    root = repositories.objects_folder(folder)
+    assert not (root / "data").exists()
+    numbers = repositories.NumberedObjects.of(folder, shape)
+    bucket = NumberedBucket(root, numbers)
+    (slice_,) = bucket.page("data/", "/", "", 10).prefixes
+    page = bucket.page(slice_, "", "", 10_000)
+    listed, garbage = dict(page.objects), []
+    assert len(listed) == shape.objects and page.next_start is None
+    held: dict[str, tuple[int, str]] = {}
+    for file in (root / "_lakefs").iterdir():
+        if len(file.name) == 64 and ranges.table_kind(file.read_bytes(), file.name).type == "ranges":
+            found = ranges.read_range(file.read_bytes(), file.name, columns=["etags"])
+            assert found.etags is not None
+            described = zip(found.sizes.to_pylist(), found.etags.to_pylist(), strict=True)
+            held |= dict(zip(found.addresses.to_pylist(), described, strict=True))
+    assert len(held) == shape.committed
+    for number, (key, facts) in enumerate(listed.items()):
+        if shape.is_garbage(number):
+            garbage.append(key)
+        assert (key in held) <= (not shape.is_garbage(number))
+        assert held.get(key, (facts.size, facts.etag)) == (facts.size, facts.etag)
+    assert len(garbage) == shape.garbage
+
+    with changes.changed(folder, shape) as files:
+        added = bucket.page("data/", "/", "", 10).prefixes
+        (other,) = set(added) - {slice_}
+        assert len(bucket.page(other, "", "", 10_000).objects) == changes.OBJECTS + changes.GARBAGE
+        facts, content = bucket.read(str(files[0].relative_to(root)))
+        assert (facts.size, facts.etag) == (len(content), hashlib.md5(content).hexdigest())
+        assert facts.size in {size for size, _ in held.values()}
+    bucket.delete(garbage[0])
+    (folder / repositories.DELETED).write_bytes(bucket.deleted)
+    assert repositories.garbage_left(folder, shape) == shape.garbage - 1
+    bucket.delete(next(iter(held)))
+    (folder / repositories.DELETED).write_bytes(bucket.deleted)
+    with pytest.raises(ValueError, match="no garbage"):
+        repositories.garbage_left(folder, shape)
+
+
+def test_small_objects_that_are_numbers_hold_what_their_md5_says(tmp_path: Path) -> None:
+    numbers = repositories.NumberedObjects(replace(TINY, garbage=0), repositories.BORN, repositories.BORN)
+    described = [(f"data/{number}", *numbers.size_and_md5(f"data/{number}", number)) for number in range(20_000)]
+    small = [each for each in described if each[1] < 2**16]
+    assert small
+    for number, (address, size, md5) in enumerate(described):
+        if (address, size, md5) in small:
+            content = numbers.content(address, number)
+            assert (len(content), hashlib.md5(content).hexdigest()) == (size, md5)
+    with pytest.raises(LookupError):
+        numbers.content(*next((address, number) for number, (address, size, _) in enumerate(described) if size > 2**16))
 
 
 def test_changes_of_a_repository_are_undone(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The S3 calls that object stores' clients make, path style, on one bucket; any signature is accepted.
 
-ListObjectsV2, GetObject with ranges, HeadObject, PutObject with `If-None-Match: *` or `If-Match`, DeleteObject and
-DeleteObjects, as in the S3 API reference. Everything else answers 501 NotImplemented.
+ListObjectsV2, GetObject with ranges, HeadObject, PutObject with `If-None-Match: *` or `If-Match`, CopyObject of one
+version of an object, DeleteObject and DeleteObjects, as in the S3 API reference. Everything else answers 501
+NotImplemented.
 """
 
 import re
@@ -106,11 +107,7 @@ class S3Endpoint:
     def _on_object(
         self, method: str, key: str, query: dict[str, str], headers: dict[str, str], body: bytes
     ) -> S3Answer:
-        if (
-            query.keys() - {"x-id"}
-            or "x-amz-copy-source" in headers
-            or "aws-chunked" in headers.get("content-encoding", "")
-        ):
+        if query.keys() - {"x-id"} or "aws-chunked" in headers.get("content-encoding", ""):
             return _error(501, "NotImplemented", "not part of this endpoint")
         if method == "GET":
             return self._get(key, headers)
@@ -119,9 +116,14 @@ class S3Endpoint:
             return S3Answer(200, headers=_facts(facts), length=facts.size)
         if method == "PUT":
             wanted = headers.get("if-match")
+            copied = "x-amz-copy-source" in headers
+            content = self._source(headers) if copied else body
             facts = self._objects.put(
-                key, body, headers.get("if-none-match") == "*", wanted.strip('"') if wanted is not None else None
+                key, content, headers.get("if-none-match") == "*", wanted.strip('"') if wanted is not None else None
             )
+            if copied:
+                told = f"{_tag('LastModified', _iso(facts.last_modified))}<ETag>&quot;{facts.etag}&quot;</ETag>"
+                return _xml("CopyObjectResult", told)
             return S3Answer(200, headers={"ETag": f'"{facts.etag}"'})
         if method == "DELETE":
             wanted = headers.get("if-match")
@@ -143,6 +145,16 @@ class S3Endpoint:
             return _error(416, "InvalidRange", "The requested range is not satisfiable")
         part = {"Content-Range": f"bytes {first}-{last}/{len(content)}"}
         return S3Answer(206, content[first : last + 1], _facts(facts) | part)
+
+    def _source(self, headers: dict[str, str]) -> bytes:
+        """The content that is to be copied. Raises NoSuchKey, PreconditionFailed."""
+        bucket, _, key = unquote(headers["x-amz-copy-source"].removeprefix("/")).partition("/")
+        if bucket != self._bucket or not key.startswith(self._prefix):
+            raise NoSuchKey(key)
+        facts, content = self._objects.read(key.removeprefix(self._prefix))
+        if headers.get("x-amz-copy-source-if-match", facts.etag).strip('"') != facts.etag:
+            raise PreconditionFailed(key)
+        return content
 
     def _list(self, query: dict[str, str]) -> S3Answer:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")

@@ -3,6 +3,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -11,7 +12,7 @@ from obstore.exceptions import AlreadyExistsError
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.interface import DeleteResult
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.clients import NOW, RUNS, boto3_client, listing, obstore_store, place
@@ -139,6 +140,24 @@ class TestObjects:
                 obstore.put(store, "frames/part-0", b"four", mode="create")
             assert bytes(obstore.get(store, "frames/part-0").bytes()) == b"three"
 
+    def test_are_copied_as_they_are(self) -> None:
+        with ReplayServer(folder_of("empty")) as server:
+            store = open_store(server.configuration().store, Namespace.parse(server.storage_namespace))
+            assert isinstance(store, CopiesObjects)
+            store.put(RUNS + "a b", b"one")
+            store.copy(RUNS + "a b", RUNS + "copy")
+            assert store.get(RUNS + "copy") == b"one"
+            with pytest.raises(ObjectNotFound):
+                store.copy(RUNS + "gone", RUNS + "copy")
+            client, (bucket, root) = boto3_client(server), place(server)
+            source = f"{bucket}/{root}{RUNS}copy"
+            conditions: tuple[dict[str, Any], ...] = ({"CopySourceIfMatch": '"other"'}, {"IfNoneMatch": "*"})
+            for condition in conditions:
+                with pytest.raises(ClientError, match="PreconditionFailed"):
+                    client.copy_object(Bucket=bucket, Key=f"{root}{RUNS}a b", CopySource=source, **condition)
+            with pytest.raises(ClientError, match="NoSuchKey"):
+                client.copy_object(Bucket=bucket, Key=root + RUNS + "x", CopySource=f"other/{root}{RUNS}copy")
+
     def test_written_at_once_if_absent_have_one_winner(self) -> None:
         with ReplayServer(folder_of("empty")) as server, ThreadPoolExecutor(16) as pool:
             store = open_store(server.configuration().store, Namespace.parse(server.storage_namespace))
@@ -156,8 +175,6 @@ class TestObjects:
         client, (bucket, root) = boto3_client(small), place(small)
         with pytest.raises(ClientError, match="NotImplemented"):
             client.create_multipart_upload(Bucket=bucket, Key=root + "x")
-        with pytest.raises(ClientError, match="NotImplemented"):
-            client.copy_object(Bucket=bucket, Key=root + "x", CopySource=f"{bucket}/{root}dummy")
         with pytest.raises(ClientError, match="NoSuchKey"):
             client.put_object(Bucket=bucket, Key="outside", Body=b"")
 
