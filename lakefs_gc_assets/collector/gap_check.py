@@ -19,6 +19,7 @@ from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_checkpoint
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.id_set import IdSet, lacking
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
@@ -103,8 +104,11 @@ def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: d
 
 
 def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures]) -> R:
-    """Addresses that branch heads hold, in a run that builds on another one only through the ranges that it read."""
+    """Addresses that branch heads hold, in a run that builds on another one only through the ranges that it read.
+
+    Of a metarange that was read before so was every range.
+    """
     before = open_base_checkpoint(step)
-    references = step.references()
-    records = references.range_records(sorted(set(committed.figures.heads.values())))
-    return references.committed(records.without(before.read_ids) if before else records)
+    known, references = before.read_ids if before else IdSet(), step.references()
+    heads = lacking(known, sorted(set(committed.figures.heads.values())))
+    return references.committed(references.range_records(heads).without(known))

@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import (
@@ -93,7 +94,7 @@ class World:
         """The gap where commits hold these addresses besides those of heads, of which each has its own range."""
         ranges = [put_range(self.store, {address: Staged(address) for address in each}) for each in heads]
         ids = {f"branch{number}": put_metarange(self.store, [part]) for number, part in enumerate(ranges)}
-        self.ranges = ranges
+        self.ranges, self.heads = ranges, ids
         committed = {*held, *(address for each in heads for address in each)}
         figures = replace(COMMITTED_FIGURES, heads=ids)
 
@@ -176,6 +177,19 @@ def test_an_optimized_run_looks_only_into_ranges_that_it_read(world: World) -> N
     def built_on(step: Step[ArrowRows]) -> Any:
         assert step is world.step
         return SimpleNamespace(read_ids=frozenset({world.ranges[0].id}))
+
+    with mock.patch.object(gap_check, "open_base_checkpoint", built_on):
+        gap = world.gap(new[1:], [], [], [known, new])
+    assert gap == Gap(1, 3, (new[0],))
+
+
+def test_an_optimized_run_reads_no_head_that_was_read_before(world: World) -> None:
+    known, new = named(2), named(3)
+
+    def built_on(step: Step[ArrowRows]) -> Any:
+        heads = [*world.heads.values()]
+        world.step.repository.store.put(METADATA_PREFIX + heads[0], b"is not looked at")
+        return SimpleNamespace(read_ids=frozenset({world.ranges[0].id, heads[0]}))
 
     with mock.patch.object(gap_check, "open_base_checkpoint", built_on):
         gap = world.gap(new[1:], [], [], [known, new])
