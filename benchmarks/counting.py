@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lakefs_gc_assets.storage.interface import Level
 
 FOLDER_VARIABLE = "LAKEFS_GC_BENCHMARK_COUNTS"
-_GETS = ("get", "head")
+_GETS = ("get", "get_part", "head")
 _PUTS = ("put", "put_if_absent", "put_if_match", "copy", "copy_if_absent")
 LIST_PAGE = 1000
 """So many keys a store lists in one request, at most."""
@@ -94,10 +94,10 @@ def read_by_kind(folder: Path) -> dict[str, int]:
     return dict(sorted(amounts.items(), key=lambda each: -each[1]))
 
 
-def _note_read(data: bytes | None, key: str) -> None:
+def _note_read(data: bytes | None, key: str, *part: int) -> None:
     size = len(data or b"")
     _add(bytes_read=size)
-    if data and key.startswith("_lakefs/") and key.count("/") == 1:
+    if data and not part and key.startswith("_lakefs/") and key.count("/") == 1:
         from lakefs_gc_assets.lakefs.formats import ranges
 
         found = ranges.table_kind(data, key)
@@ -123,7 +123,8 @@ def install() -> None:
             _wrap(store, name, lambda *_: _add(store_calls=1, puts=1), AlreadyExists, PreconditionFailed)
         _wrap(store, "delete", lambda *_: _add(store_calls=1, deletes=1))
         _wrap(store, "list_level", lambda result, *_: _add(store_calls=1, lists=_pages_of(result)))
-        _wrap(store, "get", _note_read)
+        for name in ("get", "get_part"):
+            _wrap(store, name, _note_read)
         for name in ("list", "list_between"):
             _wrap_listing(store, name)
 

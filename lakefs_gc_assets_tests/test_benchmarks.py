@@ -175,21 +175,22 @@ def test_requests_are_counted_as_a_bucket_bills_them(tmp_path: Path, monkeypatch
     counting._own.clear()
     with monkeypatch.context() as patched:
         for kind in (LocalStore, S3Store, SdkClient):
-            for name, value in vars(kind).items():
+            for name in dir(kind):
                 if not name.startswith("_"):
-                    patched.setattr(kind, name, value)  # is put back at the end
+                    patched.setattr(kind, name, getattr(kind, name))  # is put back, or taken away, at the end
         counting.install()
         store = LocalStore(tmp_path / "objects")
         store.put("a/b", b"123")
         assert store.get("a/b") == b"123"
+        assert store.get_part("a/b", 1, 3) == b"23"
         with pytest.raises(ObjectNotFound):
             store.head("a/c")
         assert sum(batch.num_rows for batch in store.list("a/")) == 1
         assert not store.list_level("empty/").objects
         store.delete(["a/b", "a/c"])
     counts = counting.total(tmp_path / "counts")
-    assert (counts.lists, counts.gets, counts.puts, counts.deletes, counts.bytes_read) == (2, 2, 1, 1, 3)
-    assert counting.read_by_kind(tmp_path / "counts") == {"a/b": 3}
+    assert (counts.lists, counts.gets, counts.puts, counts.deletes, counts.bytes_read) == (2, 3, 1, 1, 5)
+    assert counting.read_by_kind(tmp_path / "counts") == {"a/b": 5}
     assert [counting.pages(keys) for keys in (0, 1, 1000, 1001)] == [1, 1, 1, 2]
 
 

@@ -191,8 +191,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     else:
         ids = ranges_read.write(step.repository.store, run_id, attempt, found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
-    if before and carried is not None:
-        noted_sizes.take_over(step, before.run_id)
+    noted_sizes.gather(step, before.run_id if before and carried is not None else None)
     if found.definition:
         note_last_holders(step, found.definition.last_holders)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)

@@ -114,6 +114,17 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         except (BaseError, FileNotFoundError) as error:
             raise self._explain(action, error) from None
 
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        """See ReadsParts.get_part. An object whose key obstore cannot name is read whole."""
+        full = self._full(key)
+        action = f"read a part of {full!r}"
+        if not obstore_can_name(full):
+            return self._read(action, full)[start:end]
+        try:
+            return bytes(self._files.get_range(full, start=start, end=end))
+        except (BaseError, FileNotFoundError) as error:
+            raise self._explain(action, error) from None
+
     @abstractmethod
     def _read(self, action: str, full: str) -> bytes:
         """The content of an object whose key obstore cannot name."""

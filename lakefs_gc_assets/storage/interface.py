@@ -185,6 +185,18 @@ class ListsInOrder(ObjectStore, Protocol):
 
 
 @runtime_checkable
+class ReadsParts(ObjectStore, Protocol):
+    """A store that reads a part of an object."""
+
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        """The bytes from `start` on, up to `end` and without it, of an object that has so many.
+
+        Raises ObjectNotFound. Of a shorter object fewer bytes may come, or a StorageError.
+        """
+        ...
+
+
+@runtime_checkable
 class KeepsVersions(ObjectStore, Protocol):
     """A store whose deletes leave delete markers behind, where its bucket keeps versions."""
 

@@ -17,6 +17,7 @@ from lakefs_gc_assets.storage.interface import (
     Level,
     ObjectFacts,
     ObjectStore,
+    ReadsParts,
 )
 
 Answer = TypeVar("Answer")
@@ -72,6 +73,9 @@ class BreakingStore:
 
     def get(self, key: str) -> bytes:
         return self._do(lambda: self.store.get(key))
+
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        return self._do(lambda: cast(ReadsParts, self.store).get_part(key, start, end))
 
     def head(self, key: str) -> ObjectFacts:
         return self._do(lambda: self.store.head(key))

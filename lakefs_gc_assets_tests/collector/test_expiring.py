@@ -205,7 +205,7 @@ def forecast_folder(opened: OpenRepository, hours: float, *, made: bool = True) 
     forecast_id, prepared = IDS.descending(NOW - hours * HOUR), IDS.descending(NOW - hours * HOUR)
     for key in stored.files(forecast_id) if made else [stored.begun(forecast_id)]:
         opened.store.put(key, b"forecast")
-    opened.store.put(f"{range_sizes.folder(forecast_id)}1-2-{'0' * 32}.parquet", b"sizes")
+    opened.store.put(f"{range_sizes.folder(forecast_id)}2-2-9-{'0' * 32}.sizes", b"sizes")
     preparations.note(opened.store, forecast_id, [prepared])
     opened.store.put(f"{run_folder.folder(prepared)}uncommitted/{prepared}", b"the server's")
     for name in FOREIGN:

@@ -124,13 +124,19 @@ class FailingStore:
         return self._do(f"list_level {prefix}", lambda: self._view.list_level(prefix))
 
     def get(self, key: str) -> bytes:
-        fault = self._faults.next(f"get {key}")
+        return self._get(f"get {key}", lambda: self._view.get(key))
+
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        return self._get(f"get_part {key}", lambda: self._view.get(key)[start:end])
+
+    def _get(self, call: str, read: Callable[[], bytes]) -> bytes:
+        fault = self._faults.next(call)
         if fault is Fault.TRUNCATED:
-            data = self._view.get(key)
+            data = read()
             return data[: len(data) // 2]
         if fault is not None:
-            raise StorageError(f"get {key} {fault}")
-        return self._view.get(key)
+            raise StorageError(f"{call} {fault}")
+        return read()
 
     def head(self, key: str) -> ObjectFacts:
         return self._do(f"head {key}", lambda: self._view.head(key))

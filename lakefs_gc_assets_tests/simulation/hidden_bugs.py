@@ -93,7 +93,7 @@ def _only_noted(step: ArrowStep, range_ids: Collection[str], sizes: pa.Int64Arra
     noted = {
         range_id
         for file in range_sizes.files_of(step.repository.store, step.plan.run_id)
-        for range_id in range_sizes.read(step.repository.store, file).column("range_id").to_pylist()
+        for range_id in range_sizes.read(step.repository.store, file).range_ids
     }
     return _select_ranges(step, noted.intersection(range_ids), sizes)
 

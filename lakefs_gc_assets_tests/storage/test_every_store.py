@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.azure.store import AzureStore
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, DeleteResult, ObjectStore, ReadsParts
 
 # The two last ones cannot be written in XML: emulators put another character in their place, or fail.
 _NOT_IN_NAMES = "/\ufffe\uffff"
@@ -88,6 +89,24 @@ def test_a_put_replaces_and_empty_objects_are_objects(store: ObjectStore) -> Non
     assert first != second
     assert store.get("key") == b""
     assert rows(store)["key"]["size"] == 0
+
+
+def test_a_part_of_an_object_is_read(store: ObjectStore) -> None:
+    assert isinstance(store, ReadsParts)
+    for key in ("folder/key", "folder/a%20b", "folder/日本"):
+        store.put(key, b"0123456789")
+        assert [store.get_part(key, *bounds) for bounds in ((0, 10), (0, 1), (3, 7), (9, 10))] == [
+            b"0123456789",
+            b"0",
+            b"3456",
+            b"9",
+        ]
+    with pytest.raises(ObjectNotFound):
+        store.get_part("folder/other", 0, 1)
+    with suppress(StorageError):
+        assert store.get_part("folder/key", 8, 12) == b"89"
+    with suppress(StorageError):
+        assert store.get_part("folder/key", 20, 30) == b""
 
 
 def test_odd_keys_stay_apart(store: ObjectStore) -> None:

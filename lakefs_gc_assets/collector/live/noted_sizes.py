@@ -1,6 +1,6 @@
-"""Takes over the noted sizes of ranges from the base run, and selects by them the ranges that have to be read."""
+"""Gathers the noted sizes of ranges, those of the base run too, and selects by them the ranges that have to be read."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import range_sizes
-from lakefs_gc_assets.collector.live.range_sizes import LOOKED_UP, SizesFile, SizesFolder
+from lakefs_gc_assets.collector.live.range_sizes import LOOKED_UP, Notes, SizesFile, SizesFolder
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import copying
-from lakefs_gc_assets.collector.work import spread_by_weight
+from lakefs_gc_assets.collector.work import spread, spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -20,6 +20,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 _SIZES_READ_HERE = 8_000_000
 """So many sizes are looked at by this process: that takes less time than for tasks to begin."""
 _FILES_AT_ONCE = 8
+_PROBLEMS = pa.schema([pa.field("problem", pa.string(), nullable=False)])
 
 
 def folder_of(step: Step[R]) -> SizesFolder:
@@ -27,38 +28,57 @@ def folder_of(step: Step[R]) -> SizesFolder:
     return SizesFolder(step.repository.opener, range_sizes.folder(step.plan.run_id))
 
 
-def take_over(step: Step[R], base_run: str) -> None:
-    """Copies the notes of the run that this one builds on, small files merged into one.
+def gather(step: Step[R], base_run: str | None = None) -> None:
+    """Gathers what tasks of this run have noted, with the notes of the run that this one builds on, into few files.
 
-    A warning names the files that cannot be taken over. Their ranges count as unknown until a clean run notes them.
+    A warning names the files that cannot be gathered. Their ranges count as unknown until a clean run notes them.
     """
-    store, into = step.repository.store, range_sizes.folder(step.plan.run_id)
-    files = range_sizes.files_of(store, base_run)
-    merged = range_sizes.choose_merged(files)
-    rows: list[pa.Table] = []
-    lost: list[str] = []
-    for file in merged:
-        try:
-            rows.append(range_sizes.read(store, file))
-        except CorruptFile as damage:
-            lost.append(range_sizes.describe(damage))
-    if rows:
-        range_sizes.put(store, into, range_sizes.each_once(pa.concat_tables(rows)))
+    store, opener, run_id = step.repository.store, step.repository.opener, step.plan.run_id
+    files = range_sizes.files_in(store, range_sizes.folder(run_id))
+    if base_run is None and len(files) <= 1:
+        return
+    files += range_sizes.files_of(store, base_run) if base_run else []
+    groups, merge = range_sizes.group(files), partial(_merge, opener, range_sizes.gathered_folder(run_id))
+    merged = [each for each in groups if len(each) > 1]
+    if sum(file.sizes for each in merged for file in each) <= _SIZES_READ_HERE:
+        problems = [problem for each in merged for batch in merge(each) for problem in batch.column(0).to_pylist()]
+    else:
+        found = step.engine.collect(step.engine.read(spread(merged, step.engine.tasks), merge, _PROBLEMS))
+        problems = found.column(0).to_pylist()
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        copied = pool.map(partial(_copy, store, into), [file for file in files if file not in merged])
-        lost += [problem for problem in copied if problem is not None]
-    if lost:
-        step.warn(
-            f"{len(lost)} files that say which sizes ranges have were not taken over from run {base_run}; until the "
-            f"next clean run those ranges are read whenever there are candidates: {lost[0]}"
+        copied = pool.map(
+            partial(_copy, store, range_sizes.gathered_folder(run_id)), [file for file, *more in groups if not more]
         )
+        problems += [problem for problem in copied if problem is not None]
+    if problems:
+        step.warn(
+            f"{len(problems)} files that say which sizes ranges have were not taken over{_from(base_run)}; until the "
+            f"next clean run those ranges are read whenever there are candidates: {problems[0]}"
+        )
+
+
+def _from(base_run: str | None) -> str:
+    return f" from run {base_run}" if base_run else ""
+
+
+def _merge(opener: StoreOpener, into: str, files: Iterable[SizesFile]) -> list[pa.RecordBatch]:
+    """Makes one file of several; gives what is wrong with those that cannot be read (_PROBLEMS)."""
+    store, problems = opener.open(), list[str]()
+    notes: list[Notes] = []
+    for file in files:
+        try:
+            notes.append(range_sizes.read(store, file))
+        except CorruptFile as damage:
+            problems.append(range_sizes.describe(damage))
+    if notes:
+        range_sizes.put(store, into, Notes.joined(notes))
+    return [pa.record_batch([pa.array(problems, pa.string())], schema=_PROBLEMS)]
 
 
 def _copy(store: ObjectStore, into: str, file: SizesFile) -> str | None:
     """Copies a file; returns what went wrong."""
-    target = into + file.key.rpartition("/")[2]
     try:
-        copying.copy(store, file.key, target)
+        copying.copy(store, file.key, into + file.key.rpartition("/")[2])
     except StorageError as error:
         return str(error)
     return None

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import pyarrow as pa
 
@@ -77,10 +77,22 @@ class LocalStore:
 
     def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
+        return self._read(key, lambda file: file.read())
+
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        """See ReadsParts.get_part."""
+
+        def part(file: BinaryIO) -> bytes:
+            file.seek(start)
+            return file.read(end - start)
+
+        return self._read(key, part)
+
+    def _read(self, key: str, read: Callable[[BinaryIO], bytes]) -> bytes:
         self.head(key)
         try:
             with open(self._path(key), "rb") as file:
-                return file.read()
+                return read(file)
         except FileNotFoundError:
             raise _missing(key) from None
         except OSError as error:

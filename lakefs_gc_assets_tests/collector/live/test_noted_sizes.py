@@ -17,7 +17,7 @@ from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets.storage.interface import CopiesObjects
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
@@ -63,7 +63,8 @@ class Repository:
         """What the run noted is from now on what its base run noted."""
         for file in range_sizes.files_of(self.store, PLAN.run_id):
             self.store.put(range_sizes.folder(BASE) + file.key.rpartition("/")[2], self.store.get(file.key))
-            self.store.delete([file.key])
+        own = [key for batch in self.store.list(range_sizes.folder(PLAN.run_id)) for key in batch["key"].to_pylist()]
+        assert all(outcome.result is DeleteResult.ACCEPTED for outcome in self.store.delete(own))
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ class TestTakingOver:
         records = repository.commit({"a": [1], "b": [2]})
         repository.read(*records.values())
         repository.hand_on()
-        noted_sizes.take_over(repository.step, BASE)
+        noted_sizes.gather(repository.step, BASE)
         for file in range_sizes.files_of(repository.store, BASE):
             repository.store.delete([file.key])
         assert repository.chosen(records, 2) == {"b"}
@@ -181,10 +182,10 @@ class TestTakingOver:
         records = repository.commit({str(number): [number] for number in range(1, 33)})
         for record in records.values():
             repository.hand_on()
-            noted_sizes.take_over(repository.step, BASE)
+            repository.read(record)
+            noted_sizes.gather(repository.step, BASE)
             for file in range_sizes.files_of(repository.store, BASE):
                 repository.store.delete([file.key])
-            repository.read(record)
         assert len(range_sizes.files_of(repository.store, PLAN.run_id)) <= 8
         assert repository.chosen(records, 7, 9) == {"7", "9"}
 
@@ -198,7 +199,7 @@ class TestTakingOver:
         records = repository.commit({"a": [1], "b": [2]})
         repository.read(*records.values())
         repository.hand_on()
-        noted_sizes.take_over(repository.step, BASE)
+        noted_sizes.gather(repository.step, BASE)
         assert len(range_sizes.files_of(repository.store, PLAN.run_id)) == 2
         assert repository.chosen(records, 2) == {"b"}
 
@@ -209,7 +210,7 @@ class TestTakingOver:
         repository.hand_on()
         file, _ = range_sizes.files_of(repository.store, BASE)
         repository.store.put(file.key, b"damaged")
-        noted_sizes.take_over(repository.step, BASE)
+        noted_sizes.gather(repository.step, BASE)
         assert len(repository.chosen(records, 7)) == 1
         assert any("were not taken over from run" in line and file.key in line for line in repository.lines)
 
@@ -224,10 +225,30 @@ class TestTakingOver:
         repository.read(*records.values())
         repository.hand_on()
         monkeypatch.setattr(LocalStore, "copy", refuse)
-        noted_sizes.take_over(repository.step, BASE)
+        noted_sizes.gather(repository.step, BASE)
         assert repository.chosen(records, 7) == {"a"}
         assert any("is refused" in line for line in repository.lines)
 
+    @pytest.mark.parametrize("here", [8_000_000, -1])
+    def test_what_tasks_noted_becomes_one_file(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
+    ) -> None:
+        monkeypatch.setattr(noted_sizes, "_SIZES_READ_HERE", here)
+        records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4, 5]})
+        for record in records.values():
+            repository.read(record)
+        noted_sizes.gather(repository.step)
+        (file,) = range_sizes.files_of(repository.store, PLAN.run_id)
+        assert (file.sizes, range_sizes.read(repository.store, file).sizes.tolist()) == (6, [1, 2, 2, 3, 4, 5])
+        assert repository.chosen(records, 2) == {"a", "b"}
+
+    def test_what_one_task_noted_stays_where_it_is(self, repository: Repository) -> None:
+        records = repository.commit({"a": [1]})
+        repository.read(records["a"])
+        before = range_sizes.files_of(repository.store, PLAN.run_id)
+        noted_sizes.gather(repository.step)
+        assert range_sizes.files_of(repository.store, PLAN.run_id) == before
+
     def test_a_run_that_noted_nothing(self, repository: Repository) -> None:
-        noted_sizes.take_over(repository.step, BASE)
+        noted_sizes.gather(repository.step, BASE)
         assert (repository.lines, range_sizes.files_of(repository.store, PLAN.run_id)) == ([], [])

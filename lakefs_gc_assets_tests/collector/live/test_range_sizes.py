@@ -1,3 +1,6 @@
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -8,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.live import range_sizes
-from lakefs_gc_assets.collector.live.range_sizes import RANGE_SIZES, RangeSizes, SizesFile
-from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.collector.live.range_sizes import Notes, RangeSizes, SizesFile
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.local.store import LocalStore
 
@@ -41,27 +43,89 @@ def looked_up(store: LocalStore, wanted: set[str], sizes: list[int]) -> dict[str
     return {row["range_id"]: row["holds"] for row in rows}
 
 
+def by_range(notes: Notes) -> dict[str, list[int]]:
+    """The sizes of each range."""
+    pairs = [*zip(notes.places.tolist(), notes.sizes.tolist(), strict=True)]
+    return {name: [size for place, size in pairs if place == number] for number, name in enumerate(notes.range_ids)}
+
+
+@contextmanager
+def small_files(sizes_of_a_file: int, sizes_of_a_block: int, read_whole: int) -> Iterator[None]:
+    """Files of few sizes, in small blocks, which are read in parts."""
+    with ExitStack() as stack:
+        for name, value in (
+            ("_SIZES_OF_A_FILE", sizes_of_a_file),
+            ("_SIZES_OF_A_BLOCK", sizes_of_a_block),
+            ("_READ_WHOLE", read_whole),
+        ):
+            stack.enter_context(mock.patch.object(range_sizes, name, value))
+        yield
+
+
 @given(
     st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.integers(0, 20) | SIZES)),
     st.lists(st.integers(0, 20) | SIZES),
     st.sets(st.sampled_from("abcdefghijk")),
     st.integers(1, 10),
+    st.integers(1, 5),
+    st.sampled_from([0, 256 * 1024]),
 )
-@settings(max_examples=50)
+@settings(max_examples=100, deadline=None)
 def test_a_range_holds_a_size_exactly_where_an_entry_has_it(
-    ranges: dict[str, list[int]], sizes: list[int], wanted: set[str], sizes_of_a_file: int
+    ranges: dict[str, list[int]], sizes: list[int], wanted: set[str], of_a_file: int, of_a_block: int, whole: int
 ) -> None:
-    with TemporaryDirectory() as folder, mock.patch.object(range_sizes, "_SIZES_OF_A_FILE", sizes_of_a_file):
+    with TemporaryDirectory() as folder, small_files(of_a_file, of_a_block, whole):
         store = LocalStore(Path(folder))
-        note(store, ranges)
+        for file in note(store, ranges):
+            assert (
+                by_range(range_sizes.read(store, file)).items()
+                <= {name: sorted(set(own)) for name, own in ranges.items()}.items()
+            )
         assert looked_up(store, wanted, sizes) == {
             range_id: not set(own).isdisjoint(sizes) for range_id, own in ranges.items() if range_id in wanted
         }
 
 
+@given(st.lists(st.dictionaries(st.sampled_from("abcdefgh"), st.just([])), max_size=4), st.data())
+def test_joined_notes_say_what_each_says(parts: list[dict[str, list[int]]], data: st.DataObject) -> None:
+    """Of a range all say the same."""
+    truth = {
+        name: data.draw(st.lists(st.integers(0, 9), unique=True)) for name in sorted({*"".join(map("".join, parts))})
+    }
+    joined = Notes.joined(Notes.of({name: numbers(truth[name]) for name in part}) for part in parts)
+    assert by_range(joined) == {name: sorted(sizes) for name, sizes in truth.items()}
+    assert joined.sizes.tolist() == sorted(joined.sizes.tolist())
+
+
+def test_of_a_large_file_only_blocks_are_read_that_can_have_a_size(tmp_path: Path) -> None:
+    class Watched(LocalStore):
+        def get(self, key: str) -> bytes:
+            read.append((key, 0, 0))
+            return super().get(key)
+
+        def get_part(self, key: str, start: int, end: int) -> bytes:
+            read.append((key, start, end))
+            return super().get_part(key, start, end)
+
+    read: list[tuple[str, int, int]] = []
+    store = Watched(tmp_path)
+    ranges = {f"{number:064x}": [*range(number, 100_000, 4)] for number in range(4)}
+    with small_files(1_000_000, 1_000, 0):
+        (file,) = note(store, ranges)
+        read.clear()
+        told = looked_up(store, {*ranges}, [40_002, 90_003])
+        assert [told[name] for name in ranges] == [False, False, True, True]
+        (directory, *blocks) = read
+        assert directory == (file.key, file.length - file.directory, file.length)
+        assert len(blocks) == 2 and sum(end - start for _, start, end in blocks) * 20 < file.length
+        read.clear()
+        assert looked_up(store, {*ranges}, [*range(0, 100_000, 4)])[f"{1:064x}"] is False
+        assert read[1:] == [(file.key, 0, 0)], "most blocks are asked for: one request is cheaper"
+
+
 def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
     """As when a task is made twice."""
-    ranges = {"a": [3, 1, 3], "b": []}
+    ranges: dict[str, list[int]] = {"a": [3, 1, 3], "b": []}
     (first,) = note(LocalStore(tmp_path), ranges)
     assert note(LocalStore(tmp_path), ranges) == [first]
     assert first.sizes == 2
@@ -70,7 +134,8 @@ def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
 def test_files_of_other_versions_are_left_alone(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     (file,) = note(store, {"a": [1]})
-    store.put(file.key.replace("/1-", "/2-"), store.get(file.key))
+    store.put(file.key.replace("/2-", "/1-"), store.get(file.key))
+    store.put(file.key.replace(".sizes", ".parquet"), store.get(file.key))
     store.put(f"{INTO}notes.txt", b"")
     assert range_sizes.files_of(store, "run") == [file]
 
@@ -97,45 +162,38 @@ class TestDamage:
         store.delete([file.key])
         assert "missing" in self.told(store, file)
 
-    def test_a_flipped_bit_anywhere_is_noticed_or_harmless(self, store: LocalStore) -> None:
-        (file,) = note(store, {"a": [1, 5, 9], "b": [2]})
-        whole, rows = store.get(file.key), range_sizes.read(store, file)
-        for place in range(0, len(whole), 7):
-            store.put(file.key, whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            try:
-                found = range_sizes.read(store, file)
-            except CorruptFile:
-                continue
-            assert found.equals(rows)
+    @pytest.mark.parametrize("whole", [0, 256 * 1024])
+    def test_a_flipped_bit_is_noticed_wherever_it_is_read(self, store: LocalStore, whole: int) -> None:
+        with small_files(100, 2, whole):
+            (file,) = note(store, {"a": [1, 5, 9], "b": [2]})
+            data, held = store.get(file.key), looked_up(store, {"a", "b"}, [9])
+            noticed = 0
+            for place in range(0, len(data), 5):
+                store.put(file.key, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+                with pytest.raises(CorruptFile):
+                    range_sizes.read(store, file)
+                (batch,) = range_sizes.look_up(store, {"a", "b"}, numbers([9]), file)
+                rows = batch.to_pylist()
+                if rows[0]["damage"]:
+                    noticed += 1
+                else:
+                    assert {row["range_id"]: row["holds"] for row in rows} == held
+            assert noticed > file.directory // 5 - 1
 
-    def test_a_file_with_fewer_sizes_than_its_name_says(self, store: LocalStore) -> None:
+    def test_a_file_that_was_cut_off_or_is_another_one(self, store: LocalStore) -> None:
         (file,) = note(store, {"a": [1, 2]})
-        store.put(file.key, tables.encode(pa.table([["a"], [[2]]], schema=RANGE_SIZES)))
-        assert "its name says 2" in self.told(store, file)
-
-    def test_a_file_with_other_columns(self, store: LocalStore) -> None:
-        (file,) = note(store, {"a": [1, 2]})
-        store.put(file.key, tables.encode(pa.table({"range_id": ["a"]})))
-        assert "cannot be read" in self.told(store, file)
+        other = range_sizes.put(store, INTO, Notes.of({"a": numbers([3])}))
+        for data in (store.get(file.key)[:-1], b"", store.get(other.key)):
+            store.put(file.key, data)
+            assert "is not the one that the name tells" in self.told(store, file)
 
 
-@given(st.lists(st.integers(1, 5_000_000)))
-def test_whatever_stays_is_larger_than_all_that_is_merged_together(sizes: list[int]) -> None:
-    files = [SizesFile(str(place), size) for place, size in enumerate(sizes)]
-    merged = range_sizes.choose_merged(files)
-    assert all(file.sizes < 4_000_000 for file in merged)
-    left = sorted(file.sizes for file in files if file not in merged and file.sizes < 4_000_000)
-    together = sum(file.sizes for file in merged)
-    if merged:
-        assert len(merged) > 1
-        assert not left or left[0] > together
-    else:
-        assert len(left) < 2
-
-
-def test_of_a_range_that_was_noted_twice_one_row_is_kept() -> None:
-    rows = pa.table([["a", "b", "a"], [[1], [2], [1]]], schema=RANGE_SIZES)
-    assert range_sizes.each_once(rows).to_pylist() == [
-        {"range_id": "a", "sizes": [1]},
-        {"range_id": "b", "sizes": [2]},
-    ]
+@given(st.lists(st.integers(0, 9_000_000)))
+def test_files_become_one_while_none_is_larger_than_those_before_it(sizes: list[int]) -> None:
+    files = [SizesFile(f"{place:04}", 1, size, 1, "") for place, size in enumerate(sizes)]
+    groups = range_sizes.group(files)
+    assert sorted(file.key for each in groups for file in each) == [file.key for file in files]
+    assert all(len(each) == 1 or sum(file.sizes for file in each) <= 8_000_000 for each in groups)
+    for before, after in pairwise(groups):
+        total = sum(file.sizes for file in before)
+        assert after[0].sizes > total or total + after[0].sizes > 8_000_000
