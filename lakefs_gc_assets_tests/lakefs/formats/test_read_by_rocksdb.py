@@ -4,7 +4,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -45,7 +45,7 @@ def by_rocksdb() -> Iterator[ReadRecords]:
             file = Path(folder, "table.sst")
             file.write_bytes(data)
             database.ingest_external_file([str(file)], IngestExternalFileOptions())
-            records: list[Record] = list(database.items())
+            records = list(cast("Iterator[Record]", database.items()))
             database.delete_range(records[0][0], records[-1][0] + b"\0")
             return records
 
