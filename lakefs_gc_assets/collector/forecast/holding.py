@@ -27,7 +27,7 @@ Words = npt.NDArray[np.uint64]
 
 WORD = 8
 """Bytes of a word."""
-_ASKED_OF_CANDIDATES = ("slice", "slice_window", "layout", "issued_at", "etag")
+_ASKED_OF_CANDIDATES = ("slice", "slice_window", "layout", "issued_at")
 _AT_ONCE = 262_144
 """Rows that a task unites together."""
 _HELD = pa.field("held", pa.binary())

@@ -114,8 +114,7 @@ def mark(
         told = engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
         unkept = engine.select(engine.where_among(told, "kept", (None,)), *MARKED.names)
         eligible = stack.enter_context(engine.cached(unkept, promised))
-        listed = engine.select(universe, "address", "size", "etag")
-        candidates, undecided = _clear(step, stack, questions, eligible, listed)
+        candidates, undecided = _clear(step, stack, questions, eligible)
         yield Marked(objects, cached if depth else None, promised, candidates, len(ranges), undecided)
 
 
@@ -146,7 +145,7 @@ def _find_elsewhere(
     return _Elsewhere(unread, unnamed.records)
 
 
-def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R, listed: R) -> tuple[R, bool]:
+def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R) -> tuple[R, bool]:
     """Leaves out what is staged with the content of a committed object, asked for once for all scenarios.
 
     What only the deletion of a branch lets go may be in that branch's head, which has it at every path that would be
@@ -160,7 +159,7 @@ def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R, l
 
     def clear(rows: R) -> Cleared[R]:
         heads = questions.definition.live.heads
-        return stack.enter_context(clear_hidden(step, rows, heads, MARKED, lambda: listed))
+        return stack.enter_context(clear_hidden(step, rows, heads, MARKED))
 
     all_heads = as_bytes(questions.with_all_heads, width)
     asked = engine.where(eligible, partial(lacks_some, all_heads))
