@@ -51,4 +51,3 @@ def _would_be_listed(rows: pa.RecordBatch) -> pa.BooleanArray:
     """Which objects lie where a run lists that lists everything: below `data/`, or right in the root."""
     addresses = rows.column("address")
     return pc.or_(pc.starts_with(addresses, DATA_PREFIX), pc.invert(pc.match_substring(addresses, "/")))
-
