@@ -1,20 +1,24 @@
-"""What all tests share: one Spark session, hypothesis profiles, no telemetry."""
+"""What all tests share: one Spark session, hypothesis profiles, no telemetry.
+
+Tests that need neither Spark nor Dagster import neither, so that a folder of them is done in seconds.
+"""
 
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.settings import SparkSettings
-from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets_tests import costs, store_secret
 from lakefs_gc_assets_tests.costs import Costs
 from lakefs_gc_assets_tests.recordings import FOLDER_VARIABLE, made_folder
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 
@@ -54,8 +58,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark() -> "Iterator[SparkSession]":
     """The one local session: started by the first test that asks for it, as small as tests need."""
+    from lakefs_gc_assets.settings import SparkSettings
+    from lakefs_gc_assets.spark import session as spark_session
+
     settings = SparkSettings(
         master="local[2]",
         config={
