@@ -26,6 +26,8 @@ MUTANTS := .mutants/venv
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 export DAGSTER_DISABLE_TELEMETRY := 1
+# Where the environment sets it, each of the hundreds of processes of the tests would compile what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help

@@ -60,6 +60,11 @@ def tree(pid: int) -> list[int]:
     return found
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process and those of its descendants that are there have used."""
+    return sum(map(_processor_seconds, tree(pid)))
+
+
 def _fields(pid: int) -> list[str]:
     """What follows the name in /proc/PID/stat; nothing of a process that is gone."""
     try:

@@ -1,17 +1,30 @@
-"""Subtraction of committed from listed objects beside what Spark has for it, of the same files, in one session."""
+"""Subtraction of committed from listed objects beside what Spark and libraries have for it, of the same files.
 
+polars and duckdb are no requirements of anything: their ways are measured where they are installed.
+"""
+
+import importlib.util
+import multiprocessing
+import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark.sql.functions as F
+from pyspark.sql import DataFrame
 
-from benchmarks import repositories
+from benchmarks import processes, repositories
 from benchmarks.marks import Measure, at_least, figure
+from lakefs_gc_assets.collector import work
 from lakefs_gc_assets.collector.frame.columns import LISTED_COLUMNS, LIVE_COLUMNS
 from lakefs_gc_assets.collector.frame.files import FileWriter
 from lakefs_gc_assets.collector.frame.kinds import Frame, NoFigures
@@ -20,6 +33,8 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.defs.resources import SparkResource
 from lakefs_gc_assets.settings import SparkSettings, StoreSettings
+from lakefs_gc_assets.spark import blocks, tasks
+from lakefs_gc_assets.spark.address_hashes import Flags, Hashes
 from lakefs_gc_assets.spark.engine import FEW_HASHES, SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -29,47 +44,258 @@ _COMMITTED_DF = Frame("committed", "What commits hold.", LIVE_COLUMNS, NoFigures
 _LISTED_DF = Frame("listed", "What is stored.", LISTED_COLUMNS, NoFigures)
 _FILES = 8
 _ROUNDS = 3
-_HASHES_FIRST, _ROWS_TRAVEL = "hashes first", "rows travel"
-_EXCEPT, _ANTI_JOIN, _HASHED_ANTI_JOIN = "Spark's EXCEPT", "Spark's left_anti", "Spark's left_anti on xxhash64"
+_ROWS_AT_ONCE = 262_144
+
+Hash = Callable[[pa.StringArray], Hashes]
+Among = Callable[[Hashes, Hashes], Flags]
+AntiJoin = Callable[[pa.Table, pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Two frames in a local folder; the second is subtracted."""
+
+    folder: str
+    listed: StoredFrame[NoFigures]
+    committed: StoredFrame[NoFigures]
+
+    def paths(self, frame: StoredFrame[NoFigures]) -> list[str]:
+        """The Parquet files of a frame, for those that read files themselves and check no digests."""
+        return [f"{self.folder}/frames/{file.key}" for file in frame.manifest.files]
+
+
+Way = Callable[[SparkEngine, _Stored], Rows | pa.Table]
+"""How rows of the listed frame are found whose address no row of the committed frame has."""
+
+
+@dataclass(frozen=True)
+class _Cost:
+    """Medians of rounds, of all processes of a session; its peak of memory, which pages are counted in once."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
 
 
 def measured() -> list[Measure]:
-    """Seconds of each way, the median of three rounds, and how many times the slower one of ours is as fast as Spark's.
+    """What each way costs in a session of its own; and how many times the slower one of ours is as fast as EXCEPT.
 
     Spark compares all columns by EXCEPT, so it gets the addresses alone; all others give whole rows.
     """
-    spark = SparkResource(**SparkSettings().model_dump()).session()
-    engine = SparkEngine(spark, _FILES)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "frames").mkdir()
         names = pa.array(repositories.addresses(_COMMITTED + _GARBAGE, repositories.BORN), pa.string())
         committed = _stored(folder, _COMMITTED_DF, names.slice(0, _COMMITTED))
         listed = _stored(folder, _LISTED_DF, names.slice(_COMMITTED + _GARBAGE - _LISTED))
-        universe, live = (
-            spark.read.parquet(*(f"{folder}/frames/{file.key}" for file in frame.manifest.files))
-            for frame in (listed, committed)
-        )
-        held, digest = live.select("address"), F.xxhash64("address").alias("digest")
-
-        def ours(least: int) -> Rows:
-            committed_rows = committed.rows(engine, "address")
-            return engine.without(listed.rows(engine), committed_rows, count=_LISTED + _COMMITTED, least=least)
-
-        ways: dict[str, Callable[[], Rows]] = {
-            _HASHES_FIRST: lambda: ours(0),
-            _ROWS_TRAVEL: lambda: ours(FEW_HASHES + 1),
-            _EXCEPT: lambda: universe.select("address").subtract(held),
-            _ANTI_JOIN: lambda: universe.join(held, "address", "left_anti"),
-            _HASHED_ANTI_JOIN: lambda: universe.select("*", digest).join(held.select(digest), "digest", "left_anti"),
-        }
-        rounds = [{name: _seconds(way) for name, way in ways.items()} for _ in range(_ROUNDS)]
-    spark.stop()
-    took = {name: statistics.median(each[name] for each in rounds) for name in ways}
-    times = took[_EXCEPT] / max(took[_HASHES_FIRST], took[_ROWS_TRAVEL])
+        del names
+        found = {name: _measured_apart(name, _Stored(folder, listed, committed)) for name in _ways()}
+    times = found[_EXCEPT].seconds / max(found[_HASHES_FIRST].seconds, found[_ROWS_TRAVEL].seconds)
     return [
-        *(figure(f"subtraction, 6 from 3 million: {name}", seconds, "s") for name, seconds in took.items()),
+        *(
+            measure
+            for name, cost in found.items()
+            for measure in (
+                figure(f"6 from 3 million: {name}", cost.seconds, "s"),
+                figure(f"6 from 3 million: {name}", cost.cpu_seconds, "processor s"),
+                figure(f"6 from 3 million: {name}", cost.peak_bytes / 1e9, "GB"),
+            )
+        ),
         at_least("subtraction: times as fast as EXCEPT", times, "times", 3),
     ]
+
+
+def _measured_apart(name: str, stored: _Stored) -> _Cost:
+    """What a way costs in a process of its own: no other one has filled its heap, or warmed its Java."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(_measured_here, name, stored).result()
+
+
+def _measured_here(name: str, stored: _Stored) -> _Cost:
+    spark = SparkResource(**SparkSettings().model_dump()).session()
+    way, engine = _ways()[name], SparkEngine(spark, _FILES)
+    spark.range(0, 2, 1, 2).mapInArrow(_same, "id long").distinct().collect()
+    rounds = []
+    with processes.sampled(os.getpid()) as memory:
+        for _ in range(_ROUNDS):
+            began, used = time.perf_counter(), processes.processor_seconds(os.getpid())
+            _require(way(engine, stored))
+            rounds.append((time.perf_counter() - began, processes.processor_seconds(os.getpid()) - used))
+    spark.stop()
+    seconds, cpu_seconds = (statistics.median(each) for each in zip(*rounds, strict=True))
+    return _Cost(seconds, cpu_seconds, memory.peak())
+
+
+def _same(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def _require(found: Rows | pa.Table) -> None:
+    """Asks for all rows, of which all columns are made: a mere count would let Spark leave them out."""
+    if isinstance(found, pa.Table):
+        rows, last = found.num_rows, pc.max(found.column("address")).as_py()
+    else:
+        rows, last = dataframe_of(found).agg(F.count("*"), F.max("address")).collect()[0]
+    if rows != _GARBAGE or last is None:
+        raise AssertionError(f"{rows:,} candidates, {_GARBAGE:,} are right")
+
+
+_HASHES_FIRST, _ROWS_TRAVEL = "hashes first", "rows travel"
+_EXCEPT = "Spark's EXCEPT"
+
+
+def _ways() -> dict[str, Way]:
+    """Ours, Spark's, and those of libraries that are installed, by what they are called in figures."""
+    ways: dict[str, Way] = {
+        _HASHES_FIRST: partial(_ours, 0),
+        _ROWS_TRAVEL: partial(_ours, FEW_HASHES + 1),
+        _EXCEPT: _by_except,
+        "Spark's left_anti": _by_anti_join,
+        "Spark's left_anti on xxhash64": _by_hashed_anti_join,
+        "pyarrow in cogrouped parts": partial(_cogrouped, _anti_join_of_pyarrow),
+    }
+    if importlib.util.find_spec("polars"):
+        ways |= {
+            "polars in cogrouped parts": partial(_cogrouped, _anti_join_of_polars),
+            "polars' hashes and look-up in our blocks": partial(_in_blocks, _hash_of_polars, _among_of_polars),
+            "polars alone, without Spark": _polars_alone,
+        }
+    if importlib.util.find_spec("duckdb"):
+        ways |= {
+            "duckdb in cogrouped parts": partial(_cogrouped, _anti_join_of_duckdb),
+            "duckdb's hashes and look-up in our blocks": partial(_in_blocks, _hash_of_duckdb, _among_of_duckdb),
+            "duckdb alone, without Spark": _duckdb_alone,
+        }
+    return ways
+
+
+def _ours(least: int, engine: SparkEngine, stored: _Stored) -> Rows:
+    committed = stored.committed.rows(engine, "address")
+    return engine.without(stored.listed.rows(engine), committed, count=_LISTED + _COMMITTED, least=least)
+
+
+def _read_by_spark(engine: SparkEngine, stored: _Stored) -> tuple[DataFrame, DataFrame]:
+    """The listed rows, and the addresses of the committed ones."""
+    read = engine.spark.read.parquet
+    return read(*stored.paths(stored.listed)), read(*stored.paths(stored.committed)).select("address")
+
+
+def _by_except(engine: SparkEngine, stored: _Stored) -> Rows:
+    listed, committed = _read_by_spark(engine, stored)
+    return listed.select("address").subtract(committed)
+
+
+def _by_anti_join(engine: SparkEngine, stored: _Stored) -> Rows:
+    listed, committed = _read_by_spark(engine, stored)
+    return listed.join(committed, "address", "left_anti")
+
+
+def _by_hashed_anti_join(engine: SparkEngine, stored: _Stored) -> Rows:
+    listed, committed = _read_by_spark(engine, stored)
+    digest = F.xxhash64("address").alias("digest")
+    return listed.select("*", digest).join(committed.select(digest), "digest", "left_anti")
+
+
+def _cogrouped(anti_join: AntiJoin, engine: SparkEngine, stored: _Stored) -> Rows:
+    """What is written where a library compares and Spark does all else: rows of one part meet in one task."""
+    listed, committed = _read_by_spark(engine, stored)
+    part = F.pmod(F.xxhash64("address"), F.lit(blocks.parts_of(listed, _LISTED + _COMMITTED)))
+    schema = _LISTED_DF.schema
+
+    def compare(mine: pa.Table, theirs: pa.Table) -> pa.Table:
+        return anti_join(mine, theirs).select(schema.names).cast(schema)
+
+    return listed.groupBy(part).cogroup(committed.groupBy(part)).applyInArrow(compare, listed.schema)
+
+
+def _in_blocks(hash_addresses: Hash, among: Among, engine: SparkEngine, stored: _Stored) -> Rows:
+    """Our blocks, with a library's hashes and look-up in place of ours."""
+    listed, committed = stored.listed.rows(engine), stored.committed.rows(engine, "address")
+    parts = blocks.parts_of(listed, _LISTED + _COMMITTED)
+
+    def cut_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in work.gather(batches, _ROWS_AT_ONCE):
+            yield blocks._cut_hashed(parts, 0, rows, hash_addresses(rows.column("address")))
+
+    def cut_hashes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in work.gather(batches, _ROWS_AT_ONCE):
+            hashes = hash_addresses(rows.column("address"))
+            order, spans = blocks._by_part(hashes, parts)
+            yield blocks._of_spans(1, spans, blocks._bytes(hashes[order], spans))
+
+    def unmatched(part: pa.Table) -> pa.Table:
+        universe, hashes, live = blocks._divided(part)
+        return blocks._rows(universe).filter(pa.array(~among(hashes, live))) if universe.num_rows else pa.table({})
+
+    cut = [tasks.map_batches(listed, cut_rows, blocks.BLOCKS), tasks.map_batches(committed, cut_hashes, blocks.BLOCKS)]
+    return blocks.compared(cut, unmatched, tasks.schema_of(listed))
+
+
+def _anti_join_of_pyarrow(mine: pa.Table, theirs: pa.Table) -> pa.Table:
+    return mine.join(theirs, "address", join_type="left anti", use_threads=False)
+
+
+def _polars() -> Any:
+    """polars with one thread, as a task of Spark has one core."""
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    import polars
+
+    return polars
+
+
+def _anti_join_of_polars(mine: pa.Table, theirs: pa.Table) -> pa.Table:
+    polars = _polars()
+    joined = polars.from_arrow(mine).join(polars.from_arrow(theirs), on="address", how="anti")
+    return joined.to_arrow(compat_level=polars.CompatLevel.oldest())
+
+
+def _hash_of_polars(addresses: pa.StringArray) -> Hashes:
+    hashes: Hashes = _polars().from_arrow(addresses).hash(seed=0).to_numpy()
+    return hashes
+
+
+def _among_of_polars(wanted: Hashes, others: Hashes) -> Flags:
+    polars = _polars()
+    flags: Flags = polars.Series(wanted).is_in(polars.Series(others).implode()).to_numpy()
+    return flags
+
+
+def _polars_alone(engine: SparkEngine, stored: _Stored) -> pa.Table:
+    import polars
+
+    listed, committed = (polars.scan_parquet(stored.paths(frame)) for frame in (stored.listed, stored.committed))
+    joined = listed.join(committed.select("address"), on="address", how="anti").collect(engine="streaming")
+    return joined.to_arrow(compat_level=polars.CompatLevel.oldest())
+
+
+def _duckdb(threads: int = 1) -> Any:
+    import duckdb
+
+    return duckdb.connect(config={"threads": threads})
+
+
+def _anti_join_of_duckdb(mine: pa.Table, theirs: pa.Table) -> pa.Table:
+    database = _duckdb().register("mine", mine).register("theirs", theirs)
+    return database.sql("SELECT * FROM mine ANTI JOIN theirs USING (address)").to_arrow_table()
+
+
+def _hash_of_duckdb(addresses: pa.StringArray) -> Hashes:
+    database = _duckdb().register("rows", pa.table({"address": addresses}))
+    hashes: Hashes = database.sql("SELECT hash(address) AS hash FROM rows").to_arrow_table().column("hash").to_numpy()
+    return hashes
+
+
+def _among_of_duckdb(wanted: Hashes, others: Hashes) -> Flags:
+    database = _duckdb().register("wanted", pa.table({"hash": wanted})).register("others", pa.table({"hash": others}))
+    found = database.sql("SELECT hash IN (SELECT hash FROM others) AS among FROM wanted").to_arrow_table()
+    flags: Flags = found.column("among").to_numpy()
+    return flags
+
+
+def _duckdb_alone(engine: SparkEngine, stored: _Stored) -> pa.Table:
+    database = _duckdb(os.cpu_count() or 1)
+    for name, frame in (("listed", stored.listed), ("committed", stored.committed)):
+        database.read_parquet(stored.paths(frame)).create_view(name)
+    return database.sql("SELECT * FROM listed ANTI JOIN committed USING (address)").to_arrow_table()
 
 
 def _stored(folder: str, frame: Frame[NoFigures], addresses: pa.StringArray) -> StoredFrame[NoFigures]:
@@ -86,13 +312,3 @@ def _stored(folder: str, frame: Frame[NoFigures], addresses: pa.StringArray) -> 
             writer.write(batch)
         files += writer.close()
     return StoredFrame(frame, Manifest(Span(frame.name, "", "", now, now), tuple(files), NoFigures()), opener)
-
-
-def _seconds(way: Callable[[], Rows]) -> float:
-    began = time.perf_counter()
-    # All columns are made: a mere count would let Spark leave them out.
-    found = dataframe_of(way()).agg(F.count("*"), F.max("address")).collect()
-    seconds = time.perf_counter() - began
-    if found[0][0] != _GARBAGE:
-        raise AssertionError(f"{found[0][0]:,} candidates, {_GARBAGE:,} are right")
-    return seconds

@@ -1,27 +1,33 @@
-"""What all tests share: one Spark session, hypothesis profiles, no telemetry."""
+"""What all tests share: one Spark session, hypothesis profiles, no telemetry.
+
+Tests that need neither Spark nor Dagster import neither, so that a folder of them is done in seconds.
+"""
 
 import os
 import shutil
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.settings import SparkSettings
-from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets_tests import costs, store_secret
 from lakefs_gc_assets_tests.costs import Costs
 from lakefs_gc_assets_tests.recordings import FOLDER_VARIABLE, made_folder
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 
-# `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) looks for new ones, long.
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("soak", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
+# `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) looks for new ones, long. No test fails for
+# how fast the machine is.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.register_profile("soak", settings.get_profile("default"), max_examples=5000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 
 
@@ -48,14 +54,20 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the dearest files first: what is dealt out last is cheap, so that all processes end at about one time."""
+    """Puts the dearest files first: what is dealt out last is cheap, so that all processes end at about one time.
+
+    Files that nobody has measured come before all others: they may be dear.
+    """
     dear = costs.known()
-    items.sort(key=lambda item: -dear.get(item.nodeid.partition("::")[0], 0.0))
+    items.sort(key=lambda item: -dear.get(item.nodeid.partition("::")[0], inf))
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark() -> "Iterator[SparkSession]":
     """The one local session: started by the first test that asks for it, as small as tests need."""
+    from lakefs_gc_assets.settings import SparkSettings
+    from lakefs_gc_assets.spark import session as spark_session
+
     settings = SparkSettings(
         master="local[2]",
         config={

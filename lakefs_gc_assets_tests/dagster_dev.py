@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from lakefs_gc_assets_tests.free_ports import free_port
 
 _PATIENT = {f"DAGSTER_{call}GRPC_TIMEOUT_SECONDS": "300" for call in ("", "SENSOR_", "SCHEDULE_", "REPOSITORY_")}
 """A busy machine takes its time."""
@@ -180,14 +181,6 @@ class DagsterDev:
 
     def _sensor(self, name: str) -> dict[str, str]:
         return {**self._repository, "sensorName": name}
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @contextmanager

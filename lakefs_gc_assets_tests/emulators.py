@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.azure.client import VERSION
+from lakefs_gc_assets_tests.free_ports import free_port
 from lakefs_gc_assets_tests.s3_server import Request
 
 AZURITE = "3.37.0"
@@ -272,9 +273,7 @@ def azure_blob_storage() -> AzureServer:
 
 def _started(command: Callable[[int], Sequence[str]]) -> tuple[Path, str]:
     """Starts a program that listens on a free port; its folder, and its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     temporary = TemporaryDirectory()
     folder = Path(temporary.name)
     with (folder / "emulator.log").open("wb") as log:

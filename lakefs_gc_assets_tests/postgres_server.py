@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from lakefs_gc_assets_tests.free_ports import free_port
 
 USER = DATABASE = "dagster"
 PASSWORD = "test-postgres-password"
@@ -42,7 +43,7 @@ def postgres() -> Iterator[int]:
         data = folder / "data"
         made = ["-D", str(data), "-U", USER, "-A", "scram-sha-256", "--pwfile", str(folder / "password"), "--no-sync"]
         subprocess.run([str(PROGRAMS / "initdb"), *made], check=True, capture_output=True, user=user, cwd=folder)
-        port = _free_port()
+        port = free_port()
         listens = ["-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
         server = subprocess.Popen(
             [str(PROGRAMS / "postgres"), "-D", str(data), "-p", str(port), *listens],
@@ -59,13 +60,6 @@ def postgres() -> Iterator[int]:
         finally:
             server.terminate()
             server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def _wait(server: "subprocess.Popen[bytes]", port: int) -> None:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +24,7 @@ import pytest
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets_tests.dagster_dev import PROJECT
 from lakefs_gc_assets_tests.documentation.weights import Environment
+from lakefs_gc_assets_tests.free_ports import free_port
 
 pytestmark = pytest.mark.slow
 _UV = (sys.executable, "-m", "uv")
@@ -179,9 +179,7 @@ class TestWithoutExtras:
 def test_with_its_extra_the_ui_is_served(wheel: Path, tmp_path: Path) -> None:
     programs = installed(wheel, tmp_path, extras=["ui"])
     run(*_UV, "pip", "check", "--quiet", "--python", programs / "python", folder=tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     command: list[str | Path] = [programs / "lakefs-gc", "ui", "--json", "--objects", "20", "--port", port]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=tmp_path, env=stranger(), **pipes) as process:

@@ -179,7 +179,7 @@ def _other_holders(
 
 
 def _metaranges(dump: Dump) -> list[str]:
-    return list(commits.distinct(dump.commits.metarange_ids).to_pylist())
+    return list(commits.distinct_metaranges(dump.commits).to_pylist())
 
 
 def _holding(dump: Dump, held: dict[str, tuple[str, ...]]) -> Iterator[tuple[int, str, tuple[str, ...]]]:

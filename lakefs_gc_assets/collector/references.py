@@ -13,11 +13,16 @@ from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
-from lakefs_gc_assets.collector.work import spread
+from lakefs_gc_assets.collector.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.opening import StoreOpener
+
+FILES_AHEAD = 4
+"""So many metaranges of a task are asked for at once: most of the time of a small file is that of waiting for it."""
+ROWS_MERGED = 65_536
+"""A task that reads metaranges leaves out what it has already whenever it has so many rows of ranges more."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,10 @@ class References(Generic[R]):
     tasks: int
 
     def range_records(self, metarange_ids: Sequence[str]) -> RangeRecords:
-        """The distinct ranges of metaranges. Two counts for one id give two records, and the reading fails."""
+        """The distinct ranges of metaranges. Two counts for one id give two records, and the reading fails.
+
+        Neighbours are read by one task, which hands on once what they both name.
+        """
         return self._records(metarange_ids, LiveFiles.metarange)
 
     def unnamed_records(self, names: Sequence[str]) -> RangeRecords:
@@ -50,7 +58,15 @@ class References(Generic[R]):
     def _records(self, names: Sequence[str], table: Callable[[LiveFiles, str], pa.Table]) -> RangeRecords:
         if not names:
             return RangeRecords.of([])
-        ranges = self.engine.distinct(self.engine.read(spread(names, self.tasks), self._each(table), RANGES))
+        opener, namespace, window_size = self.opener, self.namespace, self.window_size
+
+        def read(group: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            files = LiveFiles(opener.open(), namespace, window_size)
+            tables = work_ahead(partial(table, files), group, FILES_AHEAD)
+            yield from merge(tables, _each_once, ROWS_MERGED).to_batches()
+
+        groups = [[group] for group in runs_by_weight(names, self.tasks, lambda name: 1)]
+        ranges = self.engine.distinct(self.engine.read(groups, read, RANGES))
         return RangeRecords.of_rows(self.engine.collect(ranges))
 
     def committed(self, ranges: RangeRecords, sizes_into: SizesFolder | None = None) -> R:
@@ -105,6 +121,10 @@ class References(Generic[R]):
             yield from table(LiveFiles(opener.open(), namespace, window_size), item).to_batches()
 
         return read
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    return rows.group_by(rows.column_names).aggregate([])
 
 
 def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:

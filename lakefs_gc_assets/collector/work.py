@@ -57,6 +57,27 @@ def gather(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
         yield pa.concat_batches(waiting)
 
 
+def merge(tables: Iterable[pa.Table], change: Callable[[pa.Table], pa.Table], rows: int) -> pa.Table:
+    """What a function makes of the rows of all tables, of which there is one at least.
+
+    What it made of the first of them it gets again, with those that follow.
+
+    Args:
+        change: gives fewer rows, or as many.
+        rows: of so many at least together it makes something before all are there.
+    """
+    waiting: list[pa.Table] = []
+    count, enough = 0, rows
+    for table in tables:
+        waiting.append(table)
+        count += table.num_rows
+        if count >= enough:
+            waiting = [change(pa.concat_tables(waiting))]
+            count = waiting[0].num_rows
+            enough = max(rows, 2 * count)
+    return change(pa.concat_tables(waiting))
+
+
 def work_ahead(work: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
     """What comes of each item, in order; threads work at the next ones while the caller deals with one.
 

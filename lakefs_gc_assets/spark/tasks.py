@@ -190,7 +190,9 @@ def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
 
     Of a list of tuples Spark makes rows in Python workers of another kind, for which it starts a second daemon.
     """
-    return spark.createDataFrame(table, from_arrow_schema(table.schema))
+    # Spark takes a batch without rows for the last one, and leaves out all that come after it.
+    filled = pa.Table.from_batches((batch for batch in table.to_batches() if batch.num_rows), table.schema)
+    return spark.createDataFrame(filled, from_arrow_schema(table.schema))
 
 
 @contextmanager

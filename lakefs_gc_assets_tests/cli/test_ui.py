@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, write
 from lakefs_gc_assets_tests.dagster_dev import PROJECT
+from lakefs_gc_assets_tests.free_ports import free_port
 from lakefs_gc_assets_tests.process_tree import descendants
 
 __all__ = ["invoke"]
@@ -100,9 +100,7 @@ def test_an_installation_without_the_ui_says_what_to_install(invoke: Invoke, mon
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_it_opens_on_a_dry_run_and_prints_its_url_last_and_alone(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = start(tmp_path, port)
     try:
         first = lines_until_url(process)

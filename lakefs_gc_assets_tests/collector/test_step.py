@@ -298,7 +298,7 @@ def test_a_renewal_that_failed_is_tried_again(often: OpenRepository) -> None:
     failing = FailingLock(StorageError("the store is away"), None, StorageError("the store is away"), None)
 
     with renewed(cast(Lock, failing), often, said.append):
-        assert failing.done.wait(10)
+        assert failing.done.wait(60)
 
     assert said == ["the lock could not be renewed: the store is away"] * 2
 
@@ -555,7 +555,7 @@ class TestTheLock:
         settings = process.repository.settings.model_copy(update={"lock_expiry_minutes": 0.0001})
         repository = replace(process.repository, settings=settings)
         with renewed(cast(Lock, SimpleNamespace(renew=renew)), repository, process.warn):
-            assert done.wait(10)
+            assert done.wait(60)
         assert set(renewals) == {repository.clock.now()}
         assert not [each for each in threading.enumerate() if each.name == "lock renewal"]
 

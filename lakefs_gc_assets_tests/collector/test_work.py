@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.work import gather, runs_by_weight, spread, spread_by_weight, work_ahead
+from lakefs_gc_assets.collector.work import gather, merge, runs_by_weight, spread, spread_by_weight, work_ahead
 from lakefs_gc_assets.errors import StorageError
 
 COUNT = pa.schema([pa.field("number", pa.int64())])
@@ -48,6 +48,23 @@ def test_a_heavy_item_has_a_run_almost_to_itself() -> None:
 
     assert len(next(run for run in runs if 1000 in run)) <= 10
     assert len(runs) >= 8
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=9), min_size=1, max_size=20), st.integers(1, 30))
+def test_rows_are_merged_as_their_tables_come(numbers: list[list[int]], rows: int) -> None:
+    given = list[int]()
+
+    def each_once(table: pa.Table) -> pa.Table:
+        given.append(table.num_rows)
+        return table.group_by("number").aggregate([])
+
+    found = merge((pa.table({"number": pa.array(some, pa.int64())}) for some in numbers), each_once, rows)
+
+    assert sorted(found.column("number").to_pylist()) == sorted({number for some in numbers for number in some})
+    # What is left waits: no more than twice as much as is left in the end, or `rows`, and a table.
+    assert max(given) <= max(rows, 2 * found.num_rows) + 9
+    # Each row is given again at most about as often as it is read.
+    assert sum(given) <= 4 * sum(map(len, numbers)) + found.num_rows + rows
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 30))

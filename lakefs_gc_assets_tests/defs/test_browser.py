@@ -7,7 +7,6 @@ each page, for the documentation.
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
+from lakefs_gc_assets_tests.free_ports import free_port
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -32,10 +32,7 @@ _PATIENT = 120_000
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The UI of a sample repository, with its first dry run."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = start(tmp_path_factory.mktemp("ui"), port)
+    process = start(tmp_path_factory.mktemp("ui"), free_port())
     try:
         yield lines_until_url(process)[-1]
         end(process, signal.SIGTERM)

@@ -6,7 +6,6 @@ Meanwhile, and afterwards, planted secrets are looked for in whatever others can
 import json
 import os
 import signal
-import socket
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests import planted, process_tree
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
+from lakefs_gc_assets_tests.free_ports import free_port
 
 _HALTING_WORKERS = """
 import sys, time, uuid
@@ -124,14 +124,6 @@ def _read(url: str) -> str:
     with urllib.request.urlopen(url, timeout=60) as answer:
         text: str = answer.read().decode()
     return text
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 def jvm(dev: DagsterDev) -> int:

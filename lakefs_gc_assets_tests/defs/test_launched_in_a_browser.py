@@ -15,8 +15,9 @@ from lakefs_gc_assets.embedded.demo import still_stored
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
-from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, dagster_dev, free_port
+from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, dagster_dev
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
+from lakefs_gc_assets_tests.free_ports import free_port
 
 _FOREIGN = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain; x=application/json"}
 _LOOSE = {"resources": {"collection": {"config": {"max_candidate_share": 1.0, "min_age_hours": 0, "sweep": True}}}}

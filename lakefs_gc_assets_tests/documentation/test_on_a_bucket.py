@@ -22,9 +22,9 @@ from lakefs_gc_assets.embedded.sample import Sample, link_pending, make_sample_r
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
-from lakefs_gc_assets_tests.dagster_dev import free_port
 from lakefs_gc_assets_tests.defs import test_browser
 from lakefs_gc_assets_tests.defs.test_browser import LOCATION, page
+from lakefs_gc_assets_tests.free_ports import free_port
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
 

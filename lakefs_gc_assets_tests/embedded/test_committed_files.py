@@ -1,7 +1,10 @@
-import time
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
-from lakefs_gc_assets.embedded import branches, commits, committed, repositories, staging
+import pytest
+
+from lakefs_gc_assets.embedded import branches, commits, committed, refs_dump, repositories, staging
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.entries import decode_entry
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -118,14 +121,25 @@ def test_a_dump_holds_all_commits_branches_and_tags(server: EmbeddedServer) -> N
     assert [(tag.id, tag.commit_id) for tag in tags] == [("v1", first["id"])]
 
 
-def test_a_dump_is_no_snapshot(tmp_path: Path) -> None:
+def test_a_dump_is_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    paused, goes_on = Event(), Event()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        paused.set()
+        assert goes_on.wait(60)
+
+    monkeypatch.setattr(refs_dump, "time", SimpleNamespace(sleep=pause))
     with EmbeddedServer(tmp_path, settings=Settings(dump_pause_seconds=0.5)) as server:
         clients.repository(server)
         clients.upload(server, "a", b"x")
         _, task = clients.call(server, "POST", "/repositories/repo/dump")
-        time.sleep(0.2)
+        assert paused.wait(60)
         made = clients.commit(server, "between commits and branches")
-        server.core.tasks.wait_for_all(10)
+        assert pauses == [0.5]
+        goes_on.set()
+        server.core.tasks.wait_for_all(60)
         refs = clients.call(server, "GET", "/repositories/repo/dump", task_id=task["id"])[1]["refs"]
         found = read_metarange(_file(server, refs["commits_meta_range_id"]).read_bytes(), "commits", entity="commit")
         commits_read = [commit for item in found for commit in read_commits(_file(server, item.id).read_bytes(), "c")]

@@ -1,4 +1,4 @@
-"""Every target, the same cases each time, in a process of its own: 1,000, or 10,000 in `make test-slow`.
+"""Every target, the same cases each time: 1,000 of each in two processes, 10,000 in one each in `make test-slow`.
 
 `make fuzz` has more.
 """
@@ -17,13 +17,23 @@ from lakefs_gc_assets_tests.fuzzing.targets import TARGETS
 CASES = int(os.environ.get("FUZZ_CASES", "10000"))
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("cases", [1000, pytest.param(CASES, marks=pytest.mark.slow)])
-def test_hostile_input_is_an_error_or_read_right(name: str, cases: int) -> None:
-    arguments = [sys.executable, "-m", __package__, str(cases), "1", name]
+def fuzz(cases: int, *names: str) -> None:
+    arguments = [sys.executable, "-m", __package__, str(cases), "1", *names]
     finished = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr[-3000:]
+    assert [line.partition(":")[0] for line in finished.stdout.splitlines()] == [*names]
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_hostile_input_is_an_error_or_read_right(part: int) -> None:
+    fuzz(1000, *[*TARGETS][part::2])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", TARGETS)
+def test_so_is_ten_times_as_much_of_it(name: str) -> None:
+    fuzz(CASES, name)
 
 
 def _target(read: object, size: int = 10, **bounds: int) -> Target:

@@ -3,8 +3,10 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from lakefs_gc_assets_tests.recordings import folder_of
+from lakefs_gc_assets_tests.replay.__main__ import main
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
 FOLDERS = ("chain/1", "chain/2", "chain/3", "chain/4")
@@ -37,11 +39,9 @@ def test_each_run_deletes_what_became_garbage_and_looks_at_new_slices_only() -> 
     [
         (FOLDERS, [], "several folders need --chain"),
         (FOLDERS[:1], ["--now", "2026-11-01,2026-11-02"], "--now names 2 times for 1 folders"),
-        (FOLDERS[:1], ["--now", "tomorrow"], "'tomorrow' is no ISO 8601 time"),
     ],
 )
 def test_what_makes_no_sense_is_refused(names: tuple[str, ...], options: list[str], complaint: str) -> None:
     folders = [str(folder_of(name)) for name in names]
-    command = [sys.executable, "-m", "lakefs_gc_assets_tests.replay", *folders, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and complaint in done.stderr
+    ended = CliRunner().invoke(main, [*folders, *options])
+    assert ended.exit_code == 2 and complaint in ended.stderr

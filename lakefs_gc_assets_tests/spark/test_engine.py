@@ -102,6 +102,16 @@ def test_a_collision_keeps_an_object(engine: SparkEngine) -> None:
         assert engine.count_by_sets(engine.table(rows), engine.table(held), count=9) == {1: len(pairs), 2: len(pairs)}
 
 
+def test_all_live_rows_that_the_driver_kept_of_several_tables_are_subtracted(engine: SparkEngine) -> None:
+    """Of the table between them the driver keeps none, which leaves an empty batch before the last one."""
+    held = engine.table(pa.concat_tables([living("a"), living("b"), living("c")]))
+    live = engine.where(held, lambda batch: pc.not_equal(batch.column("address"), "b"))
+    rows = engine.read([[living("a", "b", "c")]], pa.Table.to_batches, LIVE)
+
+    assert engine.collect(engine.without(rows, live, count=6)).column("address").to_pylist() == ["b"]
+    assert engine.count_by_sets(rows, live, count=6) == {1: 1, 3: 2}
+
+
 @pytest.mark.parametrize(("few", "least", "twice"), [(10**6, 0, True), (0, 0, False), (10**6, 10**7, False)])
 @pytest.mark.usefixtures("all_with_spark")
 def test_rows_that_few_are_left_of_do_not_travel(

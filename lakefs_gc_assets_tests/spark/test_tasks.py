@@ -33,6 +33,15 @@ def test_each_item_is_read_once_in_a_task_of_its_group(spark: SparkSession) -> N
     assert found == {(item * item, part): 2 for group in groups for item in group for part in range(item % 3)}
 
 
+@pytest.mark.parametrize("sizes", [[0, 0, 3], [2, 0, 3], [0, 2, 0, 0, 3, 0], [0, 0], []])
+def test_a_table_keeps_the_rows_behind_a_batch_that_has_none(spark: SparkSession, sizes: list[int]) -> None:
+    batches = [pa.record_batch([pa.array([size] * size, pa.int64())], COUNT) for size in sizes]
+
+    frame = tasks.of_table(spark, pa.Table.from_batches(batches, COUNT))
+
+    assert [row.number for row in frame.collect()] == [size for size in sizes for _ in range(size)]
+
+
 class Telling:
     """An item that writes a line into a file whenever a process unpacks it."""
 

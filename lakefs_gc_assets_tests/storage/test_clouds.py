@@ -56,7 +56,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts and short waits, where a test wants the failure itself."""
     monkeypatch.setattr(http_service, "ATTEMPTS", 2)
     monkeypatch.setattr(http_service, "RETRY_FOR", timedelta(seconds=0.1))
-    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:
@@ -381,8 +380,9 @@ def test_a_storm_that_does_not_pass_is_an_error(
         call(store)
 
 
-def test_a_silent_server_is_given_another_try(cloud: Cloud, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_service, "RETRY_FOR", timedelta(seconds=10))
+def test_a_silent_server_is_given_another_try(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried as often as usual: on a machine that does much else, good answers come late as well."""
+    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
     store = cloud.store()
     store.put("key", b"content")
     for call, expected in ((lambda: keys(store), ["key"]), (lambda: store.head("key").size, 7)):
@@ -400,10 +400,10 @@ def test_an_endpoint_nobody_listens_at_is_named(cloud: Cloud, impatient: None, g
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    store = cloud.store(endpoint_url=endpoint)
-    for call in CALLS:
-        with pytest.raises(StorageError, match=f"at {endpoint}: no connection"):
-            call(store)
+        store = cloud.store(endpoint_url=endpoint)
+        for call in CALLS:
+            with pytest.raises(StorageError, match=f"at {endpoint}: no connection"):
+                call(store)
 
 
 def test_a_container_that_does_not_exist_is_no_missing_object(cloud: Cloud) -> None:

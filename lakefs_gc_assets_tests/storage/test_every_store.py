@@ -122,7 +122,9 @@ def test_odd_keys_stay_apart(store: ObjectStore) -> None:
     assert set(rows(store)) == set(names) - set(gone)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(keys=st.sets(KEYS, min_size=1, max_size=4))
 def test_any_key_round_trips(store: ObjectStore, keys: set[str]) -> None:
     folder = f"{uuid4().hex}/"

@@ -47,12 +47,12 @@ def test_a_byte_order_mark_is_none_of_the_document() -> None:
 @pytest.mark.parametrize("declared", [f'<!ENTITY l0 "ha">{_LAUGHS}', _FILE, _HOST, ""])
 def test_a_document_that_declares_anything_is_refused_at_once(declared: str) -> None:
     body = f"<?xml version='1.0'?><!DOCTYPE a [{declared}]><a>&l9;</a>".encode()
-    began = time.monotonic()
+    began = time.thread_time()
 
     with pytest.raises(ElementTree.ParseError, match="has a DOCTYPE"):
         safe_xml.parse(body)
 
-    assert time.monotonic() - began < 1
+    assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize("body", [b"", b"<a>", b"<a></b>", b"<a/><b/>", b"text", b"<a>&l9;</a>", b"<a>\xff</a>"])

@@ -16,18 +16,18 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import ChangePart, R
 from lakefs_gc_assets.collector.frame.schemas import RANGES
+from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
-from lakefs_gc_assets.collector.live.range_records import weight_of
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
+from lakefs_gc_assets.collector.references import FILES_AHEAD, ROWS_MERGED
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.work import runs_by_weight, spread
-from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.collector.work import merge, runs_by_weight, work_ahead
 
 Words = npt.NDArray[np.uint64]
 
 WORD = 8
 """Bytes of a word."""
-_ASKED_OF_CANDIDATES = ("slice", "slice_window", "layout", "issued_at", "etag")
+_ASKED_OF_CANDIDATES = ("slice", "slice_window", "layout", "issued_at")
 _AT_ONCE = 262_144
 """Rows that a task unites together."""
 _HELD = pa.field("held", pa.binary())
@@ -43,7 +43,8 @@ SETTLED = pa.schema([*HELD, pa.field("objects", pa.int64())])
 Of those that stay in all scenarios there are sums by bits: such a row has no address, and `size` is all their bytes."""
 SUMS = pa.schema([_HELD, pa.field("objects", pa.int64()), pa.field("bytes", pa.int64())])
 """Objects with the same bits, counted."""
-_HELD_RANGES = pa.schema([*RANGES, _HELD])
+HELD_RANGES = pa.schema([*RANGES, _HELD])
+"""Ranges, and the bits of the metaranges that name each."""
 
 
 def as_bytes(bits: int, width: int) -> bytes:
@@ -51,10 +52,11 @@ def as_bytes(bits: int, width: int) -> bytes:
     return bits.to_bytes(width, "little")
 
 
-def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> dict[RangeRecord, int]:
-    """The distinct ranges of metaranges, each with the bits of all that name it.
+def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> pa.Table:
+    """The distinct ranges of metaranges (HELD_RANGES), each with the bits of all that name it, in order of their keys.
 
-    Two counts for one id give two records, and the reading fails.
+    Two counts for one id give two records, and the reading fails. Neighbours are read by one task, which hands on once
+    what they both name.
 
     Args:
         metaranges: the bits of each.
@@ -63,28 +65,53 @@ def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> dic
     references, engine = step.references(), step.engine
     opener, namespace, window_size = references.opener, references.namespace, references.window_size
 
-    def read(item: tuple[str, bytes]) -> Iterator[pa.RecordBatch]:
-        metarange_id, held = item
-        table = LiveFiles(opener.open(), namespace, window_size).metarange(metarange_id)
-        yield from _with_bits(table, held).cast(_HELD_RANGES).to_batches()
+    def read(group: Sequence[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+        files = LiveFiles(opener.open(), namespace, window_size)
+        tables = work_ahead(lambda item: _with_bits(files.metarange(item[0]), item[1]), group, FILES_AHEAD)
+        yield from merge(tables, unite_ranges, ROWS_MERGED).to_batches()
 
     items = [(metarange_id, as_bytes(bits, width)) for metarange_id, bits in metaranges.items()]
-    named = engine.collect(engine.distinct(engine.read(spread(items, references.tasks), read, _HELD_RANGES)))
-    found: dict[RangeRecord, int] = {}
-    for row in named.to_pylist():
-        bits = int.from_bytes(row.pop("held"), "little")
-        record = RangeRecord(**row)
-        found[record] = found.get(record, 0) | bits
-    return found
+    groups = [[group] for group in runs_by_weight(items, references.tasks, lambda item: 1)]
+    found = unite_ranges(engine.collect(engine.read(groups, read, HELD_RANGES)))
+    return found.sort_by([("min_key", "ascending"), ("id", "ascending")])
+
+
+def unite_ranges(rows: pa.Table) -> pa.Table:
+    """One row (HELD_RANGES) for each range, with the bits of all its rows; two counts for one id are two ranges."""
+    if not rows.num_rows:
+        return rows.cast(HELD_RANGES)
+    numbered = rows.select(RANGES.names).append_column("row", pa.array(np.arange(rows.num_rows)))
+    found = numbered.group_by(RANGES.names).aggregate([("row", "list")])
+    lengths = pc.list_value_length(found.column("row_list")).to_numpy()
+    order = pc.list_flatten(found.column("row_list")).to_numpy()
+    bits = np.bitwise_or.reduceat(words_of(rows.column("held"))[order], np.cumsum(lengths) - lengths, axis=0)
+    return found.select(RANGES.names).append_column(_HELD, binary_of(bits)).cast(HELD_RANGES)
+
+
+def add_bits_where(ranges: pa.Table, ids: pa.ChunkedArray, bits: bytes) -> pa.Table:
+    """Ranges (HELD_RANGES), of which some have these bits besides.
+
+    Args:
+        ids: of these ranges, and perhaps of others.
+    """
+    among = pc.is_in(ranges.column("id"), value_set=ids.combine_chunks()).to_numpy()
+    held = words_of(ranges.column("held"))
+    held = np.where(among[:, np.newaxis], held | np.frombuffer(bits, np.uint64), held)
+    return ranges.set_column(ranges.schema.get_field_index("held"), _HELD, binary_of(held))
+
+
+def entries_of(ranges: pa.Table) -> int:
+    """How many entries ranges (HELD_RANGES) have."""
+    return pc.sum(ranges.column("count")).as_py() or 0
 
 
 def read_addresses(
-    step: Step[R], ranges: Mapping[RangeRecord, int], every: int, width: int, sizes_into: SizesFolder, depth: int = 0
+    step: Step[R], ranges: pa.Table, every: int, width: int, sizes_into: SizesFolder, depth: int = 0
 ) -> R:
     """What ranges hold, each object once (SETTLED).
 
     Args:
-        ranges: the bits of each.
+        ranges: HELD_RANGES, in order of their keys.
         every: the bits of all scenarios.
         width: bytes of a set of bits.
         sizes_into: where the sizes of what is read are noted.
@@ -92,22 +119,22 @@ def read_addresses(
     """
     references, engine = step.references(), step.engine
     opener, namespace, window_size = references.opener, references.namespace, references.window_size
-    ordered = sorted(ranges, key=lambda record: (record.min_key, record.id))
-    groups = [
-        [[(record, as_bytes(ranges[record], width)) for record in group]]
-        for group in runs_by_weight(ordered, references.tasks, weight_of)
-    ]
     united, stays = unite_in_folders if depth else unite, as_bytes(every, width)
 
-    def read(group: Sequence[tuple[RangeRecord, bytes]]) -> Iterator[pa.RecordBatch]:
+    def read(packed: bytes) -> Iterator[pa.RecordBatch]:
         noted = RangeSizes(sizes_into.opener.open(), sizes_into.key)
         files = LiveFiles(opener.open(), namespace, window_size, noted)
-        tables = (_with_bits(_needed(files.held(record, depth), stays, held), held) for record, held in group)
+        tables = (
+            _with_bits(_needed(files.held(record, depth), stays, held), held)
+            for batch in range_records.unpack_rows(packed)
+            for record, held in zip(range_records.records_of(batch), batch.column("held").to_pylist(), strict=True)
+        )
         yield from _united(tables, united)
         noted.put()
 
+    groups = [[packed] for packed in range_records.pack(ranges, references.tasks)]
     rows = engine.read(groups, read, HELD_IN if depth else HELD)
-    count = sum(record.count for record in ranges)
+    count = entries_of(ranges)
     if depth:
         return engine.map_by_address(rows, place, PLACED, count)
     return engine.map_by_address(rows, partial(_unite_and_settle, stays), SETTLED, count)

@@ -5,7 +5,7 @@ by another repository or by a range that no commit names: exactly what `run.mark
 `committed`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,9 @@ from lakefs_gc_assets.collector.forecast.holding import (
     HELD,
     SETTLED,
     add_bits,
+    add_bits_where,
     as_bytes,
+    entries_of,
     has_all,
     lacks_some,
     read_addresses,
@@ -26,7 +28,7 @@ from lakefs_gc_assets.collector.forecast.holding import (
     settle,
 )
 from lakefs_gc_assets.collector.forecast.scenarios import Questions
-from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
+from lakefs_gc_assets.collector.frame.schemas import LISTED, RANGES, SIGHTINGS
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live import noted_sizes
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, read_every_commit
@@ -34,7 +36,7 @@ from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 
 MARKED = pa.schema([*(column.with_nullable(True) for column in LISTED), HELD.field("held")])
 """Objects that some scenario would mark: each scenario whose bit is not set would, by this row."""
@@ -90,14 +92,14 @@ def mark(
     """
     engine, width = step.engine, questions.width
     ranges = read_ranges(step, questions.metaranges, width)
-    elsewhere = _find_elsewhere(step, questions, ranges, uncommitted, tables)
+    known = RangeRecords(ranges.select(RANGES.names)).ids
+    elsewhere = _find_elsewhere(step, questions, known, uncommitted, tables)
     every = questions.every_scenario
-    unnamed = frozenset(elsewhere.unnamed.ids)
-    beside = elsewhere.unnamed.without({record.id for record in ranges})
-    ranges = {record: bits | every if record.id in unnamed else bits for record, bits in ranges.items()}
+    beside = elsewhere.unnamed.without(known)
+    ranges = add_bits_where(ranges, elsewhere.unnamed.rows.column("id"), as_bytes(every, width))
     others = [each.addresses(step) for each in elsewhere.unread]
-    step.log(f"{len(questions.metaranges):,} metaranges have {len(ranges):,} ranges, each is read once")
-    promised = sum(record.count for record in ranges)
+    step.log(f"{len(questions.metaranges):,} metaranges have {ranges.num_rows:,} ranges, each is read once")
+    promised = entries_of(ranges)
     live = [*uncommitted.addresses, *others, step.references().committed(beside)]
     live_count = uncommitted.count + sum(each.count for each in elsewhere.unread) + beside.entries
     with ExitStack() as stack:
@@ -114,9 +116,8 @@ def mark(
         told = engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
         unkept = engine.select(engine.where_among(told, "kept", (None,)), *MARKED.names)
         eligible = stack.enter_context(engine.cached(unkept, promised))
-        listed = engine.select(universe, "address", "size", "etag")
-        candidates, undecided = _clear(step, stack, questions, eligible, listed)
-        yield Marked(objects, cached if depth else None, promised, candidates, len(ranges), undecided)
+        candidates, undecided = _clear(step, stack, questions, eligible)
+        yield Marked(objects, cached if depth else None, promised, candidates, ranges.num_rows, undecided)
 
 
 def _settled(engine: Engine[R], placed: R, every: bytes) -> R:
@@ -134,7 +135,7 @@ def _settle_first(every: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 def _find_elsewhere(
     step: Step[R],
     questions: Questions,
-    ranges: Mapping[RangeRecord, int],
+    ranges: IdSet,
     uncommitted: Uncommitted[R],
     tables: tuple[str, ...],
 ) -> _Elsewhere:
@@ -142,11 +143,12 @@ def _find_elsewhere(
     if not step.repository.settings.keep_unnamed_ranges:
         return _Elsewhere(unread, RangeRecords.of([]))
     read = frozenset(tables).union(*(each.ids for each in unread))
-    unnamed = find_unnamed(step.repository.store, step.references(), read, tuple(questions.metaranges))
+    named = ranges | IdSet(questions.metaranges)
+    unnamed = find_unnamed(step.repository.store, step.references(), read, named)
     return _Elsewhere(unread, unnamed.records)
 
 
-def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R, listed: R) -> tuple[R, bool]:
+def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R) -> tuple[R, bool]:
     """Leaves out what is staged with the content of a committed object, asked for once for all scenarios.
 
     What only the deletion of a branch lets go may be in that branch's head, which has it at every path that would be
@@ -160,7 +162,7 @@ def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R, l
 
     def clear(rows: R) -> Cleared[R]:
         heads = questions.definition.live.heads
-        return stack.enter_context(clear_hidden(step, rows, heads, MARKED, lambda: listed))
+        return stack.enter_context(clear_hidden(step, rows, heads, MARKED))
 
     all_heads = as_bytes(questions.with_all_heads, width)
     asked = engine.where(eligible, partial(lacks_some, all_heads))

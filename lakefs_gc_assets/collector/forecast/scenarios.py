@@ -11,8 +11,10 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.forecast.holding import WORD
+from lakefs_gc_assets.collector.live.commits import distinct_metaranges
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention, retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import Flags, active_commits, date, mark_kept_by
@@ -20,6 +22,7 @@ from lakefs_gc_assets.collector.retention.policy import LONGEST_RETENTION, Polic
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
 from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
 
 AGES: tuple[int | None, ...] = (0, 1, 3, 7, 14, 30, 60, 90, 180, 365, None)
 """Days of retention that are asked for by default; None for unlimited."""
@@ -144,12 +147,11 @@ def ask(
     for holder, has in asked.holders():
         holders.append(holder)
         bits.add(has)
-    metaranges = bits.of_metaranges(readings.dump.commits.metarange_ids)
+    metaranges = bits.of_metaranges(readings.dump.commits)
     # The server listed these after the dump was made: they stay by any rules.
     late = (1 << len(scenarios)) - 1 | 1 << bits.count - 1
-    for metarange_id in asked.found.late.values():
+    for metarange_id in {*asked.found.late.values()} - {""}:
         metaranges[metarange_id] = metaranges.get(metarange_id, 0) | late
-    metaranges.pop("", None)
     return Questions(tuple(scenarios), tuple(holders), metaranges, bits.width, asked.definition)
 
 
@@ -173,20 +175,17 @@ class _Bits:
         self._bytes[-1] |= flags.astype(np.uint8) << self.count % 8
         self.count += 1
 
-    def of_metaranges(self, ids: pa.StringArray) -> dict[str, int]:
-        """The bits of each metarange: those of all commits that have it.
-
-        Args:
-            ids: the metarange of each commit.
-        """
-        named = ids.dictionary_encode()
-        places = named.indices.to_numpy()
-        found = np.zeros((len(named.dictionary), len(self._bytes)), np.uint8)
+    def of_metaranges(self, commits: CommitColumns) -> dict[str, int]:
+        """The bits of each metarange, those of all commits that have it, in the order of `distinct_metaranges`."""
+        ids = distinct_metaranges(commits)
+        places = pc.index_in(commits.metarange_ids, value_set=ids)
+        has_one, at = places.is_valid().to_numpy(zero_copy_only=False), places.drop_null().to_numpy()
+        found = np.zeros((len(ids), len(self._bytes)), np.uint8)
         for number, each in enumerate(self._bytes):
-            np.bitwise_or.at(found[:, number], places, each)
+            np.bitwise_or.at(found[:, number], at, each[has_one])
         return {
-            metarange_id: int.from_bytes(found[at].tobytes(), "little")
-            for at, metarange_id in enumerate(named.dictionary.to_pylist())
+            metarange_id: int.from_bytes(found[number].tobytes(), "little")
+            for number, metarange_id in enumerate(ids.to_pylist())
         }
 
 

@@ -81,7 +81,7 @@ LISTED_COLUMNS: Columns = (
     Column("issued_at", TIME, "When the name was issued; null where it has no time.", True),
     Column("last_modified", TIME, "When the store says it was written."),
     SIZE,
-    Column("etag", pa.string(), "ETag without quotes; null where the store has none.", True),
+    Column("etag", pa.string(), "ETag without quotes; null where the store has none, or nothing was listed.", True),
 )
 
 CANDIDATE_COLUMNS: Columns = (

@@ -45,7 +45,7 @@ class LiveCommits:
     """Everything that holds committed entries.
 
     Attributes:
-        metarange_ids: distinct metaranges of all commits; empty with the fallback.
+        metarange_ids: distinct metaranges of all commits, about by their dates; empty with the fallback.
         files: names of all metadata files, of whatever kind, with the fallback; empty with a refs dump.
         heads: metarange of each branch's head, by branch; branches whose head is empty are left out.
         commits: how many commits are live; 0 with the fallback, which does not know.
@@ -95,17 +95,16 @@ class Dump:
 
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
         """All of its commits, or those that stay; branch heads are always among them."""
-        metaranges = self.commits.metarange_ids if stays is None else self.commits.metarange_ids.filter(pa.array(stays))
         at = self.commits.positions(pa.array(self.branches.values(), pa.string()))
         held = zip(self.branches, self.commits.metarange_ids.take(pa.array(at)).to_pylist(), strict=True)
         return LiveCommits(
             CommitSource.REFS_DUMP,
             self.started_at,
             self.ended_at,
-            tuple(distinct(metaranges).to_pylist()),
+            tuple(distinct_metaranges(self.commits, stays).to_pylist()),
             (),
             {branch: metarange for branch, metarange in held if metarange},
-            len(metaranges),
+            len(self.commits) if stays is None else int(stays.sum()),
             self.fetched,
             self.sealed,
             self.tables,
@@ -114,10 +113,15 @@ class Dump:
         )
 
 
-def distinct(metarange_ids: pa.StringArray) -> pa.StringArray:
-    """Each metarange once, in order; commits without objects have none."""
-    found = pc.unique(metarange_ids)
-    return found.filter(pc.not_equal(found, "")).sort()
+def distinct_metaranges(commits: CommitColumns, which: npt.NDArray[np.bool_] | None = None) -> pa.StringArray:
+    """The metaranges of all commits, or some, each once; commits without objects have none.
+
+    They are in the order in which commits were made: those that follow each other name mostly the same ranges.
+    """
+    at = np.arange(len(commits)) if which is None else np.flatnonzero(which)
+    by_date = at[np.argsort(commits.seconds[at], kind="stable")]
+    found = pc.unique(commits.metarange_ids.take(pa.array(by_date)))
+    return found.filter(pc.not_equal(found, ""))
 
 
 class IncompleteDump(LakeFSError):

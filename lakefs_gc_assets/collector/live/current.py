@@ -248,7 +248,8 @@ def ask_committed(
 
 def _find_unnamed(step: Step[R], found: Committed, known: Set[str]) -> Unread:
     repository, definition = step.repository, found.definition
-    expired = definition.expired_metaranges if definition else ()
+    metaranges = definition.expired_metaranges if definition else ()
+    expired = step.references().range_records(metaranges).ids | IdSet(metaranges)
     unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired)
     return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
 

@@ -10,7 +10,6 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.eligibility import PLAIN_ETAG
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live.commits import fetch
@@ -70,10 +69,10 @@ class LiveFiles:
 
         An address that may mean several keys, or may lie in another bucket, is left out: what it names stays.
 
-        `last_modified` is the time in the name, else the entry's. An ETag that is no MD5 is left out: that of an upload
-        in parts, whose LastModified would be in doubt, says nothing here, where nothing was listed.
+        `last_modified` is the time in the name, else the entry's. The checksum of an entry is no ETag of the store: a
+        copy keeps that of its source, which a client named. So there is none.
         """
-        return self._objects(self._with_etags(record))[1]
+        return self._objects(self._entries(record))[1]
 
     def held(self, record: RangeRecord, depth: int = 0) -> pa.Table:
         """What a range references inside the namespace (LISTED and `certain`).
@@ -84,7 +83,7 @@ class LiveFiles:
         Args:
             depth: with so many components, rows have the column FOLDER, and an address a row for each entry.
         """
-        found = self._with_etags(record, ["keys"] if depth else [])
+        found = self._entries(record, ["keys"] if depth else [])
         if self.noted is not None:
             self.noted.note(record.id, found.sizes)
         places, listed = self._objects(found)
@@ -112,17 +111,15 @@ class LiveFiles:
         table = pa.table(columns, schema=HELD_ENTRIES)
         return table if folders is None else table.append_column(FOLDER, folders.take(places))
 
-    def _with_etags(self, record: RangeRecord, further: Sequence[ranges.OptionalColumn] = ()) -> ranges.RangeEntries:
+    def _entries(self, record: RangeRecord, columns: Sequence[ranges.OptionalColumn] = ()) -> ranges.RangeEntries:
         key = METADATA_PREFIX + record.id
-        return ranges.read_range(fetch(self.store, key), key, expected=record, columns=["etags", *further])
+        return ranges.read_range(fetch(self.store, key), key, expected=record, columns=columns)
 
     def _objects(self, found: ranges.RangeEntries) -> tuple[pa.Int64Array, pa.Table]:
         """Entries whose address is certain: their places, and what they are as objects (LISTED)."""
-        assert found.etags is not None
         places, keys = self._keys(found.addresses, found.address_types, only_certain=True)
         read = names.read(keys, self.window_size)
         written = pc.multiply(found.last_modified.take(places), 1_000_000).cast(TIME)
-        etags = found.etags.take(places)
         listed = pa.table(
             [
                 keys,
@@ -132,7 +129,7 @@ class LiveFiles:
                 read.issued_at,
                 pc.coalesce(read.issued_at, written),
                 found.sizes.take(places),
-                pc.if_else(pc.match_substring_regex(etags, PLAIN_ETAG), etags, None),
+                pa.nulls(len(keys), pa.string()),
             ],
             schema=LISTED,
         )

@@ -72,8 +72,17 @@ class RangeRecords:
 
         Neighbours share a task, since ranges that follow each other hold many of the same addresses.
         """
-        weights = self.rows.column("count").to_numpy() + REQUEST_WEIGHT
-        return [_pack(self.rows.slice(start, end - start)) for start, end in cut_by_weight(weights, tasks)]
+        return pack(self.rows, tasks)
+
+
+def pack(rows: pa.Table, tasks: int) -> list[bytes]:
+    """Ranges in order of their keys as `RangeRecords.packed` gives them.
+
+    Args:
+        rows: RANGES, perhaps with further columns.
+    """
+    weights = rows.column("count").to_numpy() + REQUEST_WEIGHT
+    return [_pack(rows.slice(start, end - start)) for start, end in cut_by_weight(weights, tasks)]
 
 
 def weight_of(record: RangeRecord) -> int:
@@ -83,20 +92,30 @@ def weight_of(record: RangeRecord) -> int:
 
 def unpack(packed: bytes) -> Iterator[RangeRecord]:
     """The ranges of one task."""
+    return _records(unpack_rows(packed))
+
+
+def unpack_rows(packed: bytes) -> Iterator[pa.RecordBatch]:
+    """The ranges of one task as rows, with the columns that were packed."""
     with pa.ipc.open_stream(packed) as batches:
-        yield from _records(batches)
+        yield from batches
 
 
 def _pack(rows: pa.Table) -> bytes:
     # Pickled, a slice has all that it is a slice of.
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, RANGES, options=_COMPRESSED) as stream:
+    with pa.ipc.new_stream(sink, rows.schema, options=_COMPRESSED) as stream:
         stream.write_table(rows, max_chunksize=_AT_ONCE)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
 
+def records_of(batch: pa.RecordBatch) -> Iterator[RangeRecord]:
+    """The ranges of a batch (RANGES, perhaps with further columns)."""
+    for row in zip(*(batch.column(name).to_pylist() for name in RANGES.names), strict=True):
+        yield RangeRecord(*row)
+
+
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[RangeRecord]:
     for batch in batches:
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield RangeRecord(*row)
+        yield from records_of(batch)

@@ -6,7 +6,7 @@ its ranges can always be seen. Failed commits, merges and imports leave such ran
 writes them before it exists. Where a range comes from cannot be known, so the objects that it holds count as live.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.engine import R
@@ -34,18 +34,18 @@ def find_unnamed(
     store: ObjectStore,
     references: References[R],
     read: Set[str],
-    expired_metaranges: Sequence[str],
+    expired: Set[str],
 ) -> Unnamed:
     """Lists the metadata folder, and reads of it only what no commit names.
 
+    It is asked last: whatever is committed until then is seen.
+
     Args:
         read: ids of everything that was read before, or is read by this question.
-        expired_metaranges: metaranges that only expired commits name. They are no sign of another repository, but a
-            range of theirs stays where an unnamed metarange names it, too.
+        expired: ids of metaranges and ranges that only expired commits name. They are no sign of another repository,
+            but such a range stays where an unnamed metarange names it, too.
     Raises:
         CorruptFile: a file is of no known kind, or damaged.
     """
-    expired = references.range_records(expired_metaranges).ids | IdSet(expired_metaranges)
-    # Listed last: whatever is committed until then is seen.
-    ids = tuple(expired.lacking(list_ids(store, read)))
+    ids = list_ids(store, IdSet.of(read) | expired)
     return Unnamed(ids, references.unnamed_records(ids).without(read))

@@ -285,10 +285,9 @@ def define(readings: Readings, found: Retention, settings: CollectionSettings, n
     dump, policy = readings.dump, readings.policy
     live = dump.live(found.flags)
     if found.late:
-        late = set(found.late.values()) - {""}
-        together = tuple(sorted({*live.metarange_ids, *late}))
-        live = replace(live, metarange_ids=together, commits=live.commits + len(found.late))
-    expired = commits.distinct(dump.commits.metarange_ids.filter(pa.array(~found.flags)))
+        late = sorted({*found.late.values()}.difference(live.metarange_ids, [""]))
+        live = replace(live, metarange_ids=(*live.metarange_ids, *late), commits=live.commits + len(found.late))
+    expired = commits.distinct_metaranges(dump.commits, ~found.flags)
     kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
     expired = expired.filter(pc.invert(kept_too))
     differences = _differences(readings, found, now)

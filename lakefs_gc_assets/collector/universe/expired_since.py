@@ -6,14 +6,13 @@ with what is live at the mark and not when the run begins: one that expires in b
 more. The objects are old, so it does not matter that they are learnt of after uncommitted data was prepared.
 """
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Set
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
-from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
@@ -41,21 +40,14 @@ def store_expired(step: Step[R], before: BaseCheckpoint, live: Set[str]) -> Stor
 def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords) -> R:
     """Finds the objects (LISTED) of ranges that are live no more, where this run lists nothing.
 
-    Those that earlier runs deleted are left out. An entry's ETag is not the store's own, so there is none.
+    Those that earlier runs deleted are left out.
     """
     engine = step.engine
     held = engine.where(step.references().entries(dead), _would_be_listed)
-    there = engine.without_exactly(select_sealed(engine, held, before.sealed), deleted_before(step))
-    return engine.map_batches(there, _without_etags, LISTED)
+    return engine.without_exactly(select_sealed(engine, held, before.sealed), deleted_before(step))
 
 
 def _would_be_listed(rows: pa.RecordBatch) -> pa.BooleanArray:
     """Which objects lie where a run lists that lists everything: below `data/`, or right in the root."""
     addresses = rows.column("address")
     return pc.or_(pc.starts_with(addresses, DATA_PREFIX), pc.invert(pc.match_substring(addresses, "/")))
-
-
-def _without_etags(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    place = LISTED.get_field_index("etag")
-    for batch in batches:
-        yield batch.set_column(place, LISTED.field(place), pa.nulls(batch.num_rows, LISTED.field(place).type))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.forecast import holding
-from lakefs_gc_assets.collector.forecast.holding import HELD, SUMS
+from lakefs_gc_assets.collector.forecast.holding import HELD, HELD_RANGES, SUMS
 
 WIDTH = 16
 BITS = st.integers(0, 2 ** (8 * WIDTH) - 1)
@@ -88,6 +88,39 @@ def test_what_stays_in_all_scenarios_is_only_counted(rows: list[Any], every: int
     counted = pa.Table.from_batches(holding.count(batches), SUMS).sort_by("held")
     plainly = pa.table(whole.filter(whole.column("certain"))).to_batches()
     assert counted.equals(pa.Table.from_batches(holding.count(plainly), SUMS).sort_by("held"))
+
+
+RANGES_HELD = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 2), BITS), max_size=20)
+
+
+def held_ranges(rows: list[Any]) -> pa.Table:
+    told = [
+        {"id": id_, "min_key": b"a", "max_key": b"z", "count": count, "estimated_size": 0, "held": bits}
+        for id_, count, bits in ((*each[:2], holding.as_bytes(each[2], WIDTH)) for each in rows)
+    ]
+    return pa.Table.from_pylist(told, schema=HELD_RANGES)
+
+
+def bits_by_range(ranges: pa.Table) -> dict[tuple[str, int], int]:
+    found = {(row["id"], row["count"]): int.from_bytes(row["held"], "little") for row in ranges.to_pylist()}
+    assert len(found) == ranges.num_rows
+    return found
+
+
+@given(RANGES_HELD, st.integers(0, 20), st.sets(st.sampled_from("abcdef")), BITS)
+def test_a_range_has_the_bits_of_all_that_name_it(rows: list[Any], cut: int, among: set[str], more: int) -> None:
+    """Two counts for one id are two ranges, of which one cannot be read."""
+    expected = dict[tuple[str, int], int]()
+    for id_, count, bits in rows:
+        expected[id_, count] = expected.get((id_, count), 0) | bits
+    parts = [holding.unite_ranges(held_ranges(part)) for part in (rows[:cut], rows[cut:])]
+    found = holding.unite_ranges(pa.concat_tables(parts))
+    assert bits_by_range(found) == expected
+    assert holding.entries_of(found) == sum(count for _, count in expected)
+    added = holding.add_bits_where(found, pa.chunked_array([sorted(among)], pa.string()), holding.as_bytes(more, WIDTH))
+    assert bits_by_range(added) == {
+        (id_, count): bits | more if id_ in among else bits for (id_, count), bits in expected.items()
+    }
 
 
 def test_rows_with_bits_of_different_lengths_are_an_error() -> None:

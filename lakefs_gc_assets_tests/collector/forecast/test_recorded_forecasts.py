@@ -1,5 +1,6 @@
 """Forecasts over recordings of servers: for each policy what a dry run with it marks, by every set of rules."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -66,6 +67,7 @@ def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: 
     with ReplayServer(folder_of(name), variant=variant, now=clock.now, deletes="refuse") as server:
         clock.moment = server.recorded_at + AGED
         repository = runs_of(server, clock, files["in force"]).open()
+        server.requests.clear()
         with forecast.ask(repository, ArrowEngine(), print, (0, 1, None), policies) as asked:
             rows = ArrowEngine().collect(asked.marked.candidates).to_pylist()
             said = {
@@ -75,6 +77,10 @@ def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: 
                 for at, scenario in enumerate(asked.questions.scenarios)
                 if scenario.kind in (Kind.IN_FORCE, Kind.POLICY)
             }
+        read = Counter(request.path.rpartition("/_lakefs/")[2] for request in server.requests)
+        # Those of heads are read again for what the server does not list.
+        heads = asked.questions.definition.live.heads.values()
+        assert all(read[metarange] == 1 for metarange in asked.questions.metaranges if metarange not in heads)
         assert said.pop("rules in force") == said["in force"]
         assert said == {named: marked(runs_of(server, clock, file)) for named, file in files.items()}
     if name == "merge-dangling":

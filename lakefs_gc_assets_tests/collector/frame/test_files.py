@@ -73,7 +73,7 @@ def sorted_rows(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ROWS)
 def test_rows_are_read_as_they_were_written(folder_store: ObjectStore, rows: list[dict[str, object]]) -> None:
     stored = written(folder_store, rows)
@@ -87,7 +87,7 @@ def test_rows_are_read_as_they_were_written(folder_store: ObjectStore, rows: lis
         assert file.bytes == folder_store.head(file.key).size
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
 @given(ROWS, st.integers(0, 25))
 def test_a_preview_is_the_beginning(folder_store: ObjectStore, rows: list[dict[str, object]], count: int) -> None:
     stored = written(folder_store, rows)

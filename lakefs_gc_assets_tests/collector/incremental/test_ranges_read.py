@@ -187,7 +187,7 @@ class TestMany:
         assert chain.then([MANY[8]]).read() == set(MANY)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50)
 @given(st.lists(st.sets(st.integers(0, 40)), min_size=1, max_size=6), st.integers(0, 5), st.integers(1, 8))
 def test_a_chain_of_runs_knows_what_each_of_them_read(
     local_store: ObjectStore, reads: list[set[int]], small: int, part: int

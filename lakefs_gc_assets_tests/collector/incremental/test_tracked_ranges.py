@@ -17,7 +17,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(RECORDS)
 def test_are_read_as_they_were_written(local_store: ObjectStore, records: list[RangeRecord]) -> None:
     sha256 = write(local_store, "run", "attempt", RangeRecords.of(records))

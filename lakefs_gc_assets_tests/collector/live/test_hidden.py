@@ -16,7 +16,7 @@ from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
-_TOO_LONG = 10.0
+_TOO_LONG = 60.0
 Place = tuple[str, bytes]
 
 

@@ -21,7 +21,7 @@ RECORDS = st.lists(
     ),
     max_size=40,
 )
-in_parts = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+in_parts = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from lakefs_gc_assets.collector.live.current import Unread, find_unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.unnamed import Unnamed, find_unnamed
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -32,7 +33,8 @@ def repository(tmp_path: Path) -> OpenRepository:
 
 
 def found(repository: OpenRepository, read: set[str], expired: tuple[str, ...] = ()) -> Unnamed:
-    return find_unnamed(repository.store, made_step(ArrowEngine(), repository).references(), read, expired)
+    references = made_step(ArrowEngine(), repository).references()
+    return find_unnamed(repository.store, references, read, references.range_records(expired).ids | IdSet(expired))
 
 
 def held(repository: OpenRepository, unnamed: Unnamed) -> set[str]:

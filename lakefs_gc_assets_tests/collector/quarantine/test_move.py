@@ -211,7 +211,7 @@ def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
 
 
 def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:
-    keys, all_at_once = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)], Barrier(16, timeout=10)
+    keys, all_at_once = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)], Barrier(16, timeout=60)
 
     class Waiting(BreakingStore):
         def copy(self, source: str, target: str) -> None:

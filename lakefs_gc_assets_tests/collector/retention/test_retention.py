@@ -116,8 +116,8 @@ class TestLive:
     def test_active_commits_tags_and_the_rest(self, server: Server) -> None:
         notes: list[str] = []
         found = server.define(notes=notes)
-        assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "older")
-        assert found.expired_metaranges == metaranges("a")
+        assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "c", "b", "old", "older")
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("a")
         assert found.live.source is CommitSource.REFS_DUMP
         assert found.live.heads == {"main": metarange("d"), "stale": metarange("old")}
         assert (found.live.commits, found.warnings, found.guards, found.differences) == (5, (), (), ())
@@ -134,8 +134,8 @@ class TestLive:
 
     def test_tags_may_be_left_out(self, server: Server) -> None:
         found = server.define(**server.policy("keep_tags: false"))
-        assert found.live.metarange_ids == metaranges("d", "c", "b", "old")
-        assert found.expired_metaranges == metaranges("a", "older")
+        assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "c", "b", "old")
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("a", "older")
 
     def test_what_expired_names_the_newest_commit_that_had_it_and_the_longest_rule(self, server: Server) -> None:
         found = server.define(**server.policy("keep_tags: false"))
@@ -148,7 +148,7 @@ class TestLive:
 
     def test_pinned_commits_stay(self, server: Server) -> None:
         found = server.define(**server.policy(f"pinned: [{digest('a')}, {digest('first')}]\nkeep_tags: false"))
-        assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "a")
+        assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "c", "b", "old", "a")
         assert found.counts["commits_pinned"] == 2
 
     @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ class TestLive:
         server.store.put(LIST, f"commit_id,expired,metarange_id\n{digest('d')},false,{metarange('d')}\n".encode())
         found = server.define()
         assert metarange("a") in found.live.metarange_ids
-        assert found.expired_metaranges == metaranges("older")
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("older")
 
     def test_the_policy_keeps_more(self, server: Server) -> None:
         assert metarange("a") in server.define(**server.policy("branches: {m*: 21d}")).live.metarange_ids
@@ -201,7 +201,7 @@ class TestLive:
         server.api.dumps = Script(put_dump(server.store, [*HISTORY, emptied], [Branch("main", emptied.id)]))
         found = server.define(**server.policy("default: 1h\nreplace: true"))
         assert (found.live.metarange_ids, found.live.heads) == ((), {})
-        assert found.expired_metaranges == metaranges("a", "b", "c", "d", "old", "older")
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("a", "b", "c", "d", "old", "older")
 
     def test_stale_branches_are_only_reported(self, server: Server) -> None:
         notes: list[str] = []
@@ -224,7 +224,7 @@ class TestTheServersList:
         server.listed = [("d", None), ("old", None)]
         notes: list[str] = []
         found = server.define(notes=notes)
-        assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "older")
+        assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "c", "b", "old", "older")
         assert {each.commit_id for each in found.differences} == {digest("b"), digest("c")}
         assert {each.kept_by for each in found.differences} == {"definition"}
         why = f"was replaced on branch main by {digest('c')}, made 5.0 days ago: 7d by the server's rule of main"
@@ -277,8 +277,8 @@ class TestTheServersList:
     def test_under_a_policy_that_replaces_only_what_the_dump_lacks_stays(self, server: Server) -> None:
         server.listed += [("a", None), ("new", None)]
         found = server.define(**server.policy("default: 2d\nreplace: true\nkeep_tags: false"))
-        assert found.live.metarange_ids == metaranges("d", "c", "old", "new")
-        assert found.expired_metaranges == metaranges("a", "b", "older")
+        assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "c", "old", "new")
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("a", "b", "older")
         assert [each.commit_id for each in found.differences] == [digest("new")]
 
 
@@ -288,7 +288,7 @@ class TestNoRules:
         server.api.rules = Script(None)
         server.api.prepare_commits_starts = Script(AssertionError("there are no rules to prepare by"))
         found = server.define(**server.policy(text))
-        assert found.live.metarange_ids == metaranges("a", "b", "c", "d", "old", "older")
+        assert tuple(sorted(found.live.metarange_ids)) == metaranges("a", "b", "c", "d", "old", "older")
         assert (found.expired_metaranges, found.live.commits) == ((), 7)
         assert "every commit stays" in found.warnings[0]
         assert ("replace: true" in found.warnings[0]) == bool(text)
@@ -297,7 +297,7 @@ class TestNoRules:
         server.api.rules = Script(None)
         server.api.prepare_commits_starts = Script(AssertionError("there are no rules to prepare by"))
         found = server.define(**server.policy("default: 7d\nreplace: true"))
-        assert found.expired_metaranges == metaranges("a")
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("a")
 
     @pytest.mark.parametrize(
         "failure", [NotFound("GET rules: 404"), AccessDenied("403"), ServerUnavailable("502"), LakeFSError("no JSON")]
@@ -361,7 +361,7 @@ class TestBadRules:
         server.listed, server.tags = [("d", None), ("old", None)], []
         notes: list[str] = []
         found = server.define(notes=notes)
-        assert found.live.metarange_ids == metaranges("d", "old")
+        assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "old")
         assert notes[0].startswith("WARNING: RETENTION OF ZERO: 2 of 2 branches keep their head")
 
     def test_policies_end_the_run_before_anything_is_asked(self, server: Server) -> None:
@@ -394,7 +394,7 @@ def test_heads_that_a_recheck_was_shown_before_stay(server: Server) -> None:
     """A branch on an expired commit may be set back while uncommitted data is prepared."""
     server.api.commits = {digest("new"): Script(commit("new", 0, "d"))}
     found = server.define(shown=[digest("a"), digest("d"), digest("new")])
-    assert found.live.metarange_ids == metaranges("d", "c", "b", "old", "older", "a", "new")
+    assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "c", "b", "old", "older", "a", "new")
     assert found.expired_metaranges == ()
     assert found.counts["commits_expired"] == 1
 

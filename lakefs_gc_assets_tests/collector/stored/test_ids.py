@@ -15,7 +15,7 @@ __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 KEY = "_lakefs/retention/gc/uncommitted/run/ids.parquet"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(st.sets(st.text(st.characters(codec="utf-8"), max_size=8)))
 def test_are_read_as_they_were_written(local_store: ObjectStore, ids: set[str]) -> None:
     sha256 = stored_ids.write(local_store, KEY, ids)

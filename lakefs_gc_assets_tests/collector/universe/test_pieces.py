@@ -76,7 +76,7 @@ def in_rounds(store: ListsInOrder, limit: int) -> tuple[list[str], int]:
     return found, rounds
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(names=st.sets(TEXT.filter(bool), max_size=60), limit=st.integers(1, 20), batch=st.integers(1, 5))
 def test_any_names_are_listed_once_each(tmp_path: Path, names: set[str], limit: int, batch: int) -> None:
     store = Names(tmp_path, sorted(names), batch)

@@ -184,11 +184,16 @@ def read_records(file: bytes) -> list[tuple[bytes, bytes, bytes]]:
     records = []
     for handle in blocks:
         for key, value in read_entries(read_block(file, handle)):
-            length, position = read_varint(value, 0)
-            identity = value[position : position + length // 2]
-            size, position = read_varint(value, position + length // 2)
-            records.append((key[:-8], identity, value[position : position + size // 2]))
+            records.append((key[:-8], *unframed(value)))
     return records
+
+
+def unframed(value: bytes) -> tuple[bytes, bytes]:
+    """Identity and data of a value."""
+    length, position = read_varint(value, 0)
+    identity = value[position : position + length // 2]
+    size, position = read_varint(value, position + length // 2)
+    return identity, value[position : position + size // 2]
 
 
 def _message(name: str, fields: Mapping[str, tuple[int, int]]) -> descriptor_pb2.DescriptorProto:
@@ -202,7 +207,7 @@ def _message(name: str, fields: Mapping[str, tuple[int, int]]) -> descriptor_pb2
     return descriptor
 
 
-def _entry_class() -> type[Message]:
+def _message_classes() -> tuple[type[Message], type[Message]]:
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="recorded.proto", package="recorded", syntax="proto3")
     file.message_type.append(_message("Timestamp", {"seconds": (1, kinds.TYPE_INT64), "nanos": (2, kinds.TYPE_INT32)}))
@@ -216,10 +221,21 @@ def _entry_class() -> type[Message]:
         "content_type": (7, kinds.TYPE_BYTES),
     }
     file.message_type.append(_message("Entry", entry))
+    range_data = {
+        "min_key": (1, kinds.TYPE_BYTES),
+        "max_key": (2, kinds.TYPE_BYTES),
+        "estimated_size": (3, kinds.TYPE_UINT64),
+        "count": (4, kinds.TYPE_INT64),
+    }
+    file.message_type.append(_message("RangeData", range_data))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("recorded.Entry"))
+    made = message_factory.GetMessageClass
+    return (
+        made(pool.FindMessageTypeByName("recorded.Entry")),
+        made(pool.FindMessageTypeByName("recorded.RangeData")),
+    )
 
 
-Entry = _entry_class()
-"""lakeFS's `Entry` for google.protobuf; texts are declared as bytes: the reader looks only at those it gives."""
+Entry, RangeData = _message_classes()
+"""lakeFS's messages for google.protobuf; texts are declared as bytes: the reader looks only at those it gives."""

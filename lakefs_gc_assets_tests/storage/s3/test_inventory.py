@@ -72,7 +72,9 @@ VERSIONS = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     versions=st.lists(VERSIONS, max_size=12, unique_by=lambda version: (version.key, version.latest)),
     file_format=st.sampled_from(["CSV", "Parquet"]),

@@ -43,8 +43,6 @@ def store(s3_server: S3Server, bucket: str, prefix: str) -> ObjectStore:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts and short waits, where a test wants the failure itself."""
     monkeypatch.setattr(http_service, "ATTEMPTS", 2)
-    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
-    monkeypatch.setattr(http_service, "CONNECT_TIMEOUT", timedelta(seconds=0.5))
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:
@@ -304,30 +302,40 @@ def test_storms_pass(s3_server: S3Server, store: ObjectStore, status: str, body:
 
 
 def test_many_workers_slow_down_in_a_storm_and_recover_after_it(s3_server: S3Server, store: ObjectStore) -> None:
-    """The service refuses everybody for two seconds; asking at full speed would be hundreds of requests."""
+    """The service refuses everybody for two seconds; asking at full speed would be hundreds of requests.
+
+    Each worker is refused at least once. What a calm service takes says how busy this machine is.
+    """
     names = [f"data/slice/{number}" for number in range(64)]
     for name in names:
         store.put(name, name.encode())
+
+    def work() -> float:
+        began = time.monotonic()
+        with ThreadPoolExecutor(16) as pool:
+            read = pool.map(store.get, names)
+            deleted = list(pool.map(lambda number: store.delete([f"gone-{number}"])[0].result, range(8)))
+            assert [content.decode() for content in read] == names
+        assert set(deleted) == {DeleteResult.ACCEPTED}
+        return time.monotonic() - began
+
+    calm = work()
     ends = time.monotonic() + 2
     refused: list[str] = []
 
     def storming(request: Request) -> tuple[str, bytes] | None:
-        if time.monotonic() > ends:
+        if time.monotonic() > ends and len(refused) >= 16:
             return None
         refused.append(request.method)
         return "503 Slow Down", SLOW_DOWN
 
-    with s3_server.failing(Faults(answer=storming)), ThreadPoolExecutor(16) as pool:
-        read = pool.map(store.get, names)
-        deleted = list(pool.map(lambda number: store.delete([f"gone-{number}"])[0].result, range(8)))
-        assert [content.decode() for content in read] == names
-    assert set(deleted) == {DeleteResult.ACCEPTED}
-    assert time.monotonic() - ends < 20
+    with s3_server.failing(Faults(answer=storming)):
+        assert work() < 2 + 20 + 4 * calm
     assert 16 <= len(refused) <= 24 * 8
 
     began = time.monotonic()
     assert store.delete(names) and keys(store) == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 5 + calm
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -343,7 +351,11 @@ def test_a_storm_that_does_not_pass_is_an_error(
         call(store)
 
 
-def test_a_silent_server_is_given_another_try(s3_server: S3Server, bucket: str, prefix: str, impatient: None) -> None:
+def test_a_silent_server_is_given_another_try(
+    s3_server: S3Server, bucket: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried as often as usual: on a machine that does much else, good answers come late as well."""
+    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
     store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/{prefix}"))
     store.put("key", b"content")
     for call, expected in ((lambda: keys(store), ["key"]), (lambda: store.get("key"), b"content")):
@@ -433,14 +445,14 @@ def test_an_endpoint_nobody_listens_at_is_named(bucket: str, impatient: None) ->
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    settings = StoreSettings(
-        endpoint_url=endpoint, region="us-east-1", path_style=True, access_key_id="key", secret_access_key="hush"
-    )
-    store = open_store(settings, Namespace.parse(f"s3://{bucket}/x"))
-    for call in CALLS:
-        with pytest.raises(StorageError, match=f"s3://{bucket} at {endpoint}: no connection") as caught:
-            call(store)
-        assert "hush" not in str(caught.value)
+        settings = StoreSettings(
+            endpoint_url=endpoint, region="us-east-1", path_style=True, access_key_id="key", secret_access_key="hush"
+        )
+        store = open_store(settings, Namespace.parse(f"s3://{bucket}/x"))
+        for call in CALLS:
+            with pytest.raises(StorageError, match=f"s3://{bucket} at {endpoint}: no connection") as caught:
+                call(store)
+            assert "hush" not in str(caught.value)
 
 
 def test_a_bucket_that_does_not_exist_is_no_missing_object(s3_server: S3Server) -> None:
