@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
+from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.address_hashes import Hashes
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows, Batches
 from lakefs_gc_assets.collector.engine import (
     KEPT_COUNTS,
@@ -26,8 +28,7 @@ from lakefs_gc_assets.collector.engine import (
     Result,
 )
 from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.spark import address_hashes, blocks, comparing, tasks
-from lakefs_gc_assets.spark.address_hashes import Hashes
+from lakefs_gc_assets.spark import blocks, comparing, tasks
 from lakefs_gc_assets.spark.tasks import HERE, Held, Reading, Rows, dataframe_of
 
 FEW_ADDRESSES = 300_000
