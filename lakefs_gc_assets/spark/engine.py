@@ -154,7 +154,7 @@ class SparkEngine:
         worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
             # What is left of one large file would else stay in one task.
-            rows, held = tasks.where(rows, partial(_has_hash_among, left)), []
+            rows, held = tasks.where(rows, partial(address_hashes.has_hash_among, left)), []
         return blocks.compared([blocks.cut(rows, parts), *held], blocks.unmatched, tasks.schema_of(rows))
 
     def _hashes_left(self, rows: Rows, held: Sequence[DataFrame], parts: int) -> Hashes | None:
@@ -305,10 +305,6 @@ def _is_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArra
 
 def _is_not_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
     return pc.invert(_is_among(addresses, rows))
-
-
-def _has_hash_among(hashes: Hashes, rows: pa.RecordBatch) -> pa.BooleanArray:
-    return pa.array(address_hashes.among(address_hashes.hashes(rows.column("address")), hashes))
 
 
 def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

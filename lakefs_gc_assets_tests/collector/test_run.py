@@ -38,12 +38,13 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import current, range_sizes
+from lakefs_gc_assets.collector.live import current, range_notes, range_sizes
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.range_sizes import SIZES
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.recheck import find_live_again
@@ -781,7 +782,7 @@ class TestReadingCommits:
             "1 commits, 2 ranges to read, by the refs dump",
             "1 of these ranges no commit names: what they hold counts as live",
         ]
-        assert sum(file.sizes for file in range_sizes.files_of(folder.store, step.plan.run_id)) == 2
+        assert sum(file.values for file in range_sizes.files_of(folder.store, step.plan.run_id)) == 2
 
     def read(self, folder: Folder, **learnt: Any) -> CommittedData:
         """The third step, where something else was learnt than what the server says."""
@@ -837,7 +838,7 @@ class TestReadingCommits:
         (file,) = [
             file
             for file in range_sizes.files_of(folder.store, step.plan.run_id)
-            if range_sizes.read(folder.store, file).column("range_id").to_pylist() == ["b" * 64]
+            if range_notes.read(SIZES, folder.store, file).column("range_id").to_pylist() == ["b" * 64]
         ]
         assert file.key.startswith(range_sizes.folder(step.plan.run_id))
         assert not any("no commit names" in line for line in folder.logged)

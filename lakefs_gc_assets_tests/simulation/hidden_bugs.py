@@ -14,8 +14,9 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.live import contents, hidden, hidden_staged, noted_sizes, range_sizes
+from lakefs_gc_assets.collector.live import contents, hidden, hidden_staged, noted_sizes, range_notes, range_sizes
 from lakefs_gc_assets.collector.live.contents import Looking
+from lakefs_gc_assets.collector.live.range_sizes import SIZES
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -93,7 +94,7 @@ def _only_noted(step: ArrowStep, range_ids: Collection[str], sizes: pa.Int64Arra
     noted = {
         range_id
         for file in range_sizes.files_of(step.repository.store, step.plan.run_id)
-        for range_id in range_sizes.read(step.repository.store, file).column("range_id").to_pylist()
+        for range_id in range_notes.read(SIZES, step.repository.store, file).column("range_id").to_pylist()
     }
     return _select_ranges(step, noted.intersection(range_ids), sizes)
 

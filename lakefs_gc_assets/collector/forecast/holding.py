@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.engine import ChangePart, R
 from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
+from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import weight_of
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.work import runs_by_weight, spread
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -79,7 +80,7 @@ def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> dic
 
 
 def read_addresses(
-    step: Step[R], ranges: Mapping[RangeRecord, int], every: int, width: int, sizes_into: SizesFolder, depth: int = 0
+    step: Step[R], ranges: Mapping[RangeRecord, int], every: int, width: int, sizes_into: NotesFolder, depth: int = 0
 ) -> R:
     """What ranges hold, each object once (SETTLED).
 

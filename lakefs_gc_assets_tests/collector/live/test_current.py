@@ -191,7 +191,7 @@ class TestCommits:
         assert addresses(step, found.addresses(step)) == {"data/x", "data/y", "data/z"}
         assert range_sizes.files_of(repositories.own.store, step.plan.run_id) == []
         assert addresses(step, found.addresses(step, noted_sizes.folder_of(step))) == {"data/x", "data/y", "data/z"}
-        assert sum(file.sizes for file in range_sizes.files_of(repositories.own.store, step.plan.run_id)) == 3
+        assert sum(file.values for file in range_sizes.files_of(repositories.own.store, step.plan.run_id)) == 3
         again = ask_committed(step, NOW, found.ids)
         assert (set(again.ids) - set(again.own.dump_tables), again.ranges) == (set(), 0)
 

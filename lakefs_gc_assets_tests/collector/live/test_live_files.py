@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live import live_files, range_sizes
+from lakefs_gc_assets.collector.live import live_files, range_notes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFile
+from lakefs_gc_assets.collector.live.range_sizes import SIZES, RangeSizes
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
@@ -303,8 +303,8 @@ class TestHeldEntries:
         record = put_range(store, {"a": Staged(KEY, size=3), "b": Staged(KEY + "1", size=5)})
         LiveFiles(store, NAMESPACE, "month", noted := RangeSizes(store, "notes/")).held(record)
         noted.put()
-        (file,) = store.list_level("notes/").objects
-        assert range_sizes.read(store, SizesFile(file.key, 2)).to_pylist() == [{"range_id": record.id, "sizes": [3, 5]}]
+        (file,) = range_notes.files_of(SIZES, store, "notes/")
+        assert range_notes.read(SIZES, store, file).to_pylist() == [{"range_id": record.id, "sizes": [3, 5]}]
 
 
 class TestPaths:
@@ -360,8 +360,8 @@ class TestMetaranges:
         record = put_range(store, {"a": Staged(KEY, size=3), "b": Staged(KEY + "1", size=5)})
         LiveFiles(store, NAMESPACE, "month", noted := RangeSizes(store, "notes/")).range(record)
         noted.put()
-        (file,) = store.list_level("notes/").objects
-        assert range_sizes.read(store, SizesFile(file.key, 2)).to_pylist() == [{"range_id": record.id, "sizes": [3, 5]}]
+        (file,) = range_notes.files_of(SIZES, store, "notes/")
+        assert range_notes.read(SIZES, store, file).to_pylist() == [{"range_id": record.id, "sizes": [3, 5]}]
 
 
 class TestFilesThatNoMetarangeNamed:
