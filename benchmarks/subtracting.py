@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.functions as F
+from lakefs_gc_assets.spark.address_hashes import Flags, Hashes
 from pyspark.sql import DataFrame
 
 from benchmarks import processes, repositories
@@ -34,7 +35,6 @@ from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.defs.resources import SparkResource
 from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 from lakefs_gc_assets.spark import blocks, tasks
-from lakefs_gc_assets.spark.address_hashes import Flags, Hashes
 from lakefs_gc_assets.spark.engine import FEW_HASHES, SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
 from lakefs_gc_assets.storage.opening import StoreOpener

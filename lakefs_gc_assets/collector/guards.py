@@ -33,6 +33,7 @@ class Mark:
         listed: objects that the run looked at.
         stored: objects of the repository, those that an optimized run knows of without looking included.
         committed, uncommitted: distinct live addresses.
+        noted: addresses of live ranges that were read by an earlier run alone, each range for itself.
         entries_promised: entries that the metaranges of live commits say there are; None where none was read.
         kept: unreferenced objects that are kept, by reason.
         missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
@@ -62,11 +63,12 @@ class Mark:
     nested: tuple[str, ...] = ()
     repositories_unknown: str | None = None
     retention: tuple[GuardTripped, ...] = ()
+    noted: int = 0
 
 
 def require_live_set(mark: Mark) -> None:
     """Raises GuardTripped where commits promise entries, there are candidates, and nothing was found to be live."""
-    require_committed(bool(mark.committed), mark.entries_promised, mark.candidates)
+    require_committed(bool(mark.committed or mark.noted), mark.entries_promised, mark.candidates)
 
 
 def require_committed(found: bool, promised: int | None, going: int) -> None:

@@ -11,8 +11,10 @@ from lakefs_gc_assets.collector.engine import Engine, Item, R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.range_hashes import SUMS, HashesFolder, sum_up
+from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -69,13 +71,20 @@ class References(Generic[R]):
         ranges = self.engine.distinct(self.engine.read(groups, read, RANGES))
         return RangeRecords.of_rows(self.engine.collect(ranges))
 
-    def committed(self, ranges: RangeRecords, sizes_into: SizesFolder | None = None) -> R:
+    def committed(
+        self, ranges: RangeRecords, sizes_into: NotesFolder | None = None, hashes_into: HashesFolder | None = None
+    ) -> R:
         """The addresses of ranges (LIVE), those of each range once.
 
         Args:
             sizes_into: where the sizes of what is read are noted; None for nowhere.
+            hashes_into: where the hashes of the addresses are noted; None for nowhere.
         """
-        return self._of_ranges(ranges, LiveFiles.range, LIVE, sizes_into)
+        return self._of_ranges(ranges, LiveFiles.range, LIVE, sizes_into, hashes_into)
+
+    def sums(self, ranges: RangeRecords) -> R:
+        """How many addresses ranges hold, and what they add up to (SUMS)."""
+        return self._of_ranges(ranges, _sum_up, SUMS)
 
     def entries(self, ranges: RangeRecords) -> R:
         """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry."""
@@ -86,18 +95,28 @@ class References(Generic[R]):
         ranges: RangeRecords,
         table: Callable[[LiveFiles, RangeRecord], pa.Table],
         schema: pa.Schema,
-        sizes_into: SizesFolder | None = None,
+        sizes_into: NotesFolder | None = None,
+        hashes_into: HashesFolder | None = None,
     ) -> R:
-        """What a function reads of each range; a task that does not come to its end notes fewer sizes."""
+        """What a function reads of each range; a task that does not come to its end notes fewer ranges.
+
+        Args:
+            hashes_into: only for what reads addresses (LIVE).
+        """
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
         def read(packed: bytes) -> Iterator[pa.RecordBatch]:
             noted = None if sizes_into is None else RangeSizes(sizes_into.opener.open(), sizes_into.key)
+            hashed = None if hashes_into is None else hashes_into.open()
             files = LiveFiles(opener.open(), namespace, window_size, noted)
             for record in range_records.unpack(packed):
-                yield from table(files, record).to_batches()
-            if noted is not None:
-                noted.put()
+                rows = table(files, record)
+                if hashed is not None:
+                    hashed.note(record, rows)
+                yield from rows.to_batches()
+            for notes in (noted, hashed):
+                if notes is not None:
+                    notes.put()
 
         return self.engine.read([[packed] for packed in ranges.packed(self.tasks)], read, schema)
 
@@ -125,6 +144,10 @@ class References(Generic[R]):
 
 def _each_once(rows: pa.Table) -> pa.Table:
     return rows.group_by(rows.column_names).aggregate([])
+
+
+def _sum_up(files: LiveFiles, record: RangeRecord) -> pa.Table:
+    return sum_up(record, files.range(record))
 
 
 def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:

@@ -64,6 +64,7 @@ def mark_of(
         branches=len(committed.figures.heads),
         branches_before=committed.figures.branches_before,
         retention=tuple(GuardTripped(*guard) for guard in committed.figures.retention_guards),
+        noted=committed.figures.addresses_noted,
         nested=listed.figures.nested_namespaces,
         repositories_unknown=listed.figures.repositories_unknown,
     )
@@ -132,6 +133,7 @@ def make_report(
             "missing": mark.missing,
             "lost": candidates.figures.lost,
             "ranges_read": committed.figures.ranges_read,
+            "ranges_noted": committed.figures.ranges_noted,
             "unnamed_ranges": committed.figures.unnamed_ranges,
             "expired_objects": committed.figures.expired,
             **committed.figures.retention,

@@ -27,6 +27,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     DELETED_REPORT,
+    EXPIRED_DF,
     STORE_DF,
     UNCOMMITTED_DF,
     UNRECOGNISED_DF,
@@ -43,11 +44,11 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import leave
-from lakefs_gc_assets.collector.live import noted_sizes, other_repositories, ownership
-from lakefs_gc_assets.collector.live.commits import CommitSource
+from lakefs_gc_assets.collector.live import noted_addresses, noted_sizes, other_repositories, ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_record
@@ -163,8 +164,9 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     """The third step: finds the live commits, reads each of their ranges once, and stores `committed_df`.
 
     An optimized run reads only the ranges that its base run's checkpoint does not name, and takes over the committed
-    addresses of that checkpoint. A run by retention rules reads all live ranges; where it builds on another one, it
-    also stores what expired since as the frame `expired`.
+    addresses of that checkpoint. A run by retention rules needs all live ranges. Where it builds on another one, it
+    first stores what expired since as the frame `expired`; then it reads only ranges of which nothing is noted, and
+    looks up in the notes of the others what it asks for.
 
     Raises:
         OrderViolation: the commits come from another source than those of the base run.
@@ -180,7 +182,17 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
     if found.unnamed and found.unnamed.ranges:
         step.log(f"{found.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
-    addresses, count = found.addresses(step, noted_sizes.folder_of(step)), found.count
+    inputs: list[StoredFrame[Any]] = [uncommitted]
+    held: Held[R] = Held()
+    if before and step.plan.follows_expiry:
+        inputs += [step.stored(STORE_DF), store_expired(step, before, found.ids)]
+        held = find_held(step, found, inputs, before.sealed)
+    unread = found.without(held.range_ids)
+    hashes_into = noted_addresses.folder_of(step, found)
+    addresses, count = unread.addresses(step, noted_sizes.folder_of(step), hashes_into), unread.count
+    if held.addresses is not None:
+        addresses.append(held.addresses)
+        count += held.count
     carried = before.committed(step) if before else None
     run_id, attempt = step.plan.run_id, step.plan.attempt
     # Ids and addresses belong together: a recheck skips what these ids name.
@@ -191,16 +203,15 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     else:
         ids = ranges_read.write(step.repository.store, run_id, attempt, found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
-    noted_sizes.gather(step, before.run_id if before and carried is not None else None)
+    noted_sizes.gather(step, before.run_id if before else None)
     if found.definition:
         note_last_holders(step, found.definition.last_holders)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
-    figures = replace(figures, tracked_sha256=track(step, found))
-    inputs: list[StoredFrame[Any]] = [uncommitted]
+    figures = replace(figures, tracked_sha256=track(step, found), ranges_read=unread.ranges)
+    figures = replace(figures, ranges_noted=len(held.range_ids), addresses_noted=held.noted)
     if before and step.plan.follows_expiry:
-        expired = store_expired(step, before, found.ids)
+        expired = step.stored(EXPIRED_DF)
         figures = replace(figures, expired=expired.count, expired_bytes=expired.manifest.object_bytes)
-        inputs.append(expired)
     # What was asked before this step began would be too early, and is to be found out by the order of the frames.
     began = min(step.started_at, found.own.started_at)
     return step.complete(COMMITTED_DF, figures, written, inputs, began)
@@ -211,7 +222,7 @@ def track(step: Step[R], found: Committed) -> str | None:
 
     None in other flows, and where ranges cannot be told apart, or are of other repositories.
     """
-    if step.plan.flow is not Flow.UNIFIED or found.own.source is not CommitSource.REFS_DUMP or len(found.unread) > 1:
+    if step.plan.flow is not Flow.UNIFIED or not found.tells_ranges:
         return None
     return tracked_ranges.write(step.repository.store, step.plan.run_id, step.plan.attempt, found.records)
 

@@ -2,7 +2,7 @@
 
 Row by row, Spark's JVM takes more than a microsecond to turn Arrow into rows of its own and back: several times as long
 as a task needs to read an address, hash it and look it up. So the task that reads a piece of a frame hashes its
-addresses (`spark.address_hashes`) and hands on one row for each part of all hashes: a block. Blocks of one part
+addresses (`collector.address_hashes`) and hands on one row for each part of all hashes: a block. Blocks of one part
 meet in one task, whichever frames they come from.
 """
 
@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakefs_gc_assets.collector import work
+from lakefs_gc_assets.collector import address_hashes, work
+from lakefs_gc_assets.collector.address_hashes import Hashes
 from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart
-from lakefs_gc_assets.spark import address_hashes, tasks
-from lakefs_gc_assets.spark.address_hashes import Hashes
+from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.spark.tasks import Rows
 
 BLOCKS = pa.schema(

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 
+from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.address_hashes import Hashes
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows, Batches
 from lakefs_gc_assets.collector.engine import (
     KEPT_COUNTS,
@@ -26,8 +28,7 @@ from lakefs_gc_assets.collector.engine import (
     Result,
 )
 from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.spark import address_hashes, blocks, comparing, tasks
-from lakefs_gc_assets.spark.address_hashes import Hashes
+from lakefs_gc_assets.spark import blocks, comparing, tasks
 from lakefs_gc_assets.spark.tasks import HERE, Held, Reading, Rows, dataframe_of
 
 FEW_ADDRESSES = 300_000
@@ -153,7 +154,7 @@ class SparkEngine:
         worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
             # What is left of one large file would else stay in one task.
-            rows, held = tasks.where(rows, partial(_has_hash_among, left)), []
+            rows, held = tasks.where(rows, partial(address_hashes.has_hash_among, left)), []
         return blocks.compared([blocks.cut(rows, parts), *held], blocks.unmatched, tasks.schema_of(rows))
 
     def _hashes_left(self, rows: Rows, held: Sequence[DataFrame], parts: int) -> Hashes | None:
@@ -304,10 +305,6 @@ def _is_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArra
 
 def _is_not_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
     return pc.invert(_is_among(addresses, rows))
-
-
-def _has_hash_among(hashes: Hashes, rows: pa.RecordBatch) -> pa.BooleanArray:
-    return pa.array(address_hashes.among(address_hashes.hashes(rows.column("address")), hashes))
 
 
 def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

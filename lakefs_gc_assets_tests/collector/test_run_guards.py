@@ -32,9 +32,10 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.live import commits, range_hashes, range_notes
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.range_hashes import HASHES
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
@@ -47,6 +48,7 @@ from lakefs_gc_assets.lakefs.api.models import ObjectStats, RetentionRules
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
@@ -650,6 +652,52 @@ class TestFollowingExpiry:
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert (scene.told.counts["expired_objects"], scene.told.counts["candidates"]) == (0, 0)
 
+    def test_notes_travel_from_run_to_run(self) -> None:
+        with world_of("following") as scene:
+            noted = []
+            for _ in range(3):
+                assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+                assert scene.told.base_run is not None
+                noted.append(scene.told.counts["ranges_noted"])
+            # Where nothing new is committed, what one run reads the next one knows.
+            assert 0 < noted[0] <= noted[1] <= noted[2]
+
+    def test_what_is_noted_of_ranges_is_compared_with_some(self) -> None:
+        with world_of("following") as scene:
+            self.note_less(scene)
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.FAILED
+            assert "is not what it holds" in scene.world.log[-1]
+            self.lists_everything(scene, "is not what it holds")
+
+    @staticmethod
+    def note_less(scene: Scene) -> None:
+        """Whoever noted what ranges hold forgot an address of each, and whatever is compared with the file fits."""
+        run_id = next(run_folder.newest_runs(scene.store))
+        attempt = plans.read(scene.store, run_id).attempt
+        for file in range_hashes.files_of(scene.store, run_id, attempt):
+            rows = range_notes.read(HASHES, scene.store, file).to_pylist()
+            less = pa.Table.from_pylist([{**row, "hashes": row["hashes"][1:]} for row in rows], HASHES.schema)
+            scene.world.bucket.remove(file.key)
+            folder = range_hashes.folder(run_id, attempt)
+            range_notes.put(HASHES, cast(ObjectStore, scene.world.bucket), folder, less)
+
+    def test_what_is_unstaged_and_held_by_ranges_that_are_noted_is_not_lost(self) -> None:
+        """The recheck must know that it is committed: what was staged anew at the address of a committed object."""
+        options = allowing(FOLLOWING, sweep=False)
+        with world_of("following") as scene:
+            # This one reads what is new, and notes it.
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            repository = scene.world.repository
+            for branch in repository.branches.values():
+                branch.tokens[0].clear()
+            repository.copies.clear()
+            path, entry = min(repository.commits[repository.branches["main"].commit_id].entries.items())
+            repository.branches["main"].tokens[0][path] = replace(entry, metadata=entry.metadata + 1)
+            dry(scene, options, UNIFIED)
+            assert (scene.told.counts["ranges_read"], scene.told.counts["ranges_noted"]) == (0, 5)
+            assert addresses(scene.store, scene.told.run_id, STAGED) == {entry.address}
+            assert addresses(scene.store, scene.told.run_id, COMMITTED) == {entry.address}
+
     def test_a_run_that_kept_all_commits_is_no_base(self) -> None:
         with world_of("following") as scene:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
@@ -715,7 +763,16 @@ class TestFollowingExpiry:
             assert len(looked_at(step, listed, committed).frames) == 2
             key = run_folder.manifest(step.plan.run_id, EXPIRED_DF.name)
             scene.world.bucket.put(key, scene.store.get(key) + b"\n")
-            with pytest.raises(OrderViolation, match="was made again"):
+            with pytest.raises(OrderViolation, match="expired was made again"):
+                looked_at(step, listed, committed)
+
+    def test_so_is_the_listing_of_which_the_commits_tell(self) -> None:
+        with world_of("following") as scene:
+            died(scene, FOLLOWING, f"put .*/{MARKED}/manifest.json", UNIFIED)
+            step = step_of(scene)
+            listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
+            listed = replace(listed, manifest=replace(listed.manifest, files=()))
+            with pytest.raises(OrderViolation, match="store_df was made again"):
                 looked_at(step, listed, committed)
 
     def test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out(self) -> None:

@@ -14,10 +14,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.address_hashes import Hashes
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.spark import address_hashes
-from lakefs_gc_assets.spark.address_hashes import Hashes
 
 _RANGES, _ENTRIES = 10, 50_000
 _HOURS = 24 * 300

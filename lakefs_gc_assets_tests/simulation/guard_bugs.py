@@ -13,13 +13,20 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import cutoff, gap_check, guards, order, planning, recheck, report, run, sightings
 from lakefs_gc_assets.collector import step as steps
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CommittedFigures, DeletedFigures, StoredFigures
+from lakefs_gc_assets.collector.frame.kinds import (
+    DELETED_REPORT,
+    UNCOMMITTED_DF,
+    CommittedFigures,
+    DeletedFigures,
+    StoredFigures,
+)
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import commits, ownership, uncommitted
+from lakefs_gc_assets.collector.live import commits, noted_addresses, ownership, range_notes, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
+from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.quarantine import check, move, restore_record
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.recheck import find_live_again
@@ -30,6 +37,9 @@ from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
+from lakefs_gc_assets_tests.collector.live.test_noted_addresses import (
+    test_of_a_range_whose_metarange_counts_otherwise_the_note_is_not_believed,
+)
 from lakefs_gc_assets_tests.simulation.bug import (
     UNNAMED_LEFT_OUT,
     ArrowStep,
@@ -116,6 +126,11 @@ def _nothing_deleted(step: ArrowStep, **about: Any) -> Any:
 
 def _any_content(self: BaseCheckpoint, step: ArrowStep, kind: Any, digest: str) -> Any:
     return step.stored_of(self.run_id, kind).rows(step.engine)
+
+
+def _nothing_staged(step: ArrowStep, found: Committed, asked: Any, *more: Any) -> Held[Any]:
+    """Looks up what the run looks at, and not what is uncommitted."""
+    return find_held(step, found, [frame for frame in asked if frame.name != UNCOMMITTED_DF.name], *more)
 
 
 def _any_attempt(step: ArrowStep) -> BaseCheckpoint | None:
@@ -338,6 +353,20 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "by rules: deleted meanwhile and pending": TestedBug(
         replaced((base_checkpoint, "deleted_before", _nothing_deleted)),
         _FOLLOWING.test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out,
+    ),
+    "by rules: notes of ranges not compared with ranges": _guarding(
+        noted_addresses, "_require_true", find_held, _FOLLOWING.test_what_is_noted_of_ranges_is_compared_with_some
+    ),
+    "by rules: notes of the run before not taken over": TestedBug(
+        replaced((range_notes, "take_over", lambda *arguments: [])), _FOLLOWING.test_notes_travel_from_run_to_run
+    ),
+    "by rules: notes of any number of entries believed": TestedBug(
+        replaced((noted_addresses, "_select_fitting", lambda step, told, records: told)),
+        test_of_a_range_whose_metarange_counts_otherwise_the_note_is_not_believed,
+    ),
+    "by rules: what is staged not looked up in notes": TestedBug(
+        replaced((run, "find_held", _nothing_staged)),
+        _FOLLOWING.test_what_is_unstaged_and_held_by_ranges_that_are_noted_is_not_lost,
     ),
     # The check of a purge.
     "purge: source of commits not compared": _guarding(

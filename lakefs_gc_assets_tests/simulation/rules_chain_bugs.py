@@ -5,21 +5,31 @@ the same: to take for known what was read before. That what expired is not learn
 only where a server forgets commits; simulated ones forget none (`collector/universe/test_expired_since.py`).
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 from typing import Any
+
+import pyarrow as pa
 
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, NoFigures
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, EXPIRED_DF, NoFigures
+from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import leaving, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.live import noted_addresses, range_hashes, range_notes
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
+from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
+from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes, look_up
 from lakefs_gc_assets.collector.run import look_around, track
 from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.collector.universe.expired_since import store_expired
-from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, replaced, without_unnamed
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
+_note = RangeHashes.note
 _UNCHECKED: Replacement = (leaving.CheckpointCounts, "contradiction", None)
 
 
@@ -65,6 +75,28 @@ def _first_look() -> Sequence[Replacement]:
     return (run, "look_around", look), (run, "store_expired", store)
 
 
+def _look_up_every_range(store: ObjectStore, wanted: Set[str], *more: Any) -> Iterator[pa.RecordBatch]:
+    """Takes what is noted of ranges for held, whether they are live or have expired."""
+    *_, file = more
+    return look_up(store, IdSet(range_notes.read(HASHES, store, file).column("range_id").to_pylist()), *more)
+
+
+def _nothing_held(step: ArrowStep, *more: Any) -> Held[ArrowRows]:
+    """Takes ranges for known of which something is noted, and does not look at what."""
+    found = find_held(step, *more)
+    return replace(found, addresses=found.addresses and step.engine.table(LIVE.empty_table()))
+
+
+def _only_listed(step: ArrowStep, found: Committed, asked: Sequence[StoredFrame[Any]], *more: Any) -> Held[ArrowRows]:
+    """Asks for what was listed, and not for what expired."""
+    return find_held(step, found, [frame for frame in asked if frame.name != EXPIRED_DF.name], *more)
+
+
+def _note_less(self: RangeHashes, record: RangeRecord, rows: pa.Table) -> None:
+    """Forgets the first address of a range."""
+    _note(self, record, rows.slice(1))
+
+
 RULES_CHAIN_BUGS: dict[str, Bug] = {
     "ranges that were live before taken for read": without_unnamed(
         replaced((BaseCheckpoint, "read_ids", property(_read_once)))
@@ -75,5 +107,16 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "only new ranges tracked": replaced((run, "track", _only_new)),
     "nothing pending by rules": replaced((leaving, "select_pending", _nothing_pending), _UNCHECKED),
     "expired as it was when the run began": Bug(_first_look),
+    "notes of what expired taken for held": replaced(
+        (range_hashes, "look_up", _look_up_every_range),
+        (noted_addresses, "_select_fitting", lambda step, told, records: told),
+        (noted_addresses, "_require_true", ignored),
+    ),
+    "what notes hold not subtracted": replaced((run, "find_held", _nothing_held)),
+    "what expired not looked up in notes": replaced((run, "find_held", _only_listed)),
+    "ranges in slices that are not sealed noted": replaced((range_hashes, "lie_in_sealed", lambda *arguments: True)),
+    "notes that lack an address believed": replaced(
+        (RangeHashes, "note", _note_less), (noted_addresses, "_require_true", ignored)
+    ),
 }
 """By name."""

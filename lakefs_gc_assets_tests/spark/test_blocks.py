@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from lakefs_gc_assets.collector import address_hashes
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
-from lakefs_gc_assets.spark import address_hashes, blocks, tasks
+from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark.tasks import Reading, Rows
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 

@@ -18,7 +18,8 @@ from lakefs_gc_assets.collector.engine import ChangePart, R
 from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes, SizesFolder
+from lakefs_gc_assets.collector.live.range_notes import NotesFolder
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.references import FILES_AHEAD, ROWS_MERGED
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.work import merge, runs_by_weight, work_ahead
@@ -106,7 +107,7 @@ def entries_of(ranges: pa.Table) -> int:
 
 
 def read_addresses(
-    step: Step[R], ranges: pa.Table, every: int, width: int, sizes_into: SizesFolder, depth: int = 0
+    step: Step[R], ranges: pa.Table, every: int, width: int, sizes_into: NotesFolder, depth: int = 0
 ) -> R:
     """What ranges hold, each object once (SETTLED).
 

@@ -128,6 +128,8 @@ class CommittedFigures:
         tracked_sha256: SHA-256 of the file with all ranges that are live, in flows by retention; None where it cannot
             be told which these are.
         expired, expired_bytes: objects that are looked at because ranges expired that the base run tracked.
+        ranges_noted, addresses_noted: ranges that are live and were not read, and how many addresses they hold, each
+            range for itself: what is asked for was looked up in notes of them, and only that is in the frame.
     """
 
     commit_source: str
@@ -150,6 +152,8 @@ class CommittedFigures:
     tracked_sha256: str | None = None
     expired: int = 0
     expired_bytes: int = 0
+    ranges_noted: int = 0
+    addresses_noted: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,7 +195,12 @@ STORE_DF = Frame("store_df", "Every object of the store that a run looked at.", 
 UNCOMMITTED_DF = Frame(
     "uncommitted_df", "Every address that is staged or tracked as copied.", LIVE_COLUMNS, UncommittedFigures
 )
-COMMITTED_DF = Frame("committed_df", "Every address that a live commit holds.", LIVE_COLUMNS, CommittedFigures)
+COMMITTED_DF = Frame(
+    "committed_df",
+    "Every address that a live commit holds; where a run builds on another one, as far as it asks for it.",
+    LIVE_COLUMNS,
+    CommittedFigures,
+)
 CANDIDATES_DF = Frame(
     "candidates",
     "Objects that nothing references and that are old enough: what a sweep deletes.",

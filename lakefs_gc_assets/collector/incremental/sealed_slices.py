@@ -32,3 +32,17 @@ def _in_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArra
 
 def _outside_of_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
     return pc.invert(_in_folders(folders, rows))
+
+
+def lie_in_sealed(rows: pa.Table, sealed: pa.StringArray) -> bool:
+    """Whether each of some addresses lies in a sealed slice or in no slice at all.
+
+    Args:
+        rows: with the columns `address` and `slice`, which is null for odd names inside of a slice.
+    """
+    slices = rows.column("slice")
+    in_none = pc.is_null(slices)
+    if not pc.all(pc.or_(in_none, pc.is_in(slices, value_set=sealed)), min_count=0).as_py():
+        return False
+    folders = pa.concat_arrays([pa.array([_NO_SLICE], pa.string()), sealed])
+    return all(pc.all(_in_folders(folders, batch), min_count=0).as_py() for batch in rows.filter(in_none).to_batches())

@@ -13,8 +13,9 @@ from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.range_hashes import HashesFolder
+from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.live.range_sizes import SizesFolder
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -132,16 +133,22 @@ class Unread:
         """How many addresses there are, about."""
         return len(self.files) * _ROWS_OF_A_RANGE if self.promised is None else self.promised
 
-    def addresses(self, step: Step[R], sizes_into: SizesFolder | None = None) -> R:
+    def addresses(
+        self, step: Step[R], sizes_into: NotesFolder | None = None, hashes_into: HashesFolder | None = None
+    ) -> R:
         """The addresses (LIVE), an address perhaps several times.
 
         Args:
-            sizes_into: where the sizes of the ranges are noted; None for nowhere.
+            sizes_into, hashes_into: where sizes and hashes of the ranges are noted; None for nowhere.
         """
         references = step.references(self.repository)
         if self.source is CommitSource.METADATA_FOLDER:
             return references.of_metadata_files(self.files)
-        return references.committed(self.records, sizes_into)
+        return references.committed(self.records, sizes_into, hashes_into)
+
+    def without(self, range_ids: IdSet) -> "Unread":
+        """What else is to be read than some ranges."""
+        return replace(self, records=self.records.without(range_ids))
 
 
 def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: Set[str]) -> Unread:
@@ -200,13 +207,25 @@ class Committed:
         """How many addresses there are, about."""
         return sum(each.count for each in self.everything)
 
-    def addresses(self, step: Step[R], sizes_into: SizesFolder | None = None) -> list[R]:
+    def addresses(
+        self, step: Step[R], sizes_into: NotesFolder | None = None, hashes_into: HashesFolder | None = None
+    ) -> list[R]:
         """All addresses (LIVE) that were not read before, an address perhaps several times.
 
         Args:
-            sizes_into: where the sizes of the ranges are noted; None for nowhere.
+            sizes_into, hashes_into: where sizes and hashes of the ranges are noted; None for nowhere.
         """
-        return [each.addresses(step, sizes_into) for each in self.everything]
+        return [each.addresses(step, sizes_into, hashes_into) for each in self.everything]
+
+    @property
+    def tells_ranges(self) -> bool:
+        """Whether the ranges of this repository are known one by one, and no other repository's are among them."""
+        return self.own.source is CommitSource.REFS_DUMP and len(self.unread) == 1
+
+    def without(self, range_ids: IdSet) -> "Committed":
+        """What else is to be read than some ranges."""
+        unnamed = None if self.unnamed is None else self.unnamed.without(range_ids)
+        return replace(self, unread=tuple(each.without(range_ids) for each in self.unread), unnamed=unnamed)
 
 
 def ask_committed(

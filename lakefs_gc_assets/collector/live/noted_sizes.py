@@ -1,31 +1,30 @@
 """Gathers the noted sizes of ranges, those of the base run too, and selects by them the ranges that have to be read."""
 
-from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.live import range_sizes
-from lakefs_gc_assets.collector.live.range_sizes import LOOKED_UP, Notes, SizesFile, SizesFolder
+from lakefs_gc_assets.collector.live import range_notes, range_sizes
+from lakefs_gc_assets.collector.live.range_notes import NotesFolder
+from lakefs_gc_assets.collector.live.range_sizes import LOOKED_UP, Notes, SizesFile
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import copying
 from lakefs_gc_assets.collector.work import spread, spread_by_weight
-from lakefs_gc_assets.errors import CorruptFile, StorageError
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.opening import StoreOpener
 
-_SIZES_READ_HERE = 8_000_000
-"""So many sizes are looked at by this process: that takes less time than for tasks to begin."""
-_FILES_AT_ONCE = 8
+_VALUES_READ_HERE = 8_000_000
+"""So many values are looked at by this process: that takes less time than for tasks to begin."""
+_File = TypeVar("_File")
 _PROBLEMS = pa.schema([pa.field("problem", pa.string(), nullable=False)])
 
 
-def folder_of(step: Step[R]) -> SizesFolder:
+def folder_of(step: Step[R]) -> NotesFolder:
     """The folder in which a run notes the sizes of ranges."""
-    return SizesFolder(step.repository.opener, range_sizes.folder(step.plan.run_id))
+    return NotesFolder(step.repository.opener, range_sizes.folder(step.plan.run_id))
 
 
 def gather(step: Step[R], base_run: str | None = None) -> None:
@@ -40,16 +39,13 @@ def gather(step: Step[R], base_run: str | None = None) -> None:
     files += range_sizes.files_of(store, base_run) if base_run else []
     groups, merge = range_sizes.group(files), partial(_merge, opener, range_sizes.gathered_folder(run_id))
     merged = [each for each in groups if len(each) > 1]
-    if sum(file.sizes for each in merged for file in each) <= _SIZES_READ_HERE:
+    if sum(file.sizes for each in merged for file in each) <= _VALUES_READ_HERE:
         problems = [problem for each in merged for batch in merge(each) for problem in batch.column(0).to_pylist()]
     else:
         found = step.engine.collect(step.engine.read(spread(merged, step.engine.tasks), merge, _PROBLEMS))
         problems = found.column(0).to_pylist()
-    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        copied = pool.map(
-            partial(_copy, store, range_sizes.gathered_folder(run_id)), [file for file, *more in groups if not more]
-        )
-        problems += [problem for problem in copied if problem is not None]
+    alone = [file.key for file, *more in groups if not more]
+    problems += range_notes.copy_files(store, alone, range_sizes.gathered_folder(run_id))
     if problems:
         step.warn(
             f"{len(problems)} files that say which sizes ranges have were not taken over{_from(base_run)}; until the "
@@ -69,19 +65,27 @@ def _merge(opener: StoreOpener, into: str, files: Iterable[SizesFile]) -> list[p
         try:
             notes.append(range_sizes.read(store, file))
         except CorruptFile as damage:
-            problems.append(range_sizes.describe(damage))
+            problems.append(range_notes.describe(damage))
     if notes:
         range_sizes.put(store, into, Notes.joined(notes))
     return [pa.record_batch([pa.array(problems, pa.string())], schema=_PROBLEMS)]
 
 
-def _copy(store: ObjectStore, into: str, file: SizesFile) -> str | None:
-    """Copies a file; returns what went wrong."""
-    try:
-        copying.copy(store, file.key, into + file.key.rpartition("/")[2])
-    except StorageError as error:
-        return str(error)
-    return None
+def look_up_files(
+    step: Step[R],
+    files: Sequence[_File],
+    count: Callable[[_File], int],
+    look_up: Callable[[_File], Iterable[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> pa.Table:
+    """What a function finds in files of notes: by this process where they have few values, else by tasks.
+
+    Args:
+        count: how many values a file has.
+    """
+    if sum(map(count, files)) <= _VALUES_READ_HERE:
+        return pa.Table.from_batches([batch for file in files for batch in look_up(file)], schema)
+    return step.engine.collect(step.engine.read(spread_by_weight(files, step.engine.tasks, count), look_up, schema))
 
 
 def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
@@ -92,12 +96,7 @@ def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Arra
     store, opener = step.repository.store, step.repository.opener
     files = range_sizes.files_of(store, step.plan.run_id) if range_ids else []
     look_up = partial(_look_up, opener, frozenset(range_ids), sizes)
-    if sum(file.sizes for file in files) <= _SIZES_READ_HERE:
-        batches = [batch for file in files for batch in look_up(file)]
-        found = pa.Table.from_batches(batches, LOOKED_UP)
-    else:
-        groups = spread_by_weight(files, step.engine.tasks, lambda file: file.sizes)
-        found = step.engine.collect(step.engine.read(groups, look_up, LOOKED_UP))
+    found = look_up_files(step, files, lambda file: file.sizes, look_up, LOOKED_UP)
     damage = pc.drop_null(found.column("damage")).to_pylist()
     if damage:
         step.warn(

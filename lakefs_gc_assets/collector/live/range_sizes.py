@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore, ReadsParts
-from lakefs_gc_assets.storage.opening import StoreOpener
 
 NAME = "range_sizes"
 """Folder of the notes in the folder of a run."""
@@ -66,14 +66,6 @@ _Sizes = npt.NDArray[np.int64]
 _Places = npt.NDArray[np.int32]
 _Part = Callable[[int, int], bytes]
 """Gives the bytes of a file from a place on, up to another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class SizesFolder:
-    """Where notes go: a folder, its key with a trailing slash, of the store that an opener opens."""
-
-    opener: StoreOpener
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +278,6 @@ class _Directory:
         return tables.decode(_BLOCK, data, self.file.key, "sizes of ranges")
 
 
-def describe(damage: CorruptFile) -> str:
-    """What is wrong with a file, without the words of CorruptFile that the run ends: it goes on."""
-    return f"{damage.file}: {damage.check}: {damage.detail}"
-
-
 def group(files: Sequence[SizesFile]) -> list[list[SizesFile]]:
     """The files that become one, from the smallest on: while one is no larger than all before it together.
 
@@ -315,7 +302,7 @@ def look_up(
     try:
         told = _holding(store, sizes, file)
     except CorruptFile as damage:
-        yield pa.RecordBatch.from_pylist([{"damage": describe(damage)}], LOOKED_UP)
+        yield pa.RecordBatch.from_pylist([{"damage": range_notes.describe(damage)}], LOOKED_UP)
         return
     rows: list[dict[str, Any]] = [
         {"range_id": range_id, "holds": holds} for range_id, holds in told.items() if range_id in wanted

@@ -39,13 +39,15 @@ def looked_at(
 ) -> LookedAt[R]:
     """What this run looks at.
 
-    Raises OrderViolation where what expired was stored again after `committed_df` was.
+    Raises OrderViolation where any of it was stored again after `committed_df` was, which may not tell of it.
     """
     if not step.plan.follows_expiry:
         return LookedAt(step.engine, (listed,))
-    expired = step.stored(EXPIRED_DF)
-    if committed.manifest.inputs.get(expired.name) != expired.manifest.digest:
-        raise OrderViolation(
-            f"{expired.name} was made again after {committed.name}, which names it. Materialize {committed.name} again"
-        )
-    return LookedAt(step.engine, (listed, expired))
+    frames: tuple[StoredFrame[Any], ...] = (listed, step.stored(EXPIRED_DF))
+    for frame in frames:
+        if committed.manifest.inputs.get(frame.name) != frame.manifest.digest:
+            raise OrderViolation(
+                f"{frame.name} was made again after {committed.name}, which names it. Materialize {committed.name} "
+                "again"
+            )
+    return LookedAt(step.engine, frames)

@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyspark.daemon
 import pyspark.worker
 
+import lakefs_gc_assets.collector.address_hashes
 import lakefs_gc_assets.collector.frame.files
 import lakefs_gc_assets.collector.live.live_files
 import lakefs_gc_assets.lakefs.formats.records
-import lakefs_gc_assets.spark.address_hashes
 import lakefs_gc_assets.spark.packed_work
 import lakefs_gc_assets.storage.opening
 import lakefs_gc_assets.storage.s3.store  # noqa: F401

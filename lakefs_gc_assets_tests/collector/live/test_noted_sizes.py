@@ -141,7 +141,7 @@ def test_notes_that_contradict_each_other_leave_out_nothing(repository: Reposito
 
 
 def test_many_sizes_are_looked_at_in_tasks(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noted_sizes, "_SIZES_READ_HERE", -1)
+    monkeypatch.setattr(noted_sizes, "_VALUES_READ_HERE", -1)
     records = repository.commit({"a": [1, 2], "b": [2, 3]})
     repository.read(*records.values())
     assert repository.chosen(records, 3) == {"b"}
@@ -151,7 +151,7 @@ def test_many_sizes_are_looked_at_in_tasks(repository: Repository, monkeypatch: 
 def test_tasks_of_spark_note_sizes_and_look_at_them(
     spark: SparkSession, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noted_sizes, "_SIZES_READ_HERE", -1)
+    monkeypatch.setattr(noted_sizes, "_VALUES_READ_HERE", -1)
     records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
     step = made_step(SparkEngine(spark, 2), repository.step.repository)
     step.engine.collect(step.references().committed(RangeRecords.of(records.values()), noted_sizes.folder_of(step)))
@@ -233,7 +233,7 @@ class TestTakingOver:
     def test_what_tasks_noted_becomes_one_file(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
     ) -> None:
-        monkeypatch.setattr(noted_sizes, "_SIZES_READ_HERE", here)
+        monkeypatch.setattr(noted_sizes, "_VALUES_READ_HERE", here)
         records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4, 5]})
         for record in records.values():
             repository.read(record)

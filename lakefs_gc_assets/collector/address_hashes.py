@@ -53,6 +53,11 @@ def among(wanted: Hashes, others: Hashes) -> Flags:
     return found
 
 
+def has_hash_among(others: Hashes, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Whether the hash of each row's address is among some hashes."""
+    return pa.array(among(hashes(rows.column("address")), others))
+
+
 def first_of_each(addresses: pa.StringArray, of: Hashes) -> Flags:
     """Whether each address is the first of its like, compared as strings.
 

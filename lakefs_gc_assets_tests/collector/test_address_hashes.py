@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.spark import address_hashes
+from lakefs_gc_assets.collector import address_hashes
 
 NAMES = st.text(max_size=80) | st.text(st.sampled_from("ab/é\x00\U0001f5d1"), max_size=3)
 ADDRESSES = st.lists(NAMES, max_size=50)

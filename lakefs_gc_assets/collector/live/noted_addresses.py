@@ -1,0 +1,171 @@
+"""What live ranges hold that a run does not read: of what it asks for, the addresses whose hash is noted of one.
+
+A run by retention rules that builds on another one asks for what it looks at, and for what is uncommitted. Ranges are
+read of which nothing is noted, or whose notes do not fit what their metarange counts. Some others are read all the
+same, and compared with what is noted of them.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.address_hashes import Hashes
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental.leaving import seal
+from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed
+from lakefs_gc_assets.collector.live import range_hashes, range_notes
+from lakefs_gc_assets.collector.live.current import Committed
+from lakefs_gc_assets.collector.live.noted_sizes import look_up_files
+from lakefs_gc_assets.collector.live.range_hashes import HASHES, LOOKED_UP, SUMS, HashesFolder
+from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+_ASKED_AT_MOST = 4_000_000
+"""So many addresses are looked up in notes: each task has all of their hashes, some 100 MB with room to search."""
+_COMPARED = 8
+"""So many ranges are read in each run and compared with what is noted of them."""
+_HASH = pa.schema([pa.field("hash", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Held(Generic[R]):
+    """What live ranges hold that are not read, of what is asked for.
+
+    Attributes:
+        range_ids: the ranges that are not read.
+        noted: how many addresses they have, each range for itself.
+        addresses: those that are asked for and held (LIVE); None where every range is read.
+        count: how many these are at most.
+    """
+
+    range_ids: IdSet = field(default_factory=IdSet)
+    noted: int = 0
+    addresses: R | None = None
+    count: int = 0
+
+
+def folder_of(step: Step[R], found: Committed) -> HashesFolder | None:
+    """Where hashes are noted for the run that builds on this one; None where none can that would look them up."""
+    if step.plan.flow is not Flow.UNIFIED or not found.tells_ranges or not step.repository.settings.full_listing_days:
+        return None
+    key = range_hashes.folder(step.plan.run_id, step.plan.attempt)
+    return HashesFolder(NotesFolder(step.repository.opener, key), pa.array(sorted(seal(step)), pa.string()))
+
+
+def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]], sealed: frozenset[str]) -> Held[R]:
+    """Looks up in the notes of the base run what this one asks for, and takes these notes over.
+
+    Args:
+        asked: frames with every address that is asked for, which have the columns of LIVE.
+        sealed: slices that are sealed after the base run. Nothing else is noted, so nothing else is looked up.
+    Raises:
+        CorruptFile: what is noted of a range is not what it holds, or a range that is compared cannot be read.
+    """
+    engine, files = step.engine, _take_over(step)
+    if not found.tells_ranges:
+        step.log("every range is read: it is not told which of them are another repository's")
+        return Held()
+    first, *more = (frame.rows(engine, *LIVE.names) for frame in asked)
+    wanted = select_sealed(engine, engine.union(first, *more), sealed)
+    count = sum(frame.count for frame in asked)
+    if count > _ASKED_AT_MOST:
+        count = engine.count(wanted)
+    if count > _ASKED_AT_MOST:
+        step.log(f"every range is read: {count:,} addresses are asked for, more than {_ASKED_AT_MOST:,}")
+        return Held()
+    hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
+    hashes = np.unique(hashed.column("hash").to_numpy()).view(np.uint64)
+    records = found.records
+    read = partial(_look_up, step.repository.opener, _named_once(records), hashes)
+    told = _select_fitting(step, look_up_files(step, files, lambda file: file.values, read, LOOKED_UP), records)
+    _require_true(step, told, records)
+    held = pc.list_flatten(told.column("found")).unique().to_numpy().view(np.uint64)
+    each = told.group_by("range_id").aggregate([("addresses", "max")])
+    ids, noted = each.column("range_id").to_pylist(), pc.sum(each.column("addresses_max")).as_py() or 0
+    step.log(f"{len(ids):,} of {len(records):,} live ranges are not read: their addresses are noted")
+    return Held(IdSet(ids), noted, engine.where(wanted, partial(address_hashes.has_hash_among, held)), count)
+
+
+def _take_over(step: Step[R]) -> list[NotesFile]:
+    """The files of the base run's notes, which the run that builds on this one finds among this one's."""
+    store, plan = step.repository.store, step.plan
+    assert plan.base_run is not None and plan.base_run_attempt is not None
+    files = range_hashes.files_of(store, plan.base_run, plan.base_run_attempt)
+    lost = range_notes.take_over(HASHES, store, files, range_hashes.folder(plan.run_id, plan.attempt))
+    if lost:
+        step.warn(
+            f"{len(lost)} files that say which addresses ranges hold were not taken over from run {plan.base_run}; "
+            f"the next run reads those ranges: {lost[0]}"
+        )
+    return files
+
+
+def _named_once(records: RangeRecords) -> IdSet:
+    """The ranges of which all metaranges say the same; others are read, which fails."""
+    counted = records.rows.group_by("id").aggregate([([], "count_all")])
+    once = counted.filter(pc.equal(counted.column("count_all"), 1)).column("id")
+    return IdSet.of_columns(batch.column("id") for batch in pa.table({"id": once}).to_batches(max_chunksize=8_192))
+
+
+def _look_up(opener: StoreOpener, wanted: IdSet, hashes: Hashes, file: NotesFile) -> list[pa.RecordBatch]:
+    return list(range_hashes.look_up(opener.open(), wanted, hashes, file))
+
+
+def _select_fitting(step: Step[R], told: pa.Table, records: RangeRecords) -> pa.Table:
+    """What is told (LOOKED_UP) of ranges whose notes all have as many entries as their metarange counts."""
+    damage = pc.drop_null(told.column("damage")).to_pylist()
+    if damage:
+        step.warn(
+            f"{len(damage)} files that say which addresses ranges hold cannot be used, and those ranges are read: "
+            f"{damage[0]}"
+        )
+    told = told.filter(pc.is_null(told.column("damage")))
+    places = pc.index_in(told.column("range_id"), value_set=records.rows.column("id").combine_chunks())
+    fits = pc.fill_null(pc.equal(told.column("entries"), records.rows.column("count").take(places)), False)
+    wrong = told.filter(pc.invert(fits)).column("range_id").unique()
+    if len(wrong):
+        step.warn(
+            f"{len(wrong)} ranges are read, since their notes have not as many entries as their metarange counts: "
+            f"{wrong[0]}"
+        )
+    return told.filter(pc.invert(pc.is_in(told.column("range_id"), value_set=wrong)))
+
+
+def _require_true(step: Step[R], told: pa.Table, records: RangeRecords) -> None:
+    """Reads some ranges, and raises CorruptFile where one does not hold what is noted of it."""
+    noted = told.select(SUMS.names).to_pylist()
+    ids = sorted({row["range_id"] for row in noted})
+    # Which ones is no secret, and an attempt that is made again compares the same.
+    chosen = random.Random(step.plan.run_id + step.plan.attempt).sample(ids, min(_COMPARED, len(ids)))  # noqa: S311
+    some = RangeRecords(
+        records.rows.filter(pc.is_in(records.rows.column("id"), value_set=pa.array(chosen, pa.string())))
+    )
+    read = {row["range_id"]: row for row in step.engine.collect(step.references().sums(some)).to_pylist()}
+    for row in noted:
+        if row["range_id"] in chosen and row != read.get(row["range_id"]):
+            raise CorruptFile(
+                row["range_id"],
+                "notes",
+                f"what is noted of this range in run {step.plan.base_run} is not what it holds; the next run reads "
+                "every range",
+            )
+
+
+def _hash_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        hashes = address_hashes.hashes(batch.column("address")).view(np.int64)
+        yield pa.RecordBatch.from_arrays([pa.array(hashes)], schema=_HASH)

@@ -1,0 +1,152 @@
+"""The hashes of the addresses that a range holds, noted when it is read, so that it need not be read again.
+
+Whether an address is held is then told by its hash. That two addresses have the same one can only keep an object. A
+note that is wrong may lose one: so a file is compared with its SHA-256, the entries of a range with what its metarange
+counts, and in each run all that is noted of some ranges with what they hold.
+
+Only ranges are noted that lie in sealed slices alone, or in none: nothing of them is listed by a run that builds on
+this one, so that gaps in its listing can be found without them.
+"""
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.address_hashes import Hashes
+from lakefs_gc_assets.collector.incremental.sealed_slices import lie_in_sealed
+from lakefs_gc_assets.collector.live import range_notes
+from lakefs_gc_assets.collector.live.range_notes import Notes, NotesFile, NotesFolder, NotesKind
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+RANGE_HASHES = pa.schema(
+    [
+        pa.field("range_id", pa.string(), nullable=False),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("hashes", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+"""Ranges, how many entries each has, and the 64 bits of each address that it holds, in order."""
+HASHES = NotesKind("hashes of addresses", 1, RANGE_HASHES)
+NAME = "range_hashes"
+"""Folder of the notes in the folder of a run."""
+_FACTS = (
+    pa.field("range_id", pa.string()),
+    pa.field("entries", pa.int64()),
+    pa.field("addresses", pa.int64()),
+    pa.field("total", pa.int64()),
+)
+SUMS = pa.schema(_FACTS)
+"""Ranges: how many entries and addresses each has, and the sum of the hashes of its addresses, modulo 2^64."""
+LOOKED_UP = pa.schema([*_FACTS, pa.field("found", pa.list_(pa.int64())), pa.field("damage", pa.string())])
+"""What a file notes of ranges, and which of the hashes that are looked for each has; or else what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashesFolder:
+    """Where an attempt notes hashes, and which slices are sealed after it."""
+
+    folder: NotesFolder
+    sealed: pa.StringArray
+
+    def open(self) -> "RangeHashes":
+        """What a task notes by."""
+        return RangeHashes(self.folder.opener.open(), self.folder.key, self.sealed)
+
+
+class RangeHashes(Notes):
+    """Notes the hashes of ranges that a task reads."""
+
+    def __init__(self, store: ObjectStore, folder: str, sealed: pa.StringArray) -> None:
+        """Nothing is noted yet.
+
+        Args:
+            folder: where the files go, with a trailing slash.
+            sealed: slices to which nothing is written any more.
+        """
+        super().__init__(HASHES, store, folder)
+        self._sealed = sealed
+
+    def note(self, record: RangeRecord, rows: pa.Table) -> None:
+        """Notes a range that was read as its metarange states it, unless it lies in slices that are not sealed.
+
+        Args:
+            rows: its addresses (LIVE), each once.
+        """
+        if lie_in_sealed(rows, self._sealed):
+            self.add(record.id, pa.array(np.sort(_hashes(rows))), record.count)
+
+
+def folder(run_id: str, attempt: str) -> str:
+    """Where the notes of an attempt are, with a trailing slash: another attempt has sealed other slices."""
+    return f"{run_folder.frame(run_id, NAME)}{attempt}/"
+
+
+def files_of(store: ObjectStore, run_id: str, attempt: str) -> list[NotesFile]:
+    """The files of an attempt's notes that this version can read."""
+    return range_notes.files_of(HASHES, store, folder(run_id, attempt))
+
+
+def look_up(store: ObjectStore, wanted: Set[str], hashes: Hashes, file: NotesFile) -> Iterator[pa.RecordBatch]:
+    """What a file notes of the wanted ranges, and which of some hashes they have (LOOKED_UP)."""
+    try:
+        rows = range_notes.read(HASHES, store, file).combine_chunks()
+    except CorruptFile as damage:
+        yield pa.RecordBatch.from_pylist([{"damage": range_notes.describe(damage)}], LOOKED_UP)
+        return
+    lacks = [IdSet.of(wanted).lacks(batch.column("range_id")) for batch in rows.to_batches()]
+    rows = rows.filter(pa.array(~np.concatenate([np.empty(0, np.bool_), *lacks]))).combine_chunks()
+    if not rows.num_rows:
+        return
+    lists = rows.column("hashes").combine_chunks()
+    values = pc.list_flatten(lists).to_numpy()
+    lengths = pc.list_value_length(lists).to_numpy()
+    hits = address_hashes.among(values.view(np.uint64), hashes)
+    found = _counted_by_list(hits, lengths)
+    columns = [
+        rows.column("range_id"),
+        rows.column("entries"),
+        lengths.astype(np.int64),
+        _sum_by_list(values, lengths),
+        pa.ListArray.from_arrays(pa.array(np.cumsum([0, *found]), pa.int32()), pa.array(values[hits])),
+        pa.nulls(rows.num_rows, pa.string()),
+    ]
+    yield from pa.table(columns, schema=LOOKED_UP).to_batches()
+
+
+def sum_up(record: RangeRecord, rows: pa.Table) -> pa.Table:
+    """What is to be noted of a range that was read (SUMS).
+
+    Args:
+        rows: its addresses (LIVE), each once.
+    """
+    values = _hashes(rows)
+    total = _sum_by_list(values, np.array([len(values)]))
+    return pa.table([[record.id], [record.count], [len(values)], total], schema=SUMS)
+
+
+def _hashes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    addresses = rows.column("address")
+    column = addresses.combine_chunks() if isinstance(addresses, pa.ChunkedArray) else addresses
+    return address_hashes.hashes(column).view(np.int64)
+
+
+def _counted_by_list(flags: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many of the flags of each list are set; lists follow each other."""
+    return _sum_by_list(flags.astype(np.int64), lengths)
+
+
+def _sum_by_list(values: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The sum of each list, modulo 2^64; lists follow each other."""
+    sums = np.concatenate([[0], np.cumsum(values)])
+    ends = np.cumsum(lengths)
+    each: npt.NDArray[np.int64] = sums[ends] - sums[ends - lengths]
+    return each

@@ -1,0 +1,208 @@
+"""Notes of what ranges hold, made when a range is read, so that it need not be read again.
+
+The id of a range is a hash of its content, addresses and sizes included: what was noted once stays true, in every run.
+
+Notes are files in the run's folder, each complete by itself. Their names say the version of the format, how many values
+a file has, and the SHA-256 of what is in it: a file that is not what was written is never believed, and one of another
+name is left alone. Whatever is not noted, or cannot be read, is unknown, and an unknown range is read. A run takes over
+the notes of the run that it builds on.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.stored import copying, tables
+from lakefs_gc_assets.errors import CorruptFile, StorageError
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+_VALUES_OF_A_FILE = 4_000_000
+"""A task puts a file whenever it has noted so many; files that have as many are not merged."""
+_FILES_AT_ONCE = 8
+_FILE = re.compile(r"(?P<version>\d{1,9})-(?P<values>\d{1,18})-(?P<digest>[0-9a-f]{64})\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class NotesKind:
+    """What is noted of ranges.
+
+    Attributes:
+        what: it in words.
+        version: of the format, and of how addresses are read where these are noted.
+        schema: the id of a range first, and a list of integers last: its values.
+    """
+
+    what: str
+    version: int
+    schema: pa.Schema
+
+    @property
+    def values(self) -> str:
+        """Name of the column of values."""
+        name: str = self.schema.names[-1]
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class NotesFolder:
+    """Where notes go: a folder, its key with a trailing slash, of the store that an opener opens."""
+
+    opener: StoreOpener
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotesFile:
+    """A file of notes.
+
+    Attributes:
+        values: how many it has, of all its ranges together.
+        digest: SHA-256 of the file.
+    """
+
+    key: str
+    values: int
+    digest: str
+
+
+class Notes:
+    """Notes the values of ranges that a task reads, and puts them into files."""
+
+    def __init__(self, kind: NotesKind, store: ObjectStore, folder: str) -> None:
+        """Nothing is noted yet.
+
+        Args:
+            folder: where the files go, with a trailing slash.
+        """
+        self._kind, self._store, self._folder = kind, store, folder
+        self._noted: dict[str, tuple[tuple[int, ...], pa.Int64Array]] = {}
+        self._values = 0
+
+    def add(self, range_id: str, values: pa.Int64Array, *about: int) -> None:
+        """Notes a range: what the columns between its id and its values say, and the values."""
+        self._noted[range_id] = about, values
+        self._values += len(values)
+        if self._values >= _VALUES_OF_A_FILE:
+            self.put()
+
+    def put(self) -> None:
+        """Puts what was noted since the last time."""
+        if self._noted:
+            about, values = zip(*self._noted.values(), strict=True)
+            offsets = pa.array(np.cumsum([0, *map(len, values)]), pa.int32())
+            lists = pa.ListArray.from_arrays(offsets, pa.concat_arrays(values))
+            columns = [[*self._noted], *map(list, zip(*about, strict=True)), lists]
+            put(self._kind, self._store, self._folder, pa.table(columns, schema=self._kind.schema))
+        self._noted, self._values = {}, 0
+
+
+def files_of(kind: NotesKind, store: ObjectStore, folder: str) -> list[NotesFile]:
+    """The files of notes in a folder that this version can read."""
+    found = ((each.key, _FILE.fullmatch(each.key.rpartition("/")[2])) for each in store.list_level(folder).objects)
+    return [
+        NotesFile(key, int(match["values"]), match["digest"])
+        for key, match in found
+        if match is not None and int(match["version"]) == kind.version
+    ]
+
+
+def put(kind: NotesKind, store: ObjectStore, folder: str, rows: pa.Table) -> NotesFile:
+    """Stores notes as one file; the same notes are the same file.
+
+    Args:
+        folder: with a trailing slash.
+    """
+    values = len(pc.list_flatten(rows.column(kind.values)))
+    data = tables.encode(rows, ascending=(f"{kind.values}.list.element",))
+    digest = hashlib.sha256(data).hexdigest()
+    file = NotesFile(f"{folder}{kind.version}-{values}-{digest}.parquet", values, digest)
+    store.put(file.key, data)
+    return file
+
+
+def read(kind: NotesKind, store: ObjectStore, file: NotesFile) -> pa.Table:
+    """The notes of a file. Raises CorruptFile where it is missing, or is not what was written."""
+    rows = tables.decode(kind.schema, tables.get(store, file.key, file.digest), file.key, kind.what)
+    flat = pc.list_flatten(rows.column(kind.values))
+    if flat.null_count or len(flat) != file.values:
+        raise CorruptFile(
+            file.key,
+            kind.what,
+            f"it has {len(flat):,} {kind.values}, {flat.null_count:,} of them null; its name says {file.values:,}",
+        )
+    return rows
+
+
+def describe(damage: CorruptFile) -> str:
+    """What is wrong with a file, without the words of CorruptFile that the run ends: it goes on."""
+    return f"{damage.file}: {damage.check}: {damage.detail}"
+
+
+def choose_merged(files: Sequence[NotesFile]) -> list[NotesFile]:
+    """The small files that become one: from the smallest on, until one is larger than all before it together.
+
+    So there are few files, however many runs left some, and a value is seldom written again.
+    """
+    chosen: list[NotesFile] = []
+    total = 0
+    for file in sorted(files, key=lambda each: (each.values, each.key)):
+        if file.values >= _VALUES_OF_A_FILE or (len(chosen) > 1 and file.values > total):
+            break
+        chosen.append(file)
+        total += file.values
+    return chosen if len(chosen) > 1 else []
+
+
+def each_once(rows: pa.Table) -> pa.Table:
+    """The first row of each range, of notes."""
+    places: dict[str, int] = {}
+    for place, range_id in enumerate(rows.column("range_id").to_pylist()):
+        places.setdefault(range_id, place)
+    return rows.take(pa.array(places.values(), pa.int64()))
+
+
+def take_over(kind: NotesKind, store: ObjectStore, files: Sequence[NotesFile], folder: str) -> list[str]:
+    """Copies files of notes into another folder, small ones merged into one; says what is wrong with each that is lost.
+
+    Args:
+        folder: with a trailing slash.
+    """
+    merged = choose_merged(files)
+    rows: list[pa.Table] = []
+    lost: list[str] = []
+    for file in merged:
+        try:
+            rows.append(read(kind, store, file))
+        except CorruptFile as damage:
+            lost.append(describe(damage))
+    if rows:
+        put(kind, store, folder, each_once(pa.concat_tables(rows)))
+    return lost + copy_files(store, [file.key for file in files if file not in merged], folder)
+
+
+def copy_files(store: ObjectStore, keys: Sequence[str], folder: str) -> list[str]:
+    """Copies files of notes into another folder; says what is wrong with each that is lost.
+
+    Args:
+        folder: with a trailing slash.
+    """
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        copied = pool.map(partial(_copy, store, folder), keys)
+        return [problem for problem in copied if problem is not None]
+
+
+def _copy(store: ObjectStore, folder: str, key: str) -> str | None:
+    """Copies a file; returns what went wrong."""
+    try:
+        copying.copy(store, key, folder + key.rpartition("/")[2])
+    except StorageError as error:
+        return str(error)
+    return None

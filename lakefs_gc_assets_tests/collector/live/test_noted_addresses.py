@@ -1,0 +1,247 @@
+"""What ranges hold that a run does not read, of real range files and notes that a run made of them."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live import noted_addresses, noted_sizes, range_hashes
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.current import Committed, Unread
+from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
+from lakefs_gc_assets.collector.live.range_hashes import HashesFolder, RangeHashes
+from lakefs_gc_assets.collector.live.range_notes import NotesFolder
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began
+from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
+
+OPEN = IDS.descending(NOW - 2 * DAY)
+EVERY = [f"data/{SEALED}/{IDS.ascending(NOW - 9 * DAY)}" for _ in range(8)]
+
+
+class Repository:
+    """A folder of ranges, a run that notes them, and one that builds on it."""
+
+    def __init__(self, folder: Path, engine: Any = None) -> None:
+        (folder / "repo").mkdir()
+        repository = opened_by(StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/"))
+        self.lines: list[str] = []
+        before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
+        plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)
+        engine = engine or ArrowEngine()
+        self.earlier: Step[Any] = made_step(engine, repository, before)
+        self.step: Step[Any] = made_step(engine, repository, plan, note=self.lines.append)
+        self.store = repository.store
+
+    def commit(self, *ranges: list[str]) -> list[RangeRecord]:
+        """Writes ranges of these addresses, and of their paths."""
+        return [
+            put_range(self.store, {f"{number}/{address}": Staged(address) for address in sorted(each)})
+            for number, each in enumerate(ranges)
+        ]
+
+    def note(self, *records: RangeRecord) -> None:
+        """What the earlier run notes when it reads ranges."""
+        key = range_hashes.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
+        into = HashesFolder(NotesFolder(self.earlier.repository.opener, key), pa.array([SEALED]))
+        self.earlier.engine.collect(self.earlier.references().committed(RangeRecords.of(records), None, into))
+
+    def note_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
+        """Notes of a range what another one holds."""
+        key = range_hashes.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
+        noted = RangeHashes(self.store, key, pa.array([SEALED]))
+        noted.note(record, pa.table({"address": addresses, "slice": pa.nulls(len(addresses), pa.string())}))
+        noted.put()
+
+    def found(self, *records: RangeRecord) -> Committed:
+        """Live commits with these ranges."""
+        own = Unread(self.step.repository, CommitSource.REFS_DUMP, (), RangeRecords.of(records), ())
+        commits = LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {})
+        return Committed(commits, (own,), None)
+
+    def asked(self, *addresses: str) -> StoredFrame[NoFigures]:
+        """A frame of these addresses."""
+        rows = [
+            {"address": address, "slice": None, "slice_window": "legacy", "layout": "slice", "size": 1}
+            | {"last_modified": NOW, "issued_at": None, "etag": None}
+            for address in addresses
+        ]
+        written = self.step.write(EXPIRED_DF, self.step.engine.table(pa.Table.from_pylist(rows, LISTED)))
+        return self.step.complete(EXPIRED_DF, NoFigures(), written)
+
+    def held(self, records: list[RangeRecord], *asked: str) -> tuple[set[str], set[str]]:
+        """The ranges that are not read, and what they hold of what is asked for."""
+        found = find_held(self.step, self.found(*records), [self.asked(*asked)], frozenset([SEALED]))
+        return {*found.range_ids}, self.addresses(found)
+
+    def addresses(self, held: Held[Any]) -> set[str]:
+        if held.addresses is None:
+            return set()
+        return {*self.step.engine.collect(held.addresses).column("address").to_pylist()}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(EVERY), min_size=1, unique=True), min_size=1, max_size=5),
+    st.sets(st.integers(0, 4)),
+    st.sets(st.integers(0, 4)),
+    st.lists(st.sampled_from(EVERY), unique=True),
+    st.sampled_from([None, b"", b"damaged"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_is_read_and_what_is_looked_up_are_what_all_ranges_hold(
+    ranges: list[list[str]], noted: set[int], live: set[int], asked: list[str], damage: bytes | None
+) -> None:
+    """Whichever ranges are noted, whichever of these are live still, and whether the notes can be read or not."""
+    with TemporaryDirectory() as folder:
+        repository = Repository(Path(folder))
+        records = repository.commit(*ranges)
+        repository.note(*(record for place, record in enumerate(records) if place in noted))
+        if damage is not None:
+            for file in range_hashes.files_of(
+                repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
+            ):
+                repository.store.put(file.key, damage)
+        alive = [place for place in range(len(records)) if place in live]
+        unread, found = repository.held([records[place] for place in alive], *asked)
+        known = {place for place in alive if place in noted and damage is None}
+        assert unread == {records[place].id for place in known}
+        assert found == {address for place in known for address in ranges[place]}.intersection(asked)
+
+
+def test_they_are_counted(repository: Repository) -> None:
+    records = repository.commit(EVERY[:2], EVERY[1:4], EVERY[4:])
+    repository.note(*records[:2])
+    found = find_held(repository.step, repository.found(*records), [repository.asked(*EVERY)], frozenset([SEALED]))
+    assert (len(found.range_ids), found.noted, found.count) == (2, 5, 8)
+    assert "2 of 3 live ranges are not read" in repository.lines[-1]
+
+
+def test_notes_travel_from_run_to_run(repository: Repository) -> None:
+    records = repository.commit(EVERY[:2], EVERY[2:4])
+    repository.note(records[0])
+    repository.note(records[1])
+    repository.held([])
+    first, second = (
+        range_hashes.files_of(repository.store, step.plan.run_id, step.plan.attempt)
+        for step in (repository.earlier, repository.step)
+    )
+    assert (len(first), len(second), sum(file.values for file in second)) == (2, 1, 4)
+
+
+def test_a_note_that_cannot_be_taken_over_is_told(repository: Repository) -> None:
+    records = repository.commit(EVERY[:2], EVERY[2:4])
+    for record in records:
+        repository.note(record)
+    file, _ = range_hashes.files_of(repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt)
+    repository.store.put(file.key, b"damaged")
+    assert len(repository.held(records, *EVERY)[0]) == 1
+    assert any("were not taken over from run" in line and file.key in line for line in repository.lines)
+    assert any("cannot be used, and those ranges are read" in line for line in repository.lines)
+
+
+def test_of_a_range_whose_metarange_counts_otherwise_the_note_is_not_believed() -> None:
+    with TemporaryDirectory() as folder, mock.patch.object(noted_addresses, "_COMPARED", 0):
+        repository = Repository(Path(folder))
+        (record,) = repository.commit(EVERY[:2])
+        repository.note(record)
+        assert repository.held([replace(record, count=3)], *EVERY) == (set(), set())
+        assert any("not as many entries as their metarange counts" in line for line in repository.lines)
+
+
+def test_a_note_that_fits_does_not_make_up_for_one_that_does_not(repository: Repository) -> None:
+    (record,) = repository.commit(EVERY[:2])
+    repository.note(record)
+    repository.note_wrongly(replace(record, count=1), EVERY[2:3])
+    assert repository.held([record], *EVERY) == (set(), set())
+
+
+def test_a_range_that_two_metaranges_state_differently_is_read(repository: Repository) -> None:
+    """That reading fails: one of them is not what the range is."""
+    (record,) = repository.commit(EVERY[:2])
+    repository.note(record)
+    assert repository.held([record, replace(record, max_key=b"zzz")], *EVERY) == (set(), set())
+
+
+def test_what_is_noted_wrongly_ends_the_run(repository: Repository) -> None:
+    (record,) = repository.commit(EVERY[:2])
+    repository.note_wrongly(record, EVERY[2:4])
+    with pytest.raises(CorruptFile, match=f"{record.id}.*is not what it holds"):
+        repository.held([record], *EVERY)
+
+
+def test_so_does_a_range_that_is_compared_and_gone(repository: Repository) -> None:
+    (record,) = repository.commit(EVERY[:2])
+    repository.note(record)
+    repository.store.delete([METADATA + record.id])
+    with pytest.raises(CorruptFile, match=record.id):
+        repository.held([record], *EVERY)
+
+
+def test_of_many_ranges_some_are_compared(repository: Repository) -> None:
+    records = repository.commit(*([EVERY[place % 8]] for place in range(40)))
+    repository.note(*records)
+    read: list[str] = []
+    asked = type(repository.step.references()).sums
+
+    def sums(self: Any, ranges: RangeRecords) -> Any:
+        read.extend(record.id for record in ranges)
+        return asked(self, ranges)
+
+    with mock.patch.object(type(repository.step.references()), "sums", sums):
+        assert len(repository.held(records, *EVERY)[0]) == len({record.id for record in records})
+    assert len(read) == 8
+
+
+def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = repository.commit(EVERY[:2])
+    repository.note(*records)
+    monkeypatch.setattr(noted_addresses, "_ASKED_AT_MOST", 2)
+    assert repository.held(records, *EVERY[:3]) == (set(), set())
+    assert "every range is read: 3 addresses" in repository.lines[-1]
+    # What lies in slices that are not sealed is never noted, and does not count.
+    assert repository.held(records, *EVERY[:2], f"data/{OPEN}/x") == ({records[0].id}, {*EVERY[:2]})
+
+
+def test_beside_another_repository_every_range_is_read(repository: Repository) -> None:
+    (record,) = repository.commit(EVERY[:2])
+    repository.note(record)
+    found = repository.found(record)
+    both = replace(found, unread=(*found.unread, *found.unread))
+    held = find_held(repository.step, both, [repository.asked(*EVERY)], frozenset([SEALED]))
+    assert (held.addresses, len(held.range_ids)) == (None, 0)
+    assert noted_addresses.folder_of(repository.step, both) is None
+
+
+@pytest.mark.slow
+def test_tasks_of_spark_note_addresses_and_look_them_up(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noted_sizes, "_VALUES_READ_HERE", -1)
+    repository = Repository(tmp_path, SparkEngine(spark, 2))
+    records = repository.commit(EVERY[:2], EVERY[2:4], EVERY[4:])
+    repository.note(*records)
+    assert repository.held(records[:2], *EVERY[1:6]) == ({record.id for record in records[:2]}, {*EVERY[1:4]})

@@ -1,0 +1,159 @@
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.live import range_hashes, range_notes
+from lakefs_gc_assets.collector.live.live_files import live_table
+from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes
+from lakefs_gc_assets.collector.live.range_notes import NotesFile
+from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED
+
+OPEN = IDS.descending(NOW - 2 * DAY)
+NOTHING_SEALED = pa.array([], pa.string())
+ADDRESSES = st.lists(st.sampled_from([f"data/{place}" for place in range(12)]) | st.text(max_size=8), unique=True)
+
+
+def hashes(addresses: list[str]) -> address_hashes.Hashes:
+    return address_hashes.hashes(pa.array(addresses, pa.string()))
+
+
+def note(store: LocalStore, ranges: dict[str, list[str]], sealed: pa.StringArray = NOTHING_SEALED) -> list[NotesFile]:
+    """Notes ranges of these addresses, which have as many entries."""
+    noted = RangeHashes(store, range_hashes.folder("run", "attempt"), sealed)
+    for range_id, addresses in ranges.items():
+        record = RangeRecord(range_id, b"", b"", len(addresses), 0)
+        noted.note(record, live_table(pa.array(addresses, pa.string()), "month"))
+    noted.put()
+    return range_hashes.files_of(store, "run", "attempt")
+
+
+def looked_up(store: LocalStore, wanted: set[str], addresses: list[str]) -> dict[str, dict[str, object]]:
+    rows = [
+        row
+        for file in range_hashes.files_of(store, "run", "attempt")
+        for batch in range_hashes.look_up(store, wanted, hashes(addresses), file)
+        for row in batch.to_pylist()
+    ]
+    assert [row.pop("damage") for row in rows] == [None] * len(rows)
+    return {row["range_id"]: row for row in rows}
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), ADDRESSES),
+    ADDRESSES,
+    st.sets(st.sampled_from("abcdefghijk")),
+    st.integers(1, 10),
+)
+@settings(max_examples=100, deadline=None)
+def test_of_what_is_looked_for_each_wanted_range_has_what_it_holds(
+    ranges: dict[str, list[str]], asked: list[str], wanted: set[str], values_of_a_file: int
+) -> None:
+    with TemporaryDirectory() as folder, mock.patch.object(range_notes, "_VALUES_OF_A_FILE", values_of_a_file):
+        store = LocalStore(Path(folder))
+        note(store, ranges)
+        assert looked_up(store, wanted, asked) == {
+            range_id: {
+                "range_id": range_id,
+                "entries": len(own),
+                "addresses": len(own),
+                "total": int(np.sum(hashes(own)).astype(np.int64)),
+                "found": sorted(hashes([address for address in own if address in asked]).view(np.int64).tolist()),
+            }
+            for range_id, own in ranges.items()
+            if range_id in wanted
+        }
+
+
+@given(ADDRESSES)
+@settings(max_examples=50, deadline=None)
+def test_what_is_noted_is_what_a_reading_sums_up(addresses: list[str]) -> None:
+    record = RangeRecord("a", b"", b"", len(addresses), 0)
+    rows = live_table(pa.array(addresses, pa.string()), "month")
+    with TemporaryDirectory() as folder:
+        note(LocalStore(Path(folder)), {"a": addresses})
+        found = looked_up(LocalStore(Path(folder)), {"a"}, [])["a"]
+    assert found.pop("found") == []
+    assert [found] == range_hashes.sum_up(record, rows).to_pylist()
+
+
+def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
+    """As when a task is made twice."""
+    ranges = {"a": ["data/x", "data/y"], "b": []}
+    (first,) = note(LocalStore(tmp_path), ranges)
+    assert note(LocalStore(tmp_path), ranges) == [first]
+    assert first.values == 2
+
+
+@pytest.mark.parametrize(
+    ("addresses", "noted"),
+    [
+        ([f"data/{SEALED}/{IDS.ascending(NOW)}"], True),
+        ([f"data/{SEALED}/{IDS.ascending(NOW)}", f"data/{OPEN}/{IDS.ascending(NOW)}"], False),
+        ([f"data/{OPEN}/odd name"], False),
+        ([f"data/{SEALED}/odd name", "data/other", "root"], True),
+        ([], True),
+    ],
+)
+def test_only_ranges_in_sealed_slices_are_noted(tmp_path: Path, addresses: list[str], noted: bool) -> None:
+    store = LocalStore(tmp_path)
+    note(store, {"a": addresses}, pa.array([SEALED]))
+    assert ("a" in looked_up(store, {"a"}, [])) == noted
+
+
+def test_notes_of_other_attempts_are_not_seen(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    note(store, {"a": ["data/x"]})
+    assert range_hashes.files_of(store, "run", "another") == []
+
+
+class TestDamage:
+    """Whatever is wrong with a file, none of its ranges is told of."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LocalStore:
+        return LocalStore(tmp_path)
+
+    @pytest.fixture
+    def file(self, store: LocalStore) -> NotesFile:
+        (file,) = note(store, {"a": ["data/x", "data/y"], "b": ["data/z"]})
+        return file
+
+    def told(self, store: LocalStore, file: NotesFile) -> str:
+        (batch,) = range_hashes.look_up(store, {"a", "b"}, hashes(["data/x"]), file)
+        (row,) = batch.to_pylist()
+        damage = row.pop("damage")
+        assert set(row.values()) == {None}
+        return str(damage)
+
+    def test_a_file_that_is_gone(self, store: LocalStore, file: NotesFile) -> None:
+        store.delete([file.key])
+        assert "missing" in self.told(store, file)
+
+    def test_a_flipped_bit_anywhere(self, store: LocalStore, file: NotesFile) -> None:
+        whole = store.get(file.key)
+        for place in range(0, len(whole), 7):
+            store.put(file.key, whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(CorruptFile, match="changed after it was written"):
+                range_notes.read(HASHES, store, file)
+            assert "changed after it was written" in self.told(store, file)
+
+    def test_a_file_that_was_cut_short(self, store: LocalStore, file: NotesFile) -> None:
+        store.put(file.key, store.get(file.key)[:-9])
+        assert "changed after it was written" in self.told(store, file)
+
+    def test_fewer_hashes_than_the_name_says(self, store: LocalStore, file: NotesFile) -> None:
+        short = pa.table([["a"], [2], [[1]]], schema=HASHES.schema)
+        file = replace(file, digest=tables.put(store, file.key, short))
+        assert "its name says 3" in self.told(store, file)
