@@ -20,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.functions as F
-from lakefs_gc_assets.spark.address_hashes import Flags, Hashes
 from pyspark.sql import DataFrame
 
 from benchmarks import processes, repositories
 from benchmarks.marks import Measure, at_least, figure
 from lakefs_gc_assets.collector import work
+from lakefs_gc_assets.collector.address_hashes import Flags, Hashes
 from lakefs_gc_assets.collector.frame.columns import LISTED_COLUMNS, LIVE_COLUMNS
 from lakefs_gc_assets.collector.frame.files import FileWriter
 from lakefs_gc_assets.collector.frame.kinds import Frame, NoFigures
