@@ -37,8 +37,18 @@ _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(s
 _MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]?")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
-_SMALL_HEAP = ("-XX:+UseSerialGC", "-XX:MinHeapFreeRatio=20", "-XX:MaxHeapFreeRatio=40")
-"""The heap follows what is in it, which is little: rows travel in blocks that the JVM does not look into."""
+_SMALL_HEAP = (
+    "-XX:+UseSerialGC",
+    "-Xms64m",
+    "-XX:MinHeapFreeRatio=20",
+    "-XX:MaxHeapFreeRatio=40",
+    "-XX:MetaspaceSize=64m",
+)
+"""The heap follows what is in it, which is little: rows travel in blocks that the JVM does not look into.
+
+By default it begins with a 64th of the machine's memory, whatever the settings say, and is collected as a whole as soon
+as 21 MB of classes are loaded, which is before the first job.
+"""
 _ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
 """Memory that blocks are copied to and from Python in: each thread but the first would keep its own, 100 MB in all."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
