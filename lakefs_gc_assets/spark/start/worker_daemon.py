@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from lakefs_gc_assets.spark.start import interpreter
 from lakefs_gc_assets.spark.start.installed import without_archives
 
 # What is imported stays: to look for what may go took a third of the time.
@@ -20,8 +21,9 @@ sys.path[:] = without_archives(sys.path)
 # A thread that runs while workers are forked could hold a lock that they then wait for: numpy's is not needed here.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# pyarrow imports pandas, where there is one, as soon as it makes an array of Python objects.
-import pandas  # noqa: F401
+# pyarrow would import it as soon as it makes an array of Python objects.
+interpreter.leave_out_pandas()
+
 import pyarrow as pa
 import pyspark.daemon
 import pyspark.worker

@@ -10,8 +10,23 @@ interpreter.look_for_cycles_seldom()
 print(gc.isenabled(), gc.get_threshold()[0] > 10_000, gc.get_freeze_count())
 """
 
+PANDAS = """
+import sys
+from lakefs_gc_assets.spark.start import interpreter
+interpreter.leave_out_pandas()
+import pyarrow as pa
+made = pa.array(["a", "b"])
+print("pandas" in sys.modules, len(made))
+"""
+
 
 def test_cycles_are_looked_for_seldom_and_not_at_the_end() -> None:
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines() == ["True True 0", "True"]
+
+
+def test_pandas_is_left_out() -> None:
+    done = subprocess.run([sys.executable, "-c", PANDAS], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == ["False 2"]

@@ -21,7 +21,8 @@ from pathlib import Path
 from lakefs_gc_assets.spark.start import worker_daemon
 worker_daemon.load_compiler()
 print(*sorted({file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")}))
-print("pyarrow" in sys.modules, "numba" in sys.modules, "boto3" in sys.modules)
+worker_daemon.pa.array(["what pyarrow would import pandas for"])
+print("pyarrow" in sys.modules, "numba" in sys.modules, "boto3" in sys.modules, "pandas" not in sys.modules)
 """
 
 # Resident megabytes: with what a task makes, once it is done, and when Spark has its answer.
@@ -52,7 +53,7 @@ def test_workers_are_forked_from_one_thread_that_has_imported_everything() -> No
     names, imported = done.stdout.splitlines()
     # pyarrow's allocator stops its thread around each fork by itself.
     assert set(names.split()) <= {"python", "python3", "jemalloc_bg_thd", f"python3.{sys.version_info.minor}"}
-    assert imported == "True True True"
+    assert imported == "True True True True"
 
 
 def test_pyspark_is_imported_as_installed_and_not_from_the_archives_that_spark_puts_first() -> None:
