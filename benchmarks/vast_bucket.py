@@ -5,13 +5,14 @@ from bisect import bisect_left
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from benchmarks.repositories import NAMES_IN_SLICE, addresses_of_slice, place_in_slice
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound
 from lakefs_gc_assets.errors import PreconditionFailed as OtherVersion
-from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectFacts
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.replay.overlay import Listed, NoSuchKey, PreconditionFailed
@@ -55,7 +56,9 @@ class NumberedBucket:
     """
 
     def __init__(self, files: Path, numbers: Numbers) -> None:
-        self._files = LocalStore(files)
+        self._files, self._root = LocalStore(files), files
+        # A page of many files must not look at all of them.
+        self._metadata_folder = lru_cache(maxsize=1)(lambda changed_at: self._level(METADATA_PREFIX))
         self._numbers, self._born = numbers, numbers.born
         self.deleted = bytearray(numbers.objects)
         first = (self._names_of(index, 1)[0] for index in range(-(-numbers.objects // NAMES_IN_SLICE)))
@@ -113,19 +116,28 @@ class NumberedBucket:
             keys = sorted(key for batch in batches for key in batch.column("key").to_pylist() if key >= start)
             following = keys[limit] if len(keys) > limit else None
             return Listed([(key, self.head(key)) for key in keys[:limit]], [], following)
+        if prefix == METADATA_PREFIX:
+            # Files that come and go change the time of their folder.
+            found = self._metadata_folder((self._root / prefix).stat().st_mtime_ns)
+        else:
+            found = self._level(prefix)
+        first = bisect_left(found, start, key=itemgetter(0))
+        page = found[first : first + limit]
+        return Listed(
+            [(key, facts) for key, facts in page if facts is not None],
+            [key for key, facts in page if facts is None],
+            found[first + limit][0] if len(found) > first + limit else None,
+        )
+
+    def _level(self, prefix: str) -> list[tuple[str, RecordedObject | None]]:
+        """What lies directly below a prefix, sorted."""
         level = self._files.list_level(prefix)
         prefixes = {*level.prefixes, *([DATA_PREFIX] if not prefix else [])}
         if prefix == DATA_PREFIX:
             prefixes |= {f"{DATA_PREFIX}{name}/" for name in self._slices}
         found: list[tuple[str, RecordedObject | None]] = [(name, None) for name in prefixes]
         found += [(facts.key, self._file_facts(facts)) for facts in level.objects]
-        found = sorted(((key, facts) for key, facts in found if key >= start), key=lambda each: each[0])
-        page = found[:limit]
-        return Listed(
-            [(key, facts) for key, facts in page if facts is not None],
-            [key for key, facts in page if facts is None],
-            found[limit][0] if len(found) > limit else None,
-        )
+        return sorted(found, key=itemgetter(0))
 
     def _page_of_slice(self, index: int, start: str, limit: int) -> Listed:
         names = self._names(index)
