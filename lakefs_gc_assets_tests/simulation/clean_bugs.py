@@ -180,7 +180,7 @@ def _hash(address: str) -> int:
     return sum(address.encode()) % 4
 
 
-def _committed_leniently(self: References[ArrowRows], ranges: Sequence[Any], sizes_into: object = None) -> ArrowRows:
+def _committed_leniently(self: References[ArrowRows], ranges: Sequence[Any], *noted: object) -> ArrowRows:
     """Goes on where a range cannot be read."""
 
     def read(record: Any) -> Iterator[pa.RecordBatch]:
