@@ -10,12 +10,20 @@ import pytest
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets_tests.simulation import versioning
-from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.asked import ASKED
+from lakefs_gc_assets_tests.simulation.bucket import md5
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.failing_calls import Faults
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
-from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, play
+from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, deterministic, play
+from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.repository import Repository
+from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi, Server, Servers
-from lakefs_gc_assets_tests.simulation.world import Setup
+from lakefs_gc_assets_tests.simulation.stored import addresses
+from lakefs_gc_assets_tests.simulation.world import Setup, World
 
 OLD = Step("time", "seconds", (int(30 * HOUR),))
 REPLACED = (Step("w0", "upload_now", (0, 0, 1, 0)), Step("w0", "upload_now", (0, 0, 2, 0)), OLD)
@@ -64,6 +72,31 @@ class TestStageObject:
         under_way = (removal, Step("w2", "commit", (0, 0, 0)), staged_again, UNTIL_DUMP, Step("w2", "go_on", (0,)))
         result = played(*marked, *under_way, FINISH)
         assert (result.deleted, result.losses) == (1, 1)
+
+
+@pytest.mark.parametrize(("beyond", "marked"), [(0, False), (1, True)])
+def test_a_size_that_a_client_names_wrongly_hides_what_equals_the_committed_object(beyond: int, marked: bool) -> None:
+    """Who links an object names its size, and nobody compares it with the store."""
+    with remembering(), deterministic(2):
+        scene = Scene(World.of(Setup(old_objects=0)))
+        linked = [_link_to_main(scene.world, b"the same", beyond)]
+        scene.do((("commit_now", (0, 0, 0)),))
+        linked.append(_link_to_main(scene.world, b"the same", beyond))
+        assert not [*scene.world.repository.changes(scene.world.repository.branches["main"])]
+        scene.world.pass_time(10 * DAY)
+
+        assert scene.start(DRY, Faults(), ASKED) is Ended.WELL
+
+        assert (linked[1] in addresses(scene.store, scene.told.run_id, "candidates")) is marked
+
+
+def _link_to_main(world: World, content: bytes, beyond: int) -> str:
+    """Links an object to one path of main, whose size is named as so many bytes more; returns its address."""
+    address = world.issue(world.servers.servers[0])[0]
+    world.bucket.put_data(address, content)
+    entry = Entry(address, 1, len(content) + beyond, md5(content))
+    world.repository.stage(world.repository.branches["main"], "a", entry)
+    return address
 
 
 def test_one_batch_that_is_under_way_is_not_called_back() -> None:

@@ -84,7 +84,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "recheck of new commits alone": 9,
         "recheck of uncommitted data alone": 4,
         "ages from the clock ahead of the others": 8,
-        "age not strict": 232,
+        "age not strict": 523,
         "last parents followed": 0,
         "dangling commits ignored": 2,
         "dangling commits taken for heads": 4,
