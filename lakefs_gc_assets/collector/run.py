@@ -207,8 +207,13 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if found.definition:
         note_last_holders(step, found.definition.last_holders)
     figures = describe_committed(found, branch_baseline(step.repository.store, step.plan.run_id), ids)
-    figures = replace(figures, tracked_sha256=track(step, found), ranges_read=unread.ranges)
-    figures = replace(figures, ranges_noted=len(held.range_ids), addresses_noted=held.noted)
+    figures = replace(
+        figures,
+        tracked_sha256=track(step, found),
+        ranges_read=unread.ranges,
+        ranges_noted=len(held.range_ids),
+        addresses_noted=held.noted,
+    )
     if before and step.plan.follows_expiry:
         expired = step.stored(EXPIRED_DF)
         figures = replace(figures, expired=expired.count, expired_bytes=expired.manifest.object_bytes)

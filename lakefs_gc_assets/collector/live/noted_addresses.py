@@ -91,7 +91,9 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
     hashes = np.unique(hashed.column("hash").to_numpy()).view(np.uint64)
     records = found.records
     read = partial(_look_up, step.repository.opener, _named_once(records), hashes)
-    told = _select_fitting(step, look_up_files(step, files, lambda file: file.values, read, LOOKED_UP), records)
+    what = "which addresses ranges hold"
+    noted = look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, what)
+    told = _select_fitting(step, noted, records)
     _require_true(step, told, records)
     held = pc.list_flatten(told.column("found")).unique().to_numpy().view(np.uint64)
     each = told.group_by("range_id").aggregate([("addresses", "max")])
@@ -127,13 +129,6 @@ def _look_up(opener: StoreOpener, wanted: IdSet, hashes: Hashes, file: NotesFile
 
 def _select_fitting(step: Step[R], told: pa.Table, records: RangeRecords) -> pa.Table:
     """What is told (LOOKED_UP) of ranges whose notes all have as many entries as their metarange counts."""
-    damage = pc.drop_null(told.column("damage")).to_pylist()
-    if damage:
-        step.warn(
-            f"{len(damage)} files that say which addresses ranges hold cannot be used, and those ranges are read: "
-            f"{damage[0]}"
-        )
-    told = told.filter(pc.is_null(told.column("damage")))
     places = pc.index_in(told.column("range_id"), value_set=records.rows.column("id").combine_chunks())
     fits = pc.fill_null(pc.equal(told.column("entries"), records.rows.column("count").take(places)), False)
     wrong = told.filter(pc.invert(fits)).column("range_id").unique()

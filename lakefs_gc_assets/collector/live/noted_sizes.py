@@ -77,15 +77,26 @@ def look_up_files(
     count: Callable[[_File], int],
     look_up: Callable[[_File], Iterable[pa.RecordBatch]],
     schema: pa.Schema,
+    told: str,
 ) -> pa.Table:
     """What a function finds in files of notes: by this process where they have few values, else by tasks.
 
+    A warning says how many files cannot be used; of their ranges nothing is found.
+
     Args:
         count: how many values a file has.
+        schema: of what is found; the column `damage` says what is wrong with a file.
+        told: what the files say of ranges, in words.
     """
     if sum(map(count, files)) <= _VALUES_READ_HERE:
-        return pa.Table.from_batches([batch for file in files for batch in look_up(file)], schema)
-    return step.engine.collect(step.engine.read(spread_by_weight(files, step.engine.tasks, count), look_up, schema))
+        found = pa.Table.from_batches([batch for file in files for batch in look_up(file)], schema)
+    else:
+        groups = spread_by_weight(files, step.engine.tasks, count)
+        found = step.engine.collect(step.engine.read(groups, look_up, schema))
+    damage = pc.drop_null(found.column("damage")).to_pylist()
+    if damage:
+        step.warn(f"{len(damage)} files that say {told} cannot be used, and those ranges are read: {damage[0]}")
+    return found.filter(pc.is_null(found.column("damage")))
 
 
 def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
@@ -96,14 +107,7 @@ def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Arra
     store, opener = step.repository.store, step.repository.opener
     files = range_sizes.files_of(store, step.plan.run_id) if range_ids else []
     look_up = partial(_look_up, opener, frozenset(range_ids), sizes)
-    found = look_up_files(step, files, lambda file: file.sizes, look_up, LOOKED_UP)
-    damage = pc.drop_null(found.column("damage")).to_pylist()
-    if damage:
-        step.warn(
-            f"{len(damage)} files that say which sizes ranges have cannot be used, and those ranges are read: "
-            f"{damage[0]}"
-        )
-    rows = found.filter(pc.is_null(found.column("damage")))
+    rows = look_up_files(step, files, lambda file: file.sizes, look_up, LOOKED_UP, "which sizes ranges have")
     told: dict[str, bool] = {}
     for range_id, holds in zip(rows.column("range_id").to_pylist(), rows.column("holds").to_pylist(), strict=True):
         told[range_id] = told.get(range_id, False) or holds
