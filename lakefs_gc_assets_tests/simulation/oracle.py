@@ -216,6 +216,10 @@ class Oracle:
         """Since when a recheck can see an object that was staged again; None where it was staged as lakeFS promises."""
         return None if soft_at is None else max(soft_at, self.listed_again.get(key, soft_at))
 
+    def is_promised(self, key: str) -> bool:
+        """Whether an object is referenced as lakeFS promises, so that what refers to it anew finds it."""
+        return key in self.firm_since
+
     def protects(self, key: str) -> str | None:
         """Why an object may not be deleted now; None where it may."""
         if self.strange(key):

@@ -1,7 +1,8 @@
 """Another repository, whose references lead into ours: of its own namespace, or a twin on the very same one."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
@@ -79,8 +80,15 @@ class OtherRepository:
         for key, since in self.soft.items():
             soft[key] = min(since, soft.get(key, since))
         if self.is_there:
-            staged = [entry for entry in self.branch.staged().values() if entry is not None]
-            _add(staged, firm, soft, key_of)
+            _add(self._staged(), firm, soft, key_of)
+
+    def _staged(self) -> Iterator[Entry]:
+        """What is staged; what nothing promises and servers do not list, no recheck can know."""
+        head = self.repository.head(self.branch)
+        for path, entry in self.branch.staged().items():
+            if entry is not None:
+                listed = path not in head or head[path].identity != entry.identity
+                yield entry if listed or entry.soft_at is None else replace(entry, soft_at=math.inf)
 
     def leave(self) -> None:
         """It is given up; nobody takes its files away."""

@@ -22,14 +22,18 @@ def _other(world: World, *, importer: bool) -> OtherRepository:
 
 @operation
 def other_import(world: World, path: int, number: int, spelling: int) -> Job:
-    """Stages one of our objects, which something references, by its full address."""
+    """Stages one of our objects by its full address, which a commit or branch holds.
+
+    Where all such commits have expired, nothing promises that it is still there.
+    """
     other = _other(world, importer=True)
     reached = sorted(key for key in world.oracle.firm_since if key in world.bucket.objects)
     if not reached:
         raise Refused("nothing to import")
     key = reached[number % len(reached)]
     data = world.bucket.objects[key].data
-    entry = Entry(spelled(other.own_uri, key, spelling), 2, len(data), md5(data))
+    soft_at = None if world.oracle.is_promised(key) else world.time.now
+    entry = Entry(spelled(other.own_uri, key, spelling), 2, len(data), md5(data), soft_at=soft_at)
     other.repository.stage(other.branch, path_at(path), entry)
     yield from ()
 

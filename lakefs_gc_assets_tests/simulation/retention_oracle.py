@@ -120,6 +120,9 @@ class RetentionOracle(Oracle):
         since, until = self.again.get(key, (0.0, _NEVER))
         return since if until - CLOCKS_APART > self.time.now else None
 
+    def is_promised(self, key: str) -> bool:
+        return super().is_promised(key) and self._firm(key)
+
     def _stays_anyhow(self, key: str) -> str | None:
         if self.strange(key):
             return "it is no object of lakeFS"

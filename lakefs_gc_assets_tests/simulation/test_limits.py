@@ -10,6 +10,7 @@ import pytest
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets_tests.simulation import versioning
+from lakefs_gc_assets_tests.simulation.around import Around
 from lakefs_gc_assets_tests.simulation.asked import ASKED
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
@@ -294,3 +295,27 @@ class TestExpiredDataThatComesBackIntoUse:
     def test_staged_data_stays_whatever_becomes_of_its_commit(self) -> None:
         staged = Step("w1", "stage_object", (0, 3, 0))
         assert self.played(self.UNTIL_SWEEP, staged) == (0, 0)
+
+
+class TestExpiredDataThatAnotherRepositoryStages:
+    """A repository that `also_live` names stages one of our objects by its address, after the mark."""
+
+    SETUP = Setup(old_objects=0, retention=True, around=Around(other="importer"))
+    REPLACED = (Step("w0", "upload_now", (0, 1, 1, 0)), *TestExpiredDataThatComesBackIntoUse.REPLACED)
+    """As there, with another object of the same content that stays."""
+    OF_WHAT_STAYS, OF_WHAT_EXPIRED = Step("o0", "other_import", (8, 0, 0)), Step("o0", "other_import", (8, 1, 0))
+    COMMITTED = Step("o0", "other_commit", (0,))
+
+    def played(self, *steps: Step, before: tuple[Step, ...] = ()) -> tuple[int, int]:
+        run = TestExpiredDataThatComesBackIntoUse
+        steps = (*self.REPLACED, *before, run.SWEEP, run.UNTIL_SWEEP, *steps, FINISH)
+        result = play(History(self.SETUP, steps), quiet=False)
+        return result.deleted, result.losses
+
+    def test_a_recheck_keeps_it(self) -> None:
+        assert self.played() == (1, 0)
+        assert self.played(self.OF_WHAT_EXPIRED) == (0, 0)
+
+    def test_but_not_where_it_equals_what_is_committed_there(self) -> None:
+        """The server does not list it then, and a recheck does not ask for it."""
+        assert self.played(self.OF_WHAT_EXPIRED, before=(self.OF_WHAT_STAYS, self.COMMITTED)) == (1, 1)
