@@ -227,7 +227,7 @@ def _in_blocks(hash_addresses: Hash, among: Among, engine: SparkEngine, stored: 
         return blocks._rows(universe).filter(pa.array(~among(hashes, live))) if universe.num_rows else pa.table({})
 
     cut = [tasks.map_batches(listed, cut_rows, blocks.BLOCKS), tasks.map_batches(committed, cut_hashes, blocks.BLOCKS)]
-    return blocks.compared(cut, unmatched, tasks.schema_of(listed))
+    return blocks.compared(cut, parts, unmatched, tasks.schema_of(listed))
 
 
 def _anti_join_of_pyarrow(mine: pa.Table, theirs: pa.Table) -> pa.Table:

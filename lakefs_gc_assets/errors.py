@@ -97,6 +97,10 @@ class OrderViolation(CollectionError):
     """A step was asked for out of order: its run, its attempt or its frames are not such that it may be made."""
 
 
+class EngineFault(CollectionError):
+    """Spark gave tasks other rows than it promises: what was made of them must not be used."""
+
+
 class GuardTripped(CollectionError):
     """A guard stopped the run or its sweep; names the guard, its figures and the setting that lifts it."""
 

@@ -8,10 +8,10 @@ from itertools import count
 from typing import Any
 
 from lakefs_gc_assets.collector import planning, report
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.quarantine import restore_run
@@ -99,9 +99,9 @@ class ArrowRuns:
         """See Process.last_opened."""
         return self._store
 
-    def engine(self, repository: OpenRepository) -> ArrowEngine:
+    def engine(self, repository: OpenRepository) -> HeldEngine:
         """See Process.engine."""
-        return ArrowEngine()
+        return HeldEngine()
 
     def now(self) -> datetime:
         """See Process.now."""
@@ -141,7 +141,7 @@ class ArrowRuns:
         repository = self.open()
 
         def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
-            return LiveCheck(Step(self.log, self.warn, repository, ArrowEngine(), plan, lock), from_worker)
+            return LiveCheck(Step(self.log, self.warn, repository, HeldEngine(), plan, lock), from_worker)
 
         return [*purging.purge_by(repository, None, "purge", check, self.warn)]
 
@@ -177,7 +177,7 @@ class ArrowRuns:
             frame = make_frame(name, this, inputs)
         if name == STEPS[3]:
             with self._between_steps(run_id, holds_lock=turn.goes_on):
-                require_passed_checks(ArrowEngine(), frame, inputs, this.plan.cutoff)
+                require_passed_checks(HeldEngine(), frame, inputs, this.plan.cutoff)
 
     def _stored(self, run_id: str, name: str) -> StoredFrame[Any]:
         repository = self.open()

@@ -1,7 +1,7 @@
-"""An engine on plain Arrow tables in one process.
+"""An engine on plain Arrow tables in one process, and on Python's own sets and dictionaries.
 
-The product's engine leaves to it what the driver holds already, and simulations and unit tests have no other. It is
-made for tables of few rows: of these, Python's own sets and dictionaries are faster than Arrow's joins.
+It is the plain one: what others make is compared with what it makes. The one that works with what the driver holds is
+built on it (`held_engine.py`).
 """
 
 import re
@@ -71,7 +71,7 @@ class ArrowEngine:
     def table(self, table: pa.Table) -> ArrowRows:
         """Rows of one task."""
         schema, batches = _nullable(table.schema), table.to_batches()
-        return ArrowRows(schema, lambda: iter([_declared(batches, schema)]))
+        return ArrowRows(schema, lambda: iter([as_declared(batches, schema)]))
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> ArrowRows:
         """Rows that are read item by item, each when the batches of the one before are used up."""
@@ -79,7 +79,7 @@ class ArrowEngine:
 
         def task(items: Iterable[Item]) -> Batches:
             for item in items:
-                yield from _declared(read(item), declared)
+                yield from as_declared(read(item), declared)
 
         return ArrowRows(declared, lambda: map(task, work))
 
@@ -109,7 +109,7 @@ class ArrowEngine:
         declared = _nullable(schema)
 
         def changed(batches: Batches) -> Batches:
-            yield from _declared(change(batches), declared)
+            yield from as_declared(change(batches), declared)
 
         return ArrowRows(declared, lambda: map(changed, rows.tasks()))
 
@@ -120,7 +120,7 @@ class ArrowEngine:
 
         def first_of_each() -> Batches:
             known: set[str] = set()
-            for batch in _batches(frames):
+            for batch in batches_of(frames):
                 yield _left(batch, [_is_new(address, known) for address in _named(batch)])
 
         return self.map_batches(ArrowRows(frames[0].schema, lambda: iter([first_of_each()])), change, schema)
@@ -132,7 +132,7 @@ class ArrowEngine:
         def changed(part: int, whole: pa.RecordBatch, parts: Sequence[int]) -> Batches:
             mine = whole.take(pa.array([place for place, other in enumerate(parts) if other == part], pa.int64()))
             if mine.num_rows:
-                yield from _declared(change(pa.Table.from_batches([mine])).to_batches(), declared)
+                yield from as_declared(change(pa.Table.from_batches([mine])).to_batches(), declared)
 
         def tasks() -> Iterator[Batches]:
             whole = _whole(rows)
@@ -146,7 +146,7 @@ class ArrowEngine:
 
         def first_of_each() -> Batches:
             known: set[tuple[object, ...]] = set()
-            for batch in _batches([rows]):
+            for batch in batches_of([rows]):
                 yield _left(batch, [_is_new(row, known) for row in _tuples(batch)])
 
         return ArrowRows(rows.schema, lambda: iter([first_of_each()]))
@@ -156,7 +156,7 @@ class ArrowEngine:
 
         def left() -> Batches:
             known = _addresses(live)
-            for batch in _batches([rows]):
+            for batch in batches_of([rows]):
                 yield _left(batch, [address not in known for address in _named(batch)])
 
         return ArrowRows(rows.schema, lambda: iter([left()]))
@@ -182,7 +182,7 @@ class ArrowEngine:
         names = list(columns)
 
         def keys() -> set[tuple[object, ...]]:
-            return {key for batch in _batches([others]) for key in _tuples(batch.select(names)) if None not in key}
+            return {key for batch in batches_of([others]) for key in _tuples(batch.select(names)) if None not in key}
 
         return _masked(rows, keys, lambda batch, known: [key not in known for key in _tuples(batch.select(names))])
 
@@ -204,7 +204,7 @@ class ArrowEngine:
         """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
 
         def contents() -> _Contents:
-            return _Contents.of(content for batch in _batches([others]) for content in _contents(batch))
+            return _Contents.of(content for batch in batches_of([others]) for content in _contents(batch))
 
         alike = _masked(rows, contents, lambda batch, known: [known.may_have(*each) for each in _contents(batch)])
         return self.distinct(alike)
@@ -250,7 +250,7 @@ class ArrowEngine:
 
     def count(self, rows: ArrowRows) -> int:
         """How many rows there are."""
-        return sum(batch.num_rows for batch in _batches([rows]))
+        return sum(batch.num_rows for batch in batches_of([rows]))
 
     def collect(self, rows: ArrowRows, limit: int | None = None) -> pa.Table:
         """The rows, at most so many: of no task more is made than that."""
@@ -277,7 +277,7 @@ class ArrowEngine:
         """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
         objects: Counter[str | None] = Counter()
         multipart: Counter[str | None] = Counter()
-        for batch in _batches([rows]):
+        for batch in batches_of([rows]):
             for kept, etag in zip(_column(batch, "kept"), _column(batch, "etag"), strict=True):
                 objects[kept] += 1
                 multipart[kept] += _is_multipart(etag)
@@ -288,7 +288,7 @@ class ArrowEngine:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
         objects: Counter[str | None] = Counter()
         sizes: Counter[str | None] = Counter()
-        for batch in _batches([receipts]):
+        for batch in batches_of([receipts]):
             for outcome, size in zip(_column(batch, "outcome"), batch.column("size").to_pylist(), strict=True):
                 objects[outcome] += 1
                 sizes[outcome] += size
@@ -408,7 +408,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column.with_nullable(True) for column in schema])
 
 
-def _declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches:
+def as_declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches:
     """Batches that have rows, in the columns that were promised. Raises ValueError where they have others."""
     for batch in batches:
         if batch.schema == schema:
@@ -460,12 +460,13 @@ def _left(batch: pa.RecordBatch, mask: Sequence[bool | None]) -> pa.RecordBatch:
     return batch.take(pa.array([place for place, holds in enumerate(mask) if holds], pa.int64()))
 
 
-def _batches(frames: Iterable[ArrowRows]) -> Batches:
+def batches_of(frames: Iterable[ArrowRows]) -> Batches:
+    """All batches of several frames."""
     return (batch for frame in frames for task in frame.tasks() for batch in task)
 
 
 def _whole(rows: ArrowRows) -> pa.RecordBatch:
-    found = list(_batches([rows]))
+    found = list(batches_of([rows]))
     return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
@@ -485,12 +486,12 @@ def _named(batch: pa.RecordBatch) -> list[str]:
 
 def _addresses(frames: Iterable[ArrowRows]) -> set[str]:
     """Distinct addresses; null is none."""
-    return {address for batch in _batches(frames) for address in _column(batch, "address") if address is not None}
+    return {address for batch in batches_of(frames) for address in _column(batch, "address") if address is not None}
 
 
 def _earliest(rows: ArrowRows) -> dict[str | None, int | None]:
     first: dict[str | None, int | None] = {}
-    for batch in _batches([rows]):
+    for batch in batches_of([rows]):
         for address, time in zip(_column(batch, "address"), _times(batch, "first_listed_at"), strict=True):
             if _later(first.setdefault(address, time), time):
                 first[address] = time

@@ -1,8 +1,8 @@
 """The port through which a run works with tables of addresses, wherever they are.
 
-The product's engine works on Spark, and leaves to a second one, on plain Arrow tables in one process, the few rows that
-the driver holds already. Simulations and unit tests run the same protocol on the second one alone. One contract suite
-holds both to what is said here.
+The product's engine works on Spark, and leaves the few rows that the driver holds already to a second one, on Arrow
+tables in one process. Simulations run the same protocol on the second one alone. A third one, of Python's own sets, is
+what they are compared with. One contract suite holds all to what is said here.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -48,7 +48,7 @@ from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import chosen, made_last, run_id_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
+from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persisted
 
 _Find = Callable[["Checked"], list[Violation]]
 _BROKEN = pa.schema([pa.field("rule", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])
@@ -72,18 +72,15 @@ def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -
     read the frame, tasks or for few rows the driver, count the rows that break any rule of its schema, and only where
     there are some does pandera look itself.
     """
-    schema, frame = model.to_schema(), dataframe_of(rows)
+    schema = model.to_schema()
     # No environment variable may turn this off.
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
-        misshapen = _errors(_names_and_types(schema), frame)
+        misshapen = _errors(_names_and_types(schema), columns_of(rows))
         broken = {} if misshapen else broken_rules(engine, rows, schema)
         if not misshapen and not broken:
             return []
-        frame.persist()
-        try:
-            return _errors(schema, frame) or [Violation("DATA", rule, rows) for rule, rows in broken.items()]
-        finally:
-            frame.unpersist()
+        with persisted(dataframe_of(rows)) as frame:
+            return _errors(schema, frame) or [Violation("DATA", rule, count) for rule, count in broken.items()]
 
 
 def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> dict[str, int]:

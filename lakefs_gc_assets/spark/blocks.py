@@ -15,14 +15,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakefs_gc_assets.collector import address_hashes, work
 from lakefs_gc_assets.collector.address_hashes import Hashes
 from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart
+from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import tasks
-from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets.spark.tasks import Mapped, Rows
 
 BLOCKS = pa.schema(
     [
@@ -50,6 +52,8 @@ _AT_ONCE = 262_144
 _LEAST, _MOST = 20_000, 500_000
 """Rows of a part: fewer take more time for their blocks than for themselves; more, with all columns, over 100 MB."""
 _OTHER_SEED = 1
+_WITNESS = -1
+"""The frame of a block that shows that all of a part is there."""
 
 
 def parts_of(frame: Rows, rows: int) -> int:
@@ -62,7 +66,7 @@ def parts_of(frame: Rows, rows: int) -> int:
     return max(1, min(rows // _LEAST, 4 * partitions), rows // _MOST)
 
 
-def cut(rows: Rows, parts: int, frame: int = 0) -> DataFrame:
+def cut(rows: Rows, parts: int, frame: int = 0) -> Rows:
     """The rows of a frame as blocks (BLOCKS).
 
     Args:
@@ -72,30 +76,42 @@ def cut(rows: Rows, parts: int, frame: int = 0) -> DataFrame:
     return tasks.map_batches(rows, partial(_blocks, partial(_cut_rows, parts, frame)), BLOCKS)
 
 
-def cut_once(rows: Rows, parts: int) -> DataFrame:
+def cut_once(rows: Rows, parts: int) -> Rows:
     """The rows of a frame as blocks for `merged`; of rows with one address that are cut together, only the first."""
     return tasks.map_batches(rows, partial(_blocks, partial(_cut_first, parts)), BLOCKS)
 
 
-def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> DataFrame:
+def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> Rows:
     """The hashes of a frame's addresses as blocks (BLOCKS), without the rows.
 
     Args:
         twice: whether addresses are hashed by 128 bits.
     """
-    addresses = rows.select("address") if isinstance(rows, DataFrame) else rows
-    return tasks.map_batches(addresses, partial(_blocks, partial(_cut_hashes, parts, frame, twice)), BLOCKS)
+    return tasks.map_batches(
+        tasks.select(rows, "address"), partial(_blocks, partial(_cut_hashes, parts, frame, twice)), BLOCKS
+    )
 
 
 def compared(
-    blocks: Iterable[DataFrame], compare: Callable[[pa.Table], pa.Table], schema: pa.Schema | StructType
-) -> DataFrame:
-    """What `compare` makes of each part: of all its blocks, whoever cut them, which Spark's grouping promises."""
+    blocks: Sequence[Rows], parts: int, compare: Callable[[pa.Table], pa.Table], schema: pa.Schema | StructType
+) -> Rows:
+    """What `compare` makes of each part: of all its blocks, whoever cut them, and all columns or none.
+
+    Args:
+        parts: into how many parts all frames were cut.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part in _each_part(batches):
+            made = compare(part)
+            if made.num_rows:
+                yield from made.to_batches()
+
     columns = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
-    return tasks.union_all(blocks).groupBy("part").applyInArrow(compare, columns)
+    return Mapped(_in_parts(blocks, parts), run, columns)
 
 
-def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema) -> DataFrame:
+def merged(blocks: Sequence[Rows], parts: int, change: ChangeBatches, schema: pa.Schema) -> Rows:
     """What `change` yields of the rows of all blocks, one row for each address, compared as strings.
 
     Unlike with `compared`, one call of it gets the rows of many parts: all that a task has.
@@ -104,18 +120,25 @@ def merged(blocks: Iterable[DataFrame], change: ChangeBatches, schema: pa.Schema
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from change(map(_each_once, _each_part(batches)))
 
-    in_order = tasks.union_all(blocks).repartition("part").sortWithinPartitions("part")
-    return in_order.mapInArrow(run, from_arrow_schema(schema))
+    return Mapped(_in_parts(blocks, parts), run, from_arrow_schema(schema))
+
+
+def _in_parts(blocks: Sequence[Rows], parts: int) -> DataFrame:
+    """The blocks of all frames, all of a part in one task and one after the other, each part with a witness.
+
+    That they are is Spark's promise, and all that keeps live objects apart from garbage. There is one witness of each
+    part, so that a task which has some of a part without the rest of it lacks the witness, unless another one does.
+    """
+    witnesses = tasks.session_of(blocks[0]).range(0, parts, 1, 1)
+    columns = [F.col("id").cast("int").alias("part"), F.lit(_WITNESS).alias("frame"), F.lit(b"").alias("hashes")]
+    nothing = [F.lit(None).cast("binary").alias(name) for name in ("others", "rows")]
+    together = tasks.union_all([*map(tasks.dataframe_of, blocks), witnesses.select(*columns, *nothing)])
+    return together.repartition("part").sortWithinPartitions("part")
 
 
 def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
     """What a function makes of the rows of a part."""
-
-    # Spark reads what this is from its annotations, which it does not find through a partial function.
-    def change_rows(part: pa.Table) -> pa.Table:
-        return change(_rows(part))
-
-    return change_rows
+    return lambda part: change(_rows(part))
 
 
 def unmatched(part: pa.Table) -> pa.Table:
@@ -227,7 +250,23 @@ def _stream(rows: pa.RecordBatch) -> bytes:
 
 
 def _each_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Blocks of each part together; they come sorted by part, in batches that may end anywhere."""
+    """Blocks of each part together, of those that have any; they come sorted by part, in batches that may end anywhere.
+
+    Raises EngineFault where the witness of a part is not among its blocks.
+    """
+    for part in _runs_of_a_part(batches):
+        witness = pc.equal(part.column("frame"), _WITNESS)
+        if pc.sum(witness).as_py() != 1:
+            raise EngineFault(
+                f"Spark gave part {part.column('part')[0]} of what is compared to several tasks: none of them can know "
+                "what is live. Nothing was made of it; run again with other settings of Spark, and tell us of them"
+            )
+        blocks = part.filter(pc.invert(witness))
+        if blocks.num_rows:
+            yield blocks
+
+
+def _runs_of_a_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         numbers = batch.column("part").to_numpy()

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
-from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector import address_hashes, batches
 from lakefs_gc_assets.collector.address_hashes import Hashes
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows, Batches
 from lakefs_gc_assets.collector.engine import (
@@ -29,7 +30,7 @@ from lakefs_gc_assets.collector.engine import (
 )
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.spark import blocks, comparing, tasks
-from lakefs_gc_assets.spark.tasks import HERE, Held, Reading, Rows, dataframe_of
+from lakefs_gc_assets.spark.tasks import HERE, Held, Mapped, Reading, Rows, United, dataframe_of
 
 FEW_ADDRESSES = 300_000
 """Up to so many are sent to every executor, about 100 MB: less work than to shuffle what they are joined with."""
@@ -64,7 +65,7 @@ def in_driver_where_held(
 
 def _operands(argument: object) -> list[Rows]:
     found = argument if isinstance(argument, list | tuple) else [argument]
-    return [each for each in found if isinstance(each, DataFrame | Reading | Held)]
+    return [each for each in found if isinstance(each, DataFrame | Reading | Mapped | Held | United)]
 
 
 def _as_held(argument: Any) -> Any:
@@ -127,12 +128,13 @@ class SparkEngine:
     def map_distinct(self, frames: Sequence[Rows], change: ChangeBatches, schema: pa.Schema, count: int) -> Rows:
         """What a function makes of one row for each address; it runs once in each task, which has many parts."""
         parts = blocks.parts_of(frames[0], count)
-        return blocks.merged([blocks.cut_once(rows, parts) for rows in tasks.not_empty(frames)], change, schema)
+        return blocks.merged([blocks.cut_once(rows, parts) for rows in tasks.not_empty(frames)], parts, change, schema)
 
     @in_driver_where_held
     def map_by_address(self, rows: Rows, change: ChangePart, schema: pa.Schema, count: int) -> Rows:
         """What a function makes of the rows, which it gets in parts: all of one address are in one part."""
-        return blocks.compared([blocks.cut(rows, blocks.parts_of(rows, count))], blocks.changed(change), schema)
+        parts = blocks.parts_of(rows, count)
+        return blocks.compared([blocks.cut(rows, parts)], parts, blocks.changed(change), schema)
 
     @in_driver_where_held
     def distinct(self, rows: Rows) -> Rows:
@@ -155,21 +157,20 @@ class SparkEngine:
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
             # What is left of one large file would else stay in one task.
             rows, held = tasks.where(rows, partial(address_hashes.has_hash_among, left)), []
-        return blocks.compared([blocks.cut(rows, parts), *held], blocks.unmatched, tasks.schema_of(rows))
+        return blocks.compared([blocks.cut(rows, parts), *held], parts, blocks.unmatched, tasks.schema_of(rows))
 
-    def _hashes_left(self, rows: Rows, held: Sequence[DataFrame], parts: int) -> Hashes | None:
+    def _hashes_left(self, rows: Rows, held: Sequence[Rows], parts: int) -> Hashes | None:
         """The hashes of the rows' addresses that no held frame has, where they are few; None where they are not."""
         cut = [blocks.cut_hashes(tasks.select(rows, "address"), parts, frame=0), *held]
-        found = blocks.compared(cut, blocks.unmatched_hashes(FEW_HASHES // parts), blocks.LEFT).collect()
-        if any(row["hashes"] is None for row in found):
-            return None
-        return np.frombuffer(b"".join(row["hashes"] for row in found), np.uint64)
+        left = self.collect(blocks.compared(cut, parts, blocks.unmatched_hashes(FEW_HASHES // parts), blocks.LEFT))
+        hashes = left.column("hashes")
+        return None if hashes.null_count else np.frombuffer(b"".join(hashes.to_pylist()), np.uint64)
 
     @in_driver_where_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is not among the addresses; few of these are sent to every task."""
         if isinstance(addresses, Held):
-            return tasks.where(rows, partial(_is_not_among, _named(addresses)))
+            return tasks.where(rows, partial(batches.is_not_among, HERE.named(addresses.rows)))
         if isinstance(rows, Held):
             return self._compared_here(HERE.without_exactly, rows, [addresses])
         return _joined(rows, tasks.select(addresses, "address"), ["address"], "left_anti", count)
@@ -178,7 +179,7 @@ class SparkEngine:
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is among the addresses; few of these are sent to every task."""
         if isinstance(addresses, Held):
-            return tasks.where(rows, partial(_is_among, _named(addresses)))
+            return tasks.where(rows, partial(batches.is_among, HERE.named(addresses.rows)))
         if isinstance(rows, Held):
             return self._compared_here(HERE.among_exactly, rows, [addresses])
         return _joined(rows, tasks.select(addresses, "address"), ["address"], "left_semi", count)
@@ -191,9 +192,17 @@ class SparkEngine:
     @in_driver_where_held
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
         """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
-        none = isinstance(sighted, Held) and not HERE.count(sighted.rows)
-        earlier = None if none else dataframe_of(sighted)
-        return comparing.kept_because(dataframe_of(unreferenced), cutoff, windows, earlier)
+        columns = tasks.schema_of(unreferenced)
+        told: Rows = unreferenced
+        known: Holds = _is_sighted
+        if isinstance(sighted, Held):
+            known = partial(batches.is_among, HERE.named(sighted.rows))
+        else:
+            seen = dataframe_of(tasks.select(sighted, "address")).distinct().withColumn("sighted", F.lit(True))
+            told = dataframe_of(unreferenced).join(seen, "address", "left").select(*columns.names, "sighted")
+        why = partial(batches.kept_because, cutoff, frozenset(windows), known)
+        with_kept = StructType([*tasks.schema_of(told), StructField("kept", StringType())])
+        return tasks.select(tasks.map_each(told, why, with_kept), *columns.names, "kept")
 
     @in_driver_where_held
     def same_content(self, rows: Rows, others: Rows) -> Rows:
@@ -221,7 +230,7 @@ class SparkEngine:
     @in_driver_where_held
     def count(self, rows: Rows) -> int:
         """How many rows there are."""
-        counted = tasks.map_batches(rows, _count_rows, _NUMBER).toArrow()
+        counted = self.collect(tasks.map_batches(rows, _count_rows, _NUMBER))
         return sum(counted.column("number").to_pylist())
 
     @in_driver_where_held
@@ -236,31 +245,35 @@ class SparkEngine:
         parts = blocks.parts_of(frames[0], count)
         cut = [blocks.cut_hashes(frame, parts, number, twice=True) for number, frame in enumerate(frames)]
         counts: Counter[int] = Counter()
-        for row in blocks.compared(cut, blocks.counted, blocks.SETS).collect():
+        for row in self.collect(blocks.compared(cut, parts, blocks.counted, blocks.SETS)).to_pylist():
             counts[row["sets"]] += row["addresses"]
         return dict(counts)
 
     @in_driver_where_held
     def count_kept(self, rows: Rows) -> pa.Table:
         """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
-        counted = tasks.map_batches(tasks.select(rows, "kept", "etag"), comparing.count_kept, KEPT_COUNTS).toArrow()
-        return comparing.added_up(counted, KEPT_COUNTS)
+        counted = tasks.map_batches(tasks.select(rows, "kept", "etag"), batches.count_kept, KEPT_COUNTS)
+        return batches.added_up(self.collect(counted), KEPT_COUNTS)
 
     @in_driver_where_held
     def count_outcomes(self, receipts: Rows) -> pa.Table:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
         some = tasks.select(receipts, "outcome", "size")
-        counted = tasks.map_batches(some, comparing.count_outcomes, OUTCOME_COUNTS).toArrow()
-        return comparing.added_up(counted, OUTCOME_COUNTS)
+        counted = tasks.map_batches(some, batches.count_outcomes, OUTCOME_COUNTS)
+        return batches.added_up(self.collect(counted), OUTCOME_COUNTS)
 
     def hold(self, rows: Rows, count: int) -> Rows:
         """The same rows, which the driver collects where they are few."""
         return rows if isinstance(rows, Held) or count > LOCAL_ROWS else self.table(self.collect(rows))
 
     def spread(self, rows: Rows) -> Rows:
-        """The same rows; what the driver holds is dealt out to as many tasks as run at once, unless one would do."""
-        worthwhile = isinstance(rows, Held) and HERE.count(rows.rows) > _FEW_REQUESTS
-        return dataframe_of(rows) if worthwhile else rows
+        """The same rows; what the driver holds is dealt out to tasks, each of which gets several requests' worth."""
+        if not isinstance(rows, Held):
+            return rows
+        table = HERE.collect(rows.rows)
+        if table.num_rows <= _FEW_REQUESTS:
+            return rows
+        return tasks.deal(self.spark, table, min(self.tasks, -(-table.num_rows // _FEW_REQUESTS)))
 
     @contextmanager
     def cached(self, rows: Rows, at_most: int) -> Iterator[Rows]:
@@ -286,7 +299,7 @@ class SparkEngine:
         """
 
         def made() -> Iterator[Batches]:
-            wanted = _named(rows)
+            wanted = HERE.named(rows.rows)
             named = self.union(*(self.select(each, "address") for each in others))
             found = self.collect(self.map_batches(named, partial(_come_across, wanted), _ADDRESS))
             return operation(rows.rows, HERE.table(found), count=found.num_rows).tasks()
@@ -294,17 +307,8 @@ class SparkEngine:
         return Held(self.spark, ArrowRows(rows.rows.schema, made))
 
 
-def _named(addresses: Held) -> pa.StringArray:
-    """The addresses that there are; null is none."""
-    return pc.drop_null(HERE.collect(HERE.select(addresses.rows, "address")).column("address").combine_chunks())
-
-
-def _is_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.is_in(rows.column("address"), value_set=addresses)
-
-
-def _is_not_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.invert(_is_among(addresses, rows))
+def _is_sighted(rows: pa.RecordBatch) -> pa.BooleanArray:
+    return rows.column("sighted")
 
 
 def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

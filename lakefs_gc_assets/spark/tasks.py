@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +18,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, Item, ReadItem, Result
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows, as_declared
+from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, ReadItem, Result
+from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.spark import packed_work
 
-HERE = ArrowEngine(tasks=1)
+ChangeBatch = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""What becomes of a batch. It runs in a worker: it must capture nothing that cannot travel."""
+
+HERE = HeldEngine(tasks=1)
 """Works with what the driver holds."""
 
 
@@ -29,13 +34,32 @@ HERE = ArrowEngine(tasks=1)
 class Reading:
     """Rows that tasks read, before Spark has them: what is done to them there costs Spark nothing.
 
-    The attributes are what `dataframe` takes.
+    Attributes:
+        groups: the work of each task.
+        read: runs in a Python worker; must not capture a session or anything of Dagster.
+        schema: of the batches that it yields.
     """
 
     spark: SparkSession
     groups: Sequence[Sequence[Any]]
     read: ReadItem[Any]
     schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Rows that a function makes in tasks of those of a DataFrame, before Spark has them.
+
+    What is done to them there needs no second worker beside the first, and no way through Spark in between.
+
+    Attributes:
+        change: gets all batches of a task.
+        schema: of the batches that it yields.
+    """
+
+    source: DataFrame
+    change: ChangeBatches
+    schema: StructType
 
 
 @dataclass(frozen=True)
@@ -56,65 +80,122 @@ class Held:
         return cls(spark, HERE.table(table), empty=not table.num_rows)
 
 
-Rows = DataFrame | Reading | Held
+@dataclass(frozen=True)
+class United:
+    """The rows of several frames with the same columns; what is done to them is done where each of these is.
+
+    Attributes:
+        frames: one at least, none of them united itself.
+    """
+
+    frames: tuple["DataFrame | Reading | Mapped | Held", ...]
 
 
-def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> DataFrame:
-    """What `change` yields of the rows that one task has, which runs in the task that reads them."""
-    if isinstance(rows, Reading):
-        return dataframe(rows.spark, rows.groups, rows.read, schema, change)
-    return dataframe_of(rows).mapInArrow(change, from_arrow_schema(schema))
+Rows = DataFrame | Reading | Mapped | Held | United
+
+
+def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
+    """What `change` yields of the rows that one task has, which runs in the task that reads them.
+
+    Of rows of several frames the driver does its share where it holds them.
+    """
+    if isinstance(rows, United):
+        return union([map_batches(each, change, schema) for each in rows.frames])
+    if isinstance(rows, Held):
+        return Held(rows.spark, HERE.map_batches(rows.rows, change, schema))
+    declared = pa.schema([column.with_nullable(True) for column in schema])
+    return _then(_mapped(rows), lambda batches: as_declared(change(batches), declared), from_arrow_schema(declared))
+
+
+def map_each(rows: Rows, change: ChangeBatch, schema: StructType) -> Rows:
+    """What `change` makes of each batch of rows, in the task that reads them."""
+    if isinstance(rows, United):
+        return union([map_each(each, change, schema) for each in rows.frames])
+    return _then(_mapped(rows), lambda batches: map(change, batches), schema)
+
+
+def _then(rows: Mapped, change: ChangeBatches, schema: StructType) -> Mapped:
+    before = rows.change
+    return replace(rows, change=lambda batches: change(before(batches)), schema=schema)
 
 
 def where(rows: Rows, holds: Holds) -> Rows:
     """The rows of which something holds; null counts as not."""
 
-    def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield batch.filter(holds(batch))
+    def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(holds(batch))
 
+    if isinstance(rows, United):
+        return union([where(each, holds) for each in rows.frames])
+    if isinstance(rows, Held):
+        return Held(rows.spark, HERE.where(rows.rows, holds))
     if isinstance(rows, Reading):
         read = rows.read
-        return replace(rows, read=lambda item: kept(read(item)))
+        return replace(rows, read=lambda item: map(kept, read(item)))
+    return map_each(rows, kept, schema_of(rows))
+
+
+def _mapped(rows: DataFrame | Reading | Mapped | Held) -> Mapped:
+    """The rows as what tasks make; of a DataFrame they make what it has."""
+    if isinstance(rows, Mapped):
+        return rows
+    if isinstance(rows, Reading):
+        return _dealt(rows)
     frame = dataframe_of(rows)
-    return frame.mapInArrow(kept, frame.schema)
+    return Mapped(frame, iter, frame.schema)
 
 
 def where_among(rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
     """The rows whose text in a column is among the values; None stands for null."""
-    if isinstance(rows, Reading):
-        wanted = pa.array(values, pa.string())
-        return where(rows, lambda batch: pc.is_in(batch.column(column), value_set=wanted))
-    among = F.col(column).isin(*(value for value in values if value is not None))
-    return dataframe_of(rows).where(among | F.col(column).isNull() if None in values else among)
+    if isinstance(rows, DataFrame):
+        among = F.col(column).isin(*(value for value in values if value is not None))
+        return rows.where(among | F.col(column).isNull() if None in values else among)
+    wanted = pa.array(values, pa.string())
+    return where(rows, lambda batch: pc.is_in(batch.column(column), value_set=wanted))
 
 
 def select(rows: Rows, *columns: str) -> Rows:
     """Some columns, in this order."""
+    if isinstance(rows, United):
+        return union([select(each, *columns) for each in rows.frames])
+    if isinstance(rows, Held):
+        return replace(rows, rows=HERE.select(rows.rows, *columns))
     if isinstance(rows, Reading):
         read, schema = rows.read, pa.schema([rows.schema.field(column) for column in columns])
         return replace(rows, read=lambda item: (batch.select(columns) for batch in read(item)), schema=schema)
-    return dataframe_of(rows).select(*columns)
+    if isinstance(rows, Mapped):
+        schema = StructType([rows.schema[column] for column in columns])
+        return map_each(rows, lambda batch: batch.select(columns), schema)
+    return rows.select(*columns)
 
 
 def dataframe_of(rows: Rows) -> DataFrame:
     """The rows as Spark's own."""
-    if isinstance(rows, Reading):
-        return dataframe(rows.spark, rows.groups, rows.read, rows.schema)
+    if isinstance(rows, United):
+        return union_all(map(dataframe_of, rows.frames))
     if isinstance(rows, Held):
         return of_table(rows.spark, HERE.collect(rows.rows))
-    return rows
+    if isinstance(rows, DataFrame):
+        return rows
+    mapped = _mapped(rows)
+    return mapped.source.mapInArrow(mapped.change, mapped.schema)
+
+
+def columns_of(rows: Rows) -> DataFrame:
+    """A DataFrame with the columns of the rows, for questions about names and types; what the driver holds stays there.
+
+    Spark would make an object of each row, several times as large as it is here.
+    """
+    return of_table(rows.spark, rows.rows.schema.empty_table()) if isinstance(rows, Held) else dataframe_of(rows)
 
 
 def union(frames: Sequence[Rows]) -> Rows:
     """The rows of frames that have the same columns."""
-    some = not_empty(frames)
-    reading = [rows for rows in some if isinstance(rows, Reading)]
-    if len(some) == 1:
-        return some[0]
-    if len(reading) == len(some):
-        return _read_together(reading)
-    return union_all(map(dataframe_of, some))
+    each = [single for rows in not_empty(frames) for single in (rows.frames if isinstance(rows, United) else [rows])]
+    reading = [rows for rows in each if isinstance(rows, Reading)]
+    if len(each) == 1:
+        return each[0]
+    return _read_together(reading) if len(reading) == len(each) else United(tuple(each))
 
 
 def union_all(frames: Iterable[DataFrame]) -> DataFrame:
@@ -139,50 +220,57 @@ def _read_together(frames: Sequence[Reading]) -> Reading:
 
 def session_of(rows: Rows) -> SparkSession:
     """The session that the rows belong to."""
+    if isinstance(rows, United):
+        return session_of(rows.frames[0])
+    if isinstance(rows, Mapped):
+        return rows.source.sparkSession
     return rows.spark if isinstance(rows, Reading | Held) else rows.sparkSession
 
 
 def schema_of(rows: Rows) -> StructType:
     """The columns, as Spark names their types."""
+    if isinstance(rows, United):
+        return schema_of(rows.frames[0])
     if isinstance(rows, Reading):
         return from_arrow_schema(rows.schema)
     return from_arrow_schema(rows.rows.schema) if isinstance(rows, Held) else rows.schema
 
 
-def dataframe(
-    spark: SparkSession,
-    groups: Sequence[Sequence[Item]],
-    read: ReadItem[Item],
-    schema: pa.Schema,
-    change: ChangeBatches | None = None,
-) -> DataFrame:
-    """A DataFrame with one partition for each group, whose rows are what `read` yields for the group's items.
-
-    Args:
-        groups: the work; a worker unpacks that of its own tasks.
-        read: runs in a Python worker; must not capture a session or anything of Dagster.
-        schema: of the batches that `read` yields, or `change`.
-        change: what becomes of all batches of a task.
-    """
-    spark_schema = from_arrow_schema(schema)
-    work = packed_work.pack(groups)
-    if not work:
-        return of_table(spark, schema.empty_table())
+def _dealt(rows: Reading) -> Mapped:
+    """The work, dealt out to a task for each group, each of which unpacks its own, and reads it."""
+    spark, read = rows.spark, rows.read
+    work = packed_work.pack(rows.groups)
     unpack: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
     if sum(map(len, work)) > packed_work.WITH_FUNCTION:
         dealt = of_table(spark, packed_work.as_rows(work)).repartitionById(len(work), "task")
         unpack = packed_work.of_rows
     else:
-        dealt, unpack = spark.range(0, len(work), 1, len(work)), partial(packed_work.of_numbers, work)
+        dealt, unpack = spark.range(0, len(work), 1, max(1, len(work))), partial(packed_work.of_numbers, work)
 
     def items(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for item in unpack(batches):
             yield from read(item)
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from change(items(batches)) if change else items(batches)
+    return Mapped(dealt, items, from_arrow_schema(rows.schema))
 
-    return dealt.mapInArrow(run, spark_schema)
+
+def deal(spark: SparkSession, table: pa.Table, count: int) -> Reading:
+    """The rows of a table, neighbours together, in so many tasks: they travel as bytes, and not as Spark's rows."""
+    bounds = [table.num_rows * number // count for number in range(count + 1)]
+    return Reading(spark, [[_stream(table.slice(a, b - a))] for a, b in pairwise(bounds)], _rows_of, table.schema)
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def _rows_of(stream: bytes) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = pa.ipc.open_stream(stream).read_all().to_batches()
+    return batches
 
 
 def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:

@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import Any, cast
 
 from lakefs_gc_assets.collector import planning
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
@@ -212,9 +213,9 @@ class Run:
         """See Process.last_opened."""
         return self.store if self._opened else None
 
-    def engine(self, repository: OpenRepository) -> ArrowEngine:
+    def engine(self, repository: OpenRepository) -> HeldEngine:
         """See Process.engine."""
-        return ArrowEngine(TASKS)
+        return HeldEngine(TASKS)
 
     def now(self) -> datetime:
         """See Process.now."""

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
+from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine import move, restore_run
@@ -64,7 +65,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
     def work(repository: WatchedRepository) -> bool:
         def check(plan: Plan, lock: Lock) -> "_PausedCheck":
             watched = replace(repository, run=command.run(plan, options))
-            step = Step(world.log.append, world.log.append, watched, ArrowEngine(TASKS), plan, lock)
+            step = Step(world.log.append, world.log.append, watched, HeldEngine(TASKS), plan, lock)
             return _PausedCheck(step, looks)
 
         totals = Totals()

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
+from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
@@ -60,7 +61,7 @@ def purge(
 
     def check(plan: Plan, lock: Lock) -> LiveCheck[ArrowRows]:
         run = Run(api, view, settings, clock, plan.run_id, plan.owner, watch, world.log.append, [])
-        step = Step(world.log.append, world.log.append, replace(repository, run=run), ArrowEngine(TASKS), plan, lock)
+        step = Step(world.log.append, world.log.append, replace(repository, run=run), HeldEngine(TASKS), plan, lock)
         return LiveCheck(step, lambda error: None)
 
     try:

@@ -13,7 +13,9 @@ from pyspark.sql import functions as F
 from lakefs_gc_assets.collector import address_hashes
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import blocks, tasks
+from lakefs_gc_assets.spark.errors import from_worker
 from lakefs_gc_assets.spark.tasks import Reading, Rows
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
@@ -66,7 +68,7 @@ def test_rows_that_no_other_frame_has(
         blocks.cut_hashes(made(living(other)), parts, 1),
     ]
 
-    found = blocks.compared(cut, blocks.unmatched, LISTED).toArrow()
+    found = tasks.dataframe_of(blocks.compared(cut, parts, blocks.unmatched, LISTED)).toArrow()
 
     left = [row for row in rows.to_pylist() if row["address"] not in {*one, *other}]
     assert sorted(found.to_pylist(), key=str) == sorted(left, key=str)
@@ -79,7 +81,7 @@ def test_each_address_once(spark: SparkSession, one: list[str], other: list[str]
     frames = read_by_tasks(spark, living(one)), held_by_spark(spark, living(other).cast(nullable(LIVE)))
     cut = [blocks.cut_once(rows, parts) for rows in frames]
 
-    found = blocks.merged(cut, iter, LIVE).toArrow()
+    found = tasks.dataframe_of(blocks.merged(cut, parts, iter, LIVE)).toArrow()
 
     assert Counter(found.column("address").to_pylist()) == Counter({*one, *other})
 
@@ -90,7 +92,7 @@ def test_addresses_are_counted_by_frames(made: Made, frames: list[list[str]], pa
     cut = [blocks.cut_hashes(made(living(each)), parts, number, twice=True) for number, each in enumerate(frames)]
 
     counts: Counter[int] = Counter()
-    for row in blocks.compared(cut, blocks.counted, blocks.SETS).collect():
+    for row in tasks.dataframe_of(blocks.compared(cut, parts, blocks.counted, blocks.SETS)).collect():
         counts[row["sets"]] += row["addresses"]
 
     everything = {address for addresses in frames for address in addresses}
@@ -110,11 +112,38 @@ def test_hashes_are_those_of_spark(spark: SparkSession, addresses: list[str]) ->
     assert ours.tolist() == [row["hash"] for row in theirs]
 
 
+def witness(part: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"part": part, "frame": -1, "hashes": b""}], blocks.BLOCKS)
+
+
+@pytest.mark.parametrize("witnesses", [[0], [0, 1, 1], []])
+def test_a_part_without_its_witness_is_an_error(witnesses: list[int]) -> None:
+    cut = list(blocks._blocks(partial(blocks._cut_first, 2), living(["a", "b", "c", "d"]).to_batches()))
+    together = pa.Table.from_batches([*cut, *map(witness, witnesses)]).sort_by("part")
+
+    with pytest.raises(EngineFault, match="to several tasks"):
+        list(blocks._each_part(together.combine_chunks().to_batches()))
+
+
+def test_of_a_part_that_spark_gives_to_two_tasks_nothing_is_made(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_parts = blocks._in_parts
+    monkeypatch.setattr(blocks, "_in_parts", lambda *cut: in_parts(*cut).repartition(2, F.rand(1)))
+    universe, live = held_by_spark(spark, listing(["a", "b", "c"])), held_by_spark(spark, living(["a"]))
+    cut = [blocks.cut(universe, 3), blocks.cut_hashes(live, 3, 1)]
+
+    with pytest.raises(Exception, match="EngineFault") as failure:
+        tasks.dataframe_of(blocks.compared(cut, 3, blocks.unmatched, LISTED)).toArrow()
+
+    assert isinstance(from_worker(failure.value), EngineFault)
+
+
 def test_a_part_may_come_in_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_AT_ONCE", 3)
     rows = living([f"data/{number % 30}" for number in range(100)])
     cut = list(blocks._blocks(partial(blocks._cut_first, 4), rows.to_batches(max_chunksize=2)))
-    together = pa.Table.from_batches(cut).sort_by("part")
+    together = pa.Table.from_batches([*cut, *map(witness, range(4))]).sort_by("part")
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from blocks.BLOCKS.empty_table().to_batches()

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine, R
@@ -128,7 +128,7 @@ def test_rows_that_few_are_left_of_do_not_travel(
     travelled: list[Rows] = []
     cut = blocks.cut
 
-    def noting(rows: Rows, parts: int) -> DataFrame:
+    def noting(rows: Rows, parts: int) -> Rows:
         travelled.append(rows)
         return cut(rows, parts)
 

@@ -10,9 +10,8 @@ from pyspark.sql import functions as F
 
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets.spark.tasks import Rows, dataframe_of
+from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 BORN = datetime(2026, 10, 1, tzinfo=UTC)
@@ -58,7 +57,7 @@ def made_by_tasks(spark: SparkSession, kind: str, addresses: list[str]) -> DataF
     row, schema = (listed, LISTED) if kind == "listed" else (live, LIVE)
     table = pa.Table.from_pylist([row(address, slice=address.split("/")[1]) for address in addresses], schema=schema)
     halves = [table.slice(0, len(addresses) // 2), table.slice(len(addresses) // 2)]
-    return tasks.dataframe(spark, [[half] for half in halves], pa.Table.to_batches, schema)
+    return dataframe_of(Reading(spark, [[half] for half in halves], pa.Table.to_batches, schema))
 
 
 def test_what_is_left_after_a_subtraction_is_spread(four_workers: SparkSession) -> None:

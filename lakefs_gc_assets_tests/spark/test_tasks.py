@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
 from lakefs_gc_assets.spark import packed_work, tasks
 from lakefs_gc_assets.spark.errors import from_worker
+from lakefs_gc_assets.spark.tasks import Reading
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
 COUNT = pa.schema([pa.field("number", pa.int64())])
@@ -26,7 +27,7 @@ def squares(item: int) -> Iterator[pa.RecordBatch]:
 def test_each_item_is_read_once_in_a_task_of_its_group(spark: SparkSession) -> None:
     groups = [[1, 2], [], [3], [4, 5, 6]]
 
-    frame = tasks.dataframe(spark, groups, squares, NUMBERS)
+    frame = tasks.dataframe_of(Reading(spark, groups, squares, NUMBERS))
 
     assert frame.rdd.getNumPartitions() == 3
     found = Counter((row.number, row.share) for row in frame.collect())
@@ -78,7 +79,7 @@ def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_
         assert task is not None
         yield pa.RecordBatch.from_pydict({"number": [item.number], "share": [task.partitionId()]}, schema=NUMBERS)
 
-    found = tasks.dataframe(spark, groups, read, NUMBERS).collect()
+    found = tasks.dataframe_of(Reading(spark, groups, read, NUMBERS)).collect()
 
     assert sorted(row.number for row in found) == numbers
     assert sorted(map(int, told.read_text().split())) == numbers
@@ -87,7 +88,7 @@ def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_
 
 
 def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> None:
-    frame = tasks.dataframe(spark, [[], []], squares, NUMBERS)
+    frame = tasks.dataframe_of(Reading(spark, [[], []], squares, NUMBERS))
 
     assert (frame.count(), frame.columns) == (0, ["number", "share"])
 
@@ -126,7 +127,7 @@ def test_what_becomes_of_rows_is_asked_once_for_each_task(numbers: tasks.Rows) -
     def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"number": [sum(batch.num_rows for batch in batches)]}, schema=COUNT)
 
-    counts = [row.number for row in tasks.map_batches(numbers, counted, COUNT).collect()]
+    counts = [row.number for row in tasks.dataframe_of(tasks.map_batches(numbers, counted, COUNT)).collect()]
 
     assert sum(counts) == len(SQUARES)
     assert len(counts) == 3
@@ -146,7 +147,7 @@ def test_what_a_worker_raised_comes_back_as_its_message(
         raise raised
 
     with pytest.raises(Exception) as caught:
-        tasks.dataframe(spark, [[1]], fail, NUMBERS).collect()
+        tasks.dataframe_of(Reading(spark, [[1]], fail, NUMBERS)).collect()
 
     ours = from_worker(caught.value)
     assert type(ours) is kind
@@ -159,7 +160,7 @@ def test_what_somebody_else_raised_is_not_ours(spark: SparkSession) -> None:
         raise ValueError("lakefs_gc_assets is not to blame")
 
     with pytest.raises(Exception) as caught:
-        tasks.dataframe(spark, [[1]], fail, NUMBERS).collect()
+        tasks.dataframe_of(Reading(spark, [[1]], fail, NUMBERS)).collect()
 
     assert from_worker(caught.value) is None
 

@@ -1,0 +1,122 @@
+"""The engine of the rows that one process holds, up to some hundred thousand, without an object of Python for each.
+
+Python's sets and dictionaries, by which `arrow_engine.py` compares, take several times the memory of what Arrow holds.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector import address_hashes, batches, work
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows, Batches, batches_of
+from lakefs_gc_assets.collector.engine import KEPT_COUNTS, OUTCOME_COUNTS, ChangeBatches, Holds
+
+_AT_ONCE = 131_072
+"""Rows that are compared together: what they are compared with is prepared each time."""
+_OTHER_SEED = 1
+_KEPT = pa.field("kept", pa.string())
+
+
+class HeldEngine(ArrowEngine):
+    """Makes and compares tables of addresses in this process, as `ArrowEngine` does, but for what is said here.
+
+    `without` compares addresses by a 64-bit hash, of which a collision keeps.
+    """
+
+    def where(self, rows: ArrowRows, holds: Holds) -> ArrowRows:
+        """The rows of which something holds."""
+        return _filtered(rows, lambda: holds)
+
+    def where_among(self, rows: ArrowRows, column: str, values: Sequence[str | None]) -> ArrowRows:
+        """The rows whose text in a column is among the values; None stands for null."""
+        wanted = pa.array(values, pa.string())
+        return self.where(rows, lambda batch: pc.is_in(batch.column(column), value_set=wanted))
+
+    def map_distinct(
+        self, frames: Sequence[ArrowRows], change: ChangeBatches, schema: pa.Schema, count: int
+    ) -> ArrowRows:
+        """What a function makes of one row for each address, the first. Raises ValueError where an address is null."""
+
+        def first_of_each() -> Batches:
+            found = list(batches_of(frames))
+            if found:
+                whole = pa.concat_batches(found)
+                addresses = whole.column("address")
+                first = address_hashes.first_of_each(addresses, address_hashes.hashes(addresses))
+                yield whole.filter(pa.array(first))
+
+        return self.map_batches(ArrowRows(frames[0].schema, lambda: iter([first_of_each()])), change, schema)
+
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
+        """The rows whose address is in none of the live frames, by 64-bit hashes. Raises ValueError for null."""
+
+        def unmatched() -> Holds:
+            named = (batch.column("address").drop_null() for batch in batches_of(live))
+            known = np.concatenate([np.empty(0, np.uint64), *map(address_hashes.hashes, named)])
+            return lambda batch: pc.invert(address_hashes.has_hash_among(known, batch))
+
+        return _filtered(rows, unmatched)
+
+    def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
+        """The rows whose address is not among the addresses."""
+        return _filtered(rows, lambda: partial(batches.is_not_among, self.named(addresses)))
+
+    def among_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
+        """The rows whose address is among the addresses."""
+        return _filtered(rows, lambda: partial(batches.is_among, self.named(addresses)))
+
+    def named(self, rows: ArrowRows) -> pa.StringArray:
+        """The addresses of the rows, some of them perhaps several times; null is none."""
+        column = self.collect(self.select(rows, "address")).column("address")
+        return pc.drop_null(column.combine_chunks())
+
+    def kept_because(
+        self, unreferenced: ArrowRows, cutoff: datetime, windows: Collection[str], sighted: ArrowRows
+    ) -> ArrowRows:
+        """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
+        schema = unreferenced.schema.append(_KEPT)
+
+        def tasks() -> Iterator[Batches]:
+            known = partial(batches.is_among, self.named(sighted))
+            why = partial(batches.kept_because, cutoff, frozenset(windows), known)
+            return (map(why, task) for task in unreferenced.tasks())
+
+        return ArrowRows(schema, tasks)
+
+    def count_by_sets(self, *frames: ArrowRows, count: int) -> dict[int, int]:
+        """How many distinct addresses are in the same frames, of at most eight: bit k of a key is frame k's."""
+        each = [self.named(frame) for frame in frames]
+        one, other = (
+            np.concatenate([address_hashes.hashes(addresses, seed) for addresses in each])
+            for seed in (address_hashes.SEED, _OTHER_SEED)
+        )
+        bits = np.repeat(1 << np.arange(len(each)), [len(addresses) for addresses in each]).astype(np.uint8)
+        counts = address_hashes.count_by_sets(one, other, bits)
+        return {int(sets): int(counts[sets]) for sets in np.flatnonzero(counts)}
+
+    def count_kept(self, rows: ArrowRows) -> pa.Table:
+        """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
+        return batches.added_up(_table(batches.count_kept(batches_of([rows])), KEPT_COUNTS), KEPT_COUNTS)
+
+    def count_outcomes(self, receipts: ArrowRows) -> pa.Table:
+        """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
+        counted = _table(batches.count_outcomes(batches_of([receipts])), OUTCOME_COUNTS)
+        return batches.added_up(counted, OUTCOME_COUNTS)
+
+
+def _filtered(rows: ArrowRows, prepare: Callable[[], Holds]) -> ArrowRows:
+    """The rows of each task of which something holds that is prepared once for each use of the rows."""
+
+    def tasks() -> Iterator[Batches]:
+        holds = prepare()
+        return ((batch.filter(holds(batch)) for batch in work.gather(task, _AT_ONCE)) for task in rows.tasks())
+
+    return ArrowRows(rows.schema, tasks)
+
+
+def _table(batches: Batches, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches(batches, schema)
