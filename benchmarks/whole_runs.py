@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks import changes, event_log, prices, repositories, tables
@@ -21,48 +21,67 @@ _GIGABYTE = 1e9
 _RANGES_READ = re.compile(r"([\d,]+) ranges to read")
 _FORECAST = 1.3
 """A forecast may take so many times as long as a clean dry run."""
-_LINEAR = 1.25
-"""An object of a larger repository may cost so many times one of a smaller repository."""
+_LINEAR, _LINEAR_MEMORY = 1.25, 1.3
+"""So many times as much may an object of a larger repository cost, and a run of four times as many take of memory."""
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What is asked of a clean run with sweep and of the optimized one after it.
+
+    Attributes:
+        clean, optimized: seconds.
+        peak: memory of the clean one, GB; None where nothing is asked.
+    """
+
+    clean: float
+    optimized: float
+    peak: float | None = None
 
 
 def empty(show: Show) -> list[Measure]:
     """An empty repository, by the command line itself."""
     with served("benchmarks.serving", str(repositories.made(EMPTY))) as settings:
-        return [at_most("empty repository, command line", run_command_line(settings), "s", 15)]
+        return [at_most("empty repository, command line", run_command_line(settings), "s", 6)]
 
 
 def small(show: Show) -> list[Measure]:
     """200,000 committed objects."""
-    return _clean_then_optimized(SMALL, 30, show)
+    return _clean_then_optimized(SMALL, _Marks(14, 8, 1.0), show)
 
 
 def laboratory(show: Show) -> list[Measure]:
     """100,000 objects on 100 branches: the case that lakeFS's own standalone collector was measured with."""
-    return _clean_then_optimized(LABORATORY, 30, show)
+    return _clean_then_optimized(LABORATORY, _Marks(30, 20), show)
 
 
 def large(show: Show) -> list[Measure]:
     """2 million committed objects."""
-    return _clean_then_optimized(LARGE, 75, show, peak=4 * _GIGABYTE)
+    return _clean_then_optimized(LARGE, _Marks(35, 12, 1.5), show)
 
 
 def linear(show: Show) -> list[Measure]:
     """One shape in three sizes: what one more object costs must not grow."""
     factors = (1, 4, 16)
-    seconds = {}
+    seconds, peaks = {}, {}
     for factor in factors:
         shape = STEP.times(factor)
         with served("benchmarks.serving", str(repositories.made(shape))) as settings:
             made = run(settings, "--sweep")
         show(f"{shape.name}, clean", made, least_of_clean(shape))
-        seconds[factor] = made.seconds
+        seconds[factor], peaks[factor] = made.seconds, made.peak_bytes / _GIGABYTE
     first, second = ((seconds[b] - seconds[a]) / (b - a) for a, b in ((1, 4), (4, 16)))
     return [
         *(
-            figure(f"{STEP.times(factor).objects:,} objects, clean with sweep", seconds[factor], "s")
+            measure
             for factor in factors
+            for measure in (
+                figure(f"{STEP.times(factor).objects:,} objects, clean with sweep", seconds[factor], "s"),
+                figure(f"{STEP.times(factor).objects:,} objects, peak memory", peaks[factor], "GB"),
+            )
         ),
         at_most("cost of an object from 4x to 16x, by that from 1x to 4x", second / first, "times", _LINEAR),
+        at_most("peak memory at 16x, by that at 4x", peaks[16] / peaks[4], "times", _LINEAR_MEMORY),
     ]
 
 
@@ -164,7 +183,7 @@ def warm_up() -> None:
         run(settings)
 
 
-def _clean_then_optimized(shape: Shape, seconds: float, show: Show, peak: float | None = None) -> list[Measure]:
+def _clean_then_optimized(shape: Shape, marks: _Marks, show: Show) -> list[Measure]:
     folder = repositories.made(shape)
     with served("benchmarks.serving", str(folder)) as settings:
         clean = run(settings, "--sweep")
@@ -173,12 +192,12 @@ def _clean_then_optimized(shape: Shape, seconds: float, show: Show, peak: float 
         again = run(settings, "--sweep", "--flow", "optimized")
         # A server writes all that is uncommitted anew for every run.
         show(f"{shape.name}, optimized, nothing new", again, least(0, int(shape.uncommitted > 0), 0))
-    measures = [at_most(f"{shape.name}: clean run with sweep", clean.seconds, "s", seconds)]
-    if peak is not None:
-        measures.append(at_most(f"{shape.name}: peak memory", clean.peak_bytes / _GIGABYTE, "GB", peak / _GIGABYTE))
+    measures = [at_most(f"{shape.name}: clean run with sweep", clean.seconds, "s", marks.clean)]
+    if marks.peak is not None:
+        measures.append(at_most(f"{shape.name}: peak memory", clean.peak_bytes / _GIGABYTE, "GB", marks.peak))
     return [
         *measures,
-        at_most(f"{shape.name}: optimized run, nothing new", again.seconds, "s", 20),
+        at_most(f"{shape.name}: optimized run, nothing new", again.seconds, "s", marks.optimized),
         at_most(f"{shape.name}: ranges read by the optimized run", ranges_read(again), "ranges", 0),
     ]
 
