@@ -109,30 +109,7 @@ def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
     Both have as much that is uncommitted, and of the same age: a server writes all of it anew for every run. Objects
     are numbers: the larger one would have 9.2 million files.
     """
-    made: dict[int, Run] = {}
-    for factor in (1, 4):
-        larger = replace(
-            shape.times(factor),
-            name=f"change-{shape.name}-x{factor}",
-            uncommitted=shape.uncommitted,
-            staged_among=shape.objects,
-            numbered=True,
-        )
-        folder = repositories.made(larger)
-        serving = ("benchmarks.vast_server", str(folder), "--shape", json.dumps(asdict(larger)))
-        with served(*serving) as settings:
-            clean = run(settings, "--sweep")
-        _require(clean, larger, folder)
-        with changes.changed(folder, larger) as garbage:
-            with served(*serving) as settings:
-                made[factor] = run(settings, "--sweep", "--flow", "optimized")
-            # Of each commit a range and a metarange.
-            new, files = changes.OBJECTS + changes.GARBAGE, 2 * changes.COMMITS + bool(larger.uncommitted)
-            title = f"{larger.name}: {larger.objects:,} objects, optimized, {changes.OBJECTS:,} new"
-            show(title, made[factor], least(new, files, changes.GARBAGE))
-            left = sum(file.exists() for file in garbage)
-            if (found := made[factor].rows("candidates")) != changes.GARBAGE or left:
-                raise RunFailed(f"{found:,} candidates, there are {changes.GARBAGE:,}; {left:,} of them are left")
+    made = {factor: _after_a_change(show, shape, factor, "clean", "optimized")[1] for factor in (1, 4)}
     small, large = made[1], made[4]
     for line in tables.of_bytes(small, large):
         print(line, file=sys.stderr, flush=True)
@@ -152,6 +129,54 @@ def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
             at_most(f"change: {what}, four times {shape.name} by {shape.name}", after / before, "times", most),
         )
     ]
+
+
+def rules(show: Show, shape: Shape = LARGE) -> list[Measure]:
+    """A run by retention rules that builds on one which listed and read everything, after a few changes."""
+    everything, made = _after_a_change(show, shape, 1, "unified", "unified")
+    for line in tables.of_bytes(everything, made):
+        print(line, file=sys.stderr, flush=True)
+    costs = {
+        "store calls": (everything.counts.store_calls, made.counts.store_calls),
+        "bytes read": (everything.counts.bytes_read, made.counts.bytes_read),
+        "seconds": (everything.seconds, made.seconds),
+        "seconds of processor": (everything.cpu_seconds, made.cpu_seconds),
+    }
+    return [
+        measure
+        for what, (before, after) in costs.items()
+        for measure in (
+            figure(f"rules: {what}, everything", before, what),
+            figure(f"rules: {what}, what changed", after, what),
+        )
+    ]
+
+
+def _after_a_change(show: Show, shape: Shape, factor: int, flow: str, then: str) -> tuple[Run, Run]:
+    """A run of a repository that is so many times as large as a shape, and one that follows it after a few changes."""
+    larger = replace(
+        shape.times(factor),
+        name=f"change-{shape.name}-x{factor}",
+        uncommitted=shape.uncommitted,
+        staged_among=shape.objects,
+        numbered=True,
+    )
+    folder = repositories.made(larger)
+    serving = ("benchmarks.vast_server", str(folder), "--shape", json.dumps(asdict(larger)))
+    with served(*serving) as settings:
+        before = run(settings, "--sweep", "--flow", flow)
+    _require(before, larger, folder)
+    with changes.changed(folder, larger) as garbage:
+        with served(*serving) as settings:
+            after = run(settings, "--sweep", "--flow", then)
+        # Of each commit a range and a metarange.
+        new, files = changes.OBJECTS + changes.GARBAGE, 2 * changes.COMMITS + bool(larger.uncommitted)
+        title = f"{larger.name}: {larger.objects:,} objects, {then} after {flow}, {changes.OBJECTS:,} new"
+        show(title, after, least(new, files, changes.GARBAGE))
+        left = sum(file.exists() for file in garbage)
+        if (found := after.rows("candidates")) != changes.GARBAGE or left:
+            raise RunFailed(f"{found:,} candidates, there are {changes.GARBAGE:,}; {left:,} of them are left")
+    return before, after
 
 
 def forecast(show: Show, shape: Shape = LARGE) -> list[Measure]:
@@ -233,9 +258,10 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "skewed": skewed,
     "forecast": forecast,
     "change": change,
+    "rules": rules,
     "bottom-line": bottom_line,
 }
-ASKED_FOR_ONLY = ("bottom-line", "change")
+ASKED_FOR_ONLY = ("bottom-line", "change", "rules")
 """They take an hour and more, and what they are measured on is made first."""
 
 
