@@ -5,11 +5,13 @@ makes of the same strings. Where two addresses have the same hash, what is compa
 function tells what follows.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.lakefs.formats.compilation import compiled
 
@@ -69,6 +71,39 @@ def first_of_each(addresses: pa.StringArray, of: Hashes) -> Flags:
         data, bounds = _bytes_and_bounds(addresses)
         _find_first(data, bounds, of, np.zeros(_slots(len(of)), np.int64), found)
     return found
+
+
+@dataclass(frozen=True)
+class AddressSet:
+    """Some addresses, in which others are looked up as strings.
+
+    Attributes:
+        addresses: without null, some perhaps several times.
+        of: their hashes.
+        slots: the row of an address, counted from 1, near the place that its hash says; 0 is free.
+    """
+
+    addresses: pa.StringArray
+    of: Hashes
+    slots: npt.NDArray[np.int64]
+
+    @classmethod
+    def made(cls, addresses: pa.StringArray) -> "AddressSet":
+        """The set of these. Raises ValueError where one is null."""
+        of = hashes(addresses)
+        slots = np.zeros(_slots(len(of)), np.int64)
+        if len(of):
+            _find_first(*_bytes_and_bounds(addresses), of, slots, np.empty(len(of), np.bool_))
+        return cls(addresses, of, slots)
+
+    def has(self, addresses: pa.StringArray) -> pa.BooleanArray:
+        """Whether each address is among them, which null never is."""
+        some = addresses.fill_null("") if addresses.null_count else addresses
+        found = np.zeros(len(some), np.bool_)
+        if len(some) and len(self.of):
+            theirs, mine = _bytes_and_bounds(some), _bytes_and_bounds(self.addresses)
+            _look_up(*mine, self.of, self.slots, *theirs, hashes(some), found)
+        return pc.and_(pa.array(found), addresses.is_valid())
 
 
 def count_by_sets(one: Hashes, other: Hashes, bits: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -201,14 +236,35 @@ def _find_first(data: _Array, bounds: _Array, of: _Array, slots: _Array, found: 
 
 
 @compiled
+def _look_up(
+    data: _Array, bounds: _Array, of: _Array, slots: _Array, others: _Array, ends: _Array, hashed: _Array, found: _Array
+) -> None:
+    """Slots are those of `_find_first`; others have their bounds and hashes."""
+    last = np.uint64(len(slots) - 1)
+    for row in range(len(hashed)):
+        slot = hashed[row] & last
+        while slots[slot]:
+            other = slots[slot] - 1
+            if of[other] == hashed[row] and _equal(others, ends, row, data, bounds, other):
+                found[row] = True
+                break
+            slot = (slot + np.uint64(1)) & last
+
+
+@compiled
 def _same(data: _Array, bounds: _Array, row: int, other: int) -> bool:
+    return _equal(data, bounds, row, data, bounds, other)
+
+
+@compiled
+def _equal(data: _Array, bounds: _Array, row: int, others: _Array, ends: _Array, other: int) -> bool:
     start = np.int64(bounds[row])
     length = np.int64(bounds[row + 1]) - start
-    begin = np.int64(bounds[other])
-    if np.int64(bounds[other + 1]) - begin != length:
+    begin = np.int64(ends[other])
+    if np.int64(ends[other + 1]) - begin != length:
         return False
     for place in range(length):  # noqa: SIM110 numba compiles no generators
-        if data[np.uintp(start + place)] != data[np.uintp(begin + place)]:
+        if data[np.uintp(start + place)] != others[np.uintp(begin + place)]:
             return False
     return True
 

@@ -11,21 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import address_hashes, batches, work
+from lakefs_gc_assets.collector import address_hashes, batches
+from lakefs_gc_assets.collector.address_hashes import AddressSet
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows, Batches, batches_of
 from lakefs_gc_assets.collector.engine import KEPT_COUNTS, OUTCOME_COUNTS, ChangeBatches, Holds
 
-_AT_ONCE = 131_072
-"""Rows that are compared together: what they are compared with is prepared each time."""
 _OTHER_SEED = 1
 _KEPT = pa.field("kept", pa.string())
 
 
 class HeldEngine(ArrowEngine):
-    """Makes and compares tables of addresses in this process, as `ArrowEngine` does, but for what is said here.
-
-    `without` compares addresses by a 64-bit hash, of which a collision keeps.
-    """
+    """Makes and compares tables of addresses in this process, as `ArrowEngine` does, but for what is said here."""
 
     def where(self, rows: ArrowRows, holds: Holds) -> ArrowRows:
         """The rows of which something holds."""
@@ -52,27 +48,38 @@ class HeldEngine(ArrowEngine):
         return self.map_batches(ArrowRows(frames[0].schema, lambda: iter([first_of_each()])), change, schema)
 
     def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
-        """The rows whose address is in none of the live frames, by 64-bit hashes. Raises ValueError for null."""
+        """The rows whose address is in none of the live frames. Raises ValueError where one has no address."""
 
         def unmatched() -> Holds:
-            named = (batch.column("address").drop_null() for batch in batches_of(live))
-            known = np.concatenate([np.empty(0, np.uint64), *map(address_hashes.hashes, named)])
-            return lambda batch: pc.invert(address_hashes.has_hash_among(known, batch))
+            known = self._named(*live)
+            return lambda batch: pc.invert(known.has(_without_null(batch.column("address"))))
 
         return _filtered(rows, unmatched)
 
     def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
         """The rows whose address is not among the addresses."""
-        return _filtered(rows, lambda: partial(batches.is_not_among, self.named(addresses)))
+
+        def unmatched() -> Holds:
+            known = self._named(addresses)
+            return lambda batch: pc.invert(known.has(batch.column("address")))
+
+        return _filtered(rows, unmatched)
 
     def among_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
         """The rows whose address is among the addresses."""
-        return _filtered(rows, lambda: partial(batches.is_among, self.named(addresses)))
+        return _filtered(rows, lambda: self._has_named(addresses))
 
-    def named(self, rows: ArrowRows) -> pa.StringArray:
-        """The addresses of the rows, some of them perhaps several times; null is none."""
-        column = self.collect(self.select(rows, "address")).column("address")
-        return pc.drop_null(column.combine_chunks())
+    def named(self, *frames: ArrowRows) -> pa.StringArray:
+        """The addresses of all rows, some of them perhaps several times; null is none."""
+        columns = [batch.column("address").drop_null() for batch in batches_of(frames)]
+        return pa.concat_arrays([pa.array([], pa.string()), *columns])
+
+    def _named(self, *frames: ArrowRows) -> AddressSet:
+        return AddressSet.made(self.named(*frames))
+
+    def _has_named(self, addresses: ArrowRows) -> Holds:
+        known = self._named(addresses)
+        return lambda batch: known.has(batch.column("address"))
 
     def kept_because(
         self, unreferenced: ArrowRows, cutoff: datetime, windows: Collection[str], sighted: ArrowRows
@@ -81,8 +88,7 @@ class HeldEngine(ArrowEngine):
         schema = unreferenced.schema.append(_KEPT)
 
         def tasks() -> Iterator[Batches]:
-            known = partial(batches.is_among, self.named(sighted))
-            why = partial(batches.kept_because, cutoff, frozenset(windows), known)
+            why = partial(batches.kept_because, cutoff, frozenset(windows), self._has_named(sighted))
             return (map(why, task) for task in unreferenced.tasks())
 
         return ArrowRows(schema, tasks)
@@ -108,12 +114,18 @@ class HeldEngine(ArrowEngine):
         return batches.added_up(counted, OUTCOME_COUNTS)
 
 
+def _without_null(addresses: pa.StringArray) -> pa.StringArray:
+    if addresses.null_count:
+        raise ValueError("an address is null")
+    return addresses
+
+
 def _filtered(rows: ArrowRows, prepare: Callable[[], Holds]) -> ArrowRows:
-    """The rows of each task of which something holds that is prepared once for each use of the rows."""
+    """The rows of each batch of which something holds that is prepared once for each use of the rows."""
 
     def tasks() -> Iterator[Batches]:
         holds = prepare()
-        return ((batch.filter(holds(batch)) for batch in work.gather(task, _AT_ONCE)) for task in rows.tasks())
+        return ((batch.filter(holds(batch)) for batch in task) for task in rows.tasks())
 
     return ArrowRows(rows.schema, tasks)
 

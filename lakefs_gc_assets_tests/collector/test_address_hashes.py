@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.address_hashes import AddressSet
+from lakefs_gc_assets_tests.hash_collisions import colliding
 
 NAMES = st.text(max_size=80) | st.text(st.sampled_from("ab/é\x00\U0001f5d1"), max_size=3)
 ADDRESSES = st.lists(NAMES, max_size=50)
@@ -93,3 +95,23 @@ def test_addresses_are_counted_by_their_sets(rows: list[tuple[int, int, int]]) -
     for key, another, bit in rows:
         sets[key, another] = sets.get((key, another), 0) | 1 << bit
     assert {place: count for place, count in enumerate(counts.tolist()) if count} == Counter(sets.values())
+
+
+@given(st.lists(NAMES), st.lists(st.none() | NAMES))
+def test_addresses_are_looked_up_as_strings(some: list[str], others: list[str | None]) -> None:
+    looked_up = AddressSet.made(pa.array(some, pa.string())).has(pa.array([*others, *some], pa.string()))
+
+    assert looked_up.to_pylist() == [*(other is not None and other in some for other in others), *(True for _ in some)]
+
+
+def test_of_addresses_with_the_same_hash_each_is_found_by_itself() -> None:
+    one, other = colliding(address_hashes.SEED, 0)
+    known = AddressSet.made(pa.array([one, one], pa.string()))
+
+    assert known.has(pa.array([other, one, None], pa.string()).slice(0, 3)).to_pylist() == [False, True, False]
+    assert known.has(pa.array(["", other, one], pa.string()).slice(1)).to_pylist() == [False, True]
+
+
+def test_a_set_of_addresses_has_no_null() -> None:
+    with pytest.raises(ValueError, match="null"):
+        AddressSet.made(pa.array(["a", None], pa.string()))

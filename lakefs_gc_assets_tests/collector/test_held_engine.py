@@ -7,13 +7,11 @@ from lakefs_gc_assets_tests.engine_contract import EngineContract
 
 
 class TestHeldEngine(EngineContract[ArrowRows]):
-    """Addresses are compared by hashes where a collision keeps."""
-
     examples = 60
     least = 0
     most = 30
     shrinks = True
-    hashes = True
+    hashes = False
 
     @pytest.fixture
     def engine(self) -> Engine[ArrowRows]:

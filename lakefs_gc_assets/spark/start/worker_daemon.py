@@ -24,7 +24,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # pyarrow would import it as soon as it makes an array of Python objects.
 interpreter.leave_out_pandas()
 
-import pyarrow as pa
 import pyspark.daemon
 import pyspark.worker
 
@@ -52,8 +51,6 @@ def settling(work: Callable[..., int]) -> Callable[..., int]:
     A worker collects garbage after each task. Of half a million objects that never go this takes a quarter of a second:
     later collections leave out what the first tasks loaded.
 
-    What a task needed of Arrow's memory goes back to the system: other workers may need it while this one waits.
-
     A worker whose socket Spark has closed ends: where Spark ends, that is no error to print on a person's screen.
     """
     done = 0
@@ -64,7 +61,6 @@ def settling(work: Callable[..., int]) -> Callable[..., int]:
             code = work(*arguments)
         except ConnectionError:
             return _LEFT
-        pa.default_memory_pool().release_unused()
         done += 1
         if done <= _LOADING_TASKS:
             gc.freeze()
