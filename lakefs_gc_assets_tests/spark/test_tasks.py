@@ -1,7 +1,10 @@
+import io
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +16,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
 from lakefs_gc_assets.spark import packed_work, tasks
 from lakefs_gc_assets.spark.errors import from_worker
-from lakefs_gc_assets.spark.tasks import Reading
+from lakefs_gc_assets.spark.tasks import Held, Reading
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
 COUNT = pa.schema([pa.field("number", pa.int64())])
@@ -93,11 +96,18 @@ def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> N
     assert (frame.count(), frame.columns) == (0, ["number", "share"])
 
 
-@pytest.fixture(params=["read by tasks", "made by Spark"])
+@pytest.fixture(params=["read by tasks", "made by Spark", "made in tasks", "of several frames"])
 def numbers(request: pytest.FixtureRequest, spark: SparkSession) -> tasks.Rows:
-    """The squares of 1 to 6, some of them several times."""
+    """The squares of 1 to 6, some of them several times, in three tasks or places."""
     reading = tasks.Reading(spark, [[1, 2], [3], [4, 5, 6]], squares, NUMBERS)
-    return reading if request.param == "read by tasks" else tasks.dataframe_of(reading)
+    if request.param == "made by Spark":
+        return tasks.dataframe_of(reading)
+    if request.param == "made in tasks":
+        return tasks.map_batches(reading, iter, NUMBERS)
+    if request.param == "of several frames":
+        held = pa.Table.from_batches([batch for item in (4, 5, 6) for batch in squares(item)], NUMBERS)
+        return tasks.union([replace(reading, groups=[[1, 2], [3]]), Held.of_table(spark, held)])
+    return reading
 
 
 SQUARES = [item * item for item in range(1, 7) for _ in range(2 * (item % 3))]
@@ -131,6 +141,49 @@ def test_what_becomes_of_rows_is_asked_once_for_each_task(numbers: tasks.Rows) -
 
     assert sum(counts) == len(SQUARES)
     assert len(counts) == 3
+
+
+def test_what_is_done_to_rows_one_after_the_other_is_done_by_one_worker(spark: SparkSession) -> None:
+    table = tasks.of_table(spark, pa.table({"number": pa.array(range(9), pa.int64())}))
+
+    def doubled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([pc.multiply(batch.column("number"), 2)], schema=COUNT)
+
+    rows = tasks.map_batches(tasks.map_batches(table, doubled, COUNT), doubled, COUNT)
+    some = tasks.select(tasks.where(rows, lambda batch: pc.greater(batch.column("number"), 20)), "number")
+
+    with redirect_stdout(io.StringIO()) as plan:
+        tasks.dataframe_of(some).explain()
+    assert plan.getvalue().count("MapInArrow") == 1
+    assert sorted(row.number for row in tasks.dataframe_of(some).collect()) == [24, 28, 32]
+
+
+def test_columns_made_other_than_promised_are_an_error(spark: SparkSession) -> None:
+    reading = Reading(spark, [[1]], squares, NUMBERS)
+
+    with pytest.raises(Exception, match="made other than promised"):
+        tasks.dataframe_of(tasks.map_batches(reading, iter, COUNT)).collect()
+
+
+@pytest.mark.parametrize(("rows", "count"), [(10, 3), (3, 3), (1, 1)])
+def test_rows_of_the_driver_are_dealt_out_as_they_are(spark: SparkSession, rows: int, count: int) -> None:
+    table = pa.table({"number": pa.array([None, *range(1, rows)], pa.int64()), "text": ["é"] * rows})
+
+    dealt = tasks.deal(spark, table, count)
+
+    assert len(dealt.groups) == count
+    assert all(len(list(dealt.read(stream))) == 1 for (stream,) in dealt.groups)
+    assert tasks.dataframe_of(dealt).toArrow().sort_by("number").equals(table.sort_by("number"))
+
+
+def test_names_and_types_are_asked_of_no_rows_that_the_driver_holds(spark: SparkSession) -> None:
+    table = pa.Table.from_batches(squares(3), NUMBERS)
+
+    columns = tasks.columns_of(Held.of_table(spark, table))
+
+    assert columns.schema == tasks.of_table(spark, table).schema
+    assert columns.count() == 0
 
 
 @pytest.mark.parametrize(
