@@ -193,9 +193,9 @@ def union(frames: Sequence[Rows]) -> Rows:
     """The rows of frames that have the same columns."""
     each = [single for rows in not_empty(frames) for single in (rows.frames if isinstance(rows, United) else [rows])]
     reading = [rows for rows in each if isinstance(rows, Reading)]
-    if len(each) == 1:
-        return each[0]
-    return _read_together(reading) if len(reading) == len(each) else United(tuple(each))
+    if len(reading) > 1:
+        each = [_read_together(reading), *(rows for rows in each if not isinstance(rows, Reading))]
+    return each[0] if len(each) == 1 else United(tuple(each))
 
 
 def union_all(frames: Iterable[DataFrame]) -> DataFrame:
