@@ -19,6 +19,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.interface import ObjectFacts
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
@@ -29,6 +30,14 @@ IDS = xids.Generator()
 SEALED = IDS.descending(NOW - 9 * DAY)
 
 
+class StoreOfThisTime(LocalStore):
+    """A store whose clock stands still, as the others do: half an hour after this was imported, runs would end."""
+
+    def head(self, key: str) -> ObjectFacts:
+        facts = super().head(key)
+        return replace(facts, last_modified=facts.last_modified - (datetime.now(UTC) - NOW))
+
+
 def empty_repository(folder: Path) -> OpenRepository:
     """A repository without any run, its storage namespace in a folder."""
     namespace = Namespace.parse("local://repo")
@@ -37,7 +46,7 @@ def empty_repository(folder: Path) -> OpenRepository:
         api.repository(),
         namespace,
         api,
-        LocalStore(folder),
+        StoreOfThisTime(folder),
         StoreOpener(StoreSettings(), namespace.uri),
         CollectionSettings(),
         HandClock(NOW),
