@@ -31,9 +31,10 @@ table{border-collapse:collapse;width:100%;margin:.5rem 0;font-variant-numeric:ta
 caption{text-align:left;padding:.2rem 0}
 th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top;
 overflow-wrap:anywhere}
-thead th{color:var(--soft);font-weight:600}
+thead th{color:var(--soft);font-weight:600;overflow-wrap:normal}
 tbody th{font-weight:400}
-.number{text-align:right;white-space:nowrap}
+.number{text-align:right}
+.number,.short{white-space:nowrap}
 code,pre{font:.9em ui-monospace,monospace;background:var(--box);overflow-wrap:anywhere}
 pre{padding:.5rem .9rem;white-space:pre-wrap}
 figure{margin:.8rem 0}
@@ -47,6 +48,8 @@ main{max-width:none;padding:0}h2{break-after:avoid}figure,tr,.box{break-inside:a
 svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 
+_SHORT = 16
+"""Characters of a cell that is not broken."""
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
 """Whatever reached the page all the same could load, run and send nothing."""
@@ -92,9 +95,14 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], n
     head = element("tr", *(element("th", name, scope="col", **kind) for name, kind in zip(heads, kinds, strict=True)))
     body = element("tbody")
     for name, *values in rows:
-        cells = (element("td", value, **kind) for value, kind in zip(values, kinds[1:], strict=True))
-        body.append(element("tr", element("th", name, scope="row"), *cells))
+        cells = (element("td", value, **(kind or _kind(value))) for value, kind in zip(values, kinds[1:], strict=True))
+        body.append(element("tr", element("th", name, scope="row", **_kind(name)), *cells))
     return element("table", element("caption", caption), element("thead", head), body)
+
+
+def _kind(value: Child) -> dict[str, str]:
+    """What a cell is marked with: short words and sizes stay in one line, long names may break anywhere."""
+    return {"class_": "short" if isinstance(value, str) and len(value) <= _SHORT else "long"}
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]], classes: Sequence[str] = ()) -> Element:

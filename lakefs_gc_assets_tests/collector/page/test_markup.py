@@ -125,3 +125,9 @@ def test_a_gauge_ends_where_its_rail_does() -> None:
     rail, half, _, whole = (int(width) for width in re.findall(r'<rect[^>]* width="(\d+)"', page))
     assert (half, whole) == (rail // 2, rail)
     assert 'class="over"' in page
+
+
+def test_short_words_and_sizes_stay_in_one_line_and_long_names_do_not() -> None:
+    row = table("caption", ("name", "size"), [("data/" * 20, "8.8 MiB"), ("models/", "a, b, " * 9)]).findall(".//tr")
+
+    assert [[cell.get("class") for cell in cells] for cells in row[1:]] == [["long", "short"], ["short", "long"]]
