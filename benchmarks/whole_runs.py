@@ -24,6 +24,9 @@ _FORECAST = 1.3
 _LINEAR, _LINEAR_MEMORY = 1.25, 1.3
 """So many times as much may an object of a larger repository cost, and a run of four times as many take of memory."""
 
+_CHANGE = {"store calls": 1.1, "bytes read": 1.1, "API calls": 1.1, "seconds": 1.2, "seconds of processor": 1.2}
+"""So many times as much may a few changes cost in a repository that is four times as large."""
+
 
 @dataclass(frozen=True)
 class _Marks:
@@ -113,20 +116,16 @@ def change(show: Show, shape: Shape = LARGE) -> list[Measure]:
     small, large = made[1], made[4]
     for line in tables.of_bytes(small, large):
         print(line, file=sys.stderr, flush=True)
-    costs = {
-        "store calls": (small.counts.store_calls, large.counts.store_calls, 1.1),
-        "bytes read": (small.counts.bytes_read, large.counts.bytes_read, 1.1),
-        "API calls": (small.counts.api_calls, large.counts.api_calls, 1.1),
-        "seconds": (small.seconds, large.seconds, 1.2),
-        "seconds of processor": (small.cpu_seconds, large.cpu_seconds, 1.2),
-    }
+    before, after = _costs(small), _costs(large)
     return [
         measure
-        for what, (before, after, most) in costs.items()
+        for what, most in _CHANGE.items()
         for measure in (
-            figure(f"change: {what}, {shape.name}", before, what),
-            figure(f"change: {what}, four times {shape.name}", after, what),
-            at_most(f"change: {what}, four times {shape.name} by {shape.name}", after / before, "times", most),
+            figure(f"change: {what}, {shape.name}", before[what], what),
+            figure(f"change: {what}, four times {shape.name}", after[what], what),
+            at_most(
+                f"change: {what}, four times {shape.name} by {shape.name}", after[what] / before[what], "times", most
+            ),
         )
     ]
 
@@ -136,20 +135,22 @@ def rules(show: Show, shape: Shape = LARGE) -> list[Measure]:
     everything, made = _after_a_change(show, shape, 1, "unified", "unified")
     for line in tables.of_bytes(everything, made):
         print(line, file=sys.stderr, flush=True)
-    costs = {
-        "store calls": (everything.counts.store_calls, made.counts.store_calls),
-        "bytes read": (everything.counts.bytes_read, made.counts.bytes_read),
-        "seconds": (everything.seconds, made.seconds),
-        "seconds of processor": (everything.cpu_seconds, made.cpu_seconds),
-    }
     return [
-        measure
-        for what, (before, after) in costs.items()
-        for measure in (
-            figure(f"rules: {what}, everything", before, what),
-            figure(f"rules: {what}, what changed", after, what),
-        )
+        figure(f"rules: {what}, {which}", cost, what)
+        for which, costs in (("everything", _costs(everything)), ("what changed", _costs(made)))
+        for what, cost in costs.items()
     ]
+
+
+def _costs(made: Run) -> dict[str, float]:
+    """What a run cost, by what is counted."""
+    return {
+        "store calls": made.counts.store_calls,
+        "bytes read": made.counts.bytes_read,
+        "API calls": made.counts.api_calls,
+        "seconds": made.seconds,
+        "seconds of processor": made.cpu_seconds,
+    }
 
 
 def _after_a_change(show: Show, shape: Shape, factor: int, flow: str, then: str) -> tuple[Run, Run]:

@@ -181,7 +181,7 @@ def _fail_with(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class EngineContract(Generic[R]):
-    """The tests. A subclass gives the engine as a fixture, and says how much it may cost.
+    """The tests. A subclass gives the engine as a fixture, and says how much it may cost where that is much.
 
     Attributes:
         examples: how often each test is tried.
@@ -191,11 +191,11 @@ class EngineContract(Generic[R]):
         hashes: whether `without` compares by a hash.
     """
 
-    examples: ClassVar[int]
-    least: ClassVar[int]
-    most: ClassVar[int]
-    shrinks: ClassVar[bool]
-    hashes: ClassVar[bool]
+    examples: ClassVar[int] = 60
+    least: ClassVar[int] = 0
+    most: ClassVar[int] = 30
+    shrinks: ClassVar[bool] = True
+    hashes: ClassVar[bool] = False
 
     def frames(self, rows: st.SearchStrategy[Draw]) -> st.SearchStrategy[list[Draw]]:
         """Rows of a frame; those of a frame that must be large are not all the same."""

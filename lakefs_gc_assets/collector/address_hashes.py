@@ -21,6 +21,8 @@ _Array = npt.NDArray[Any]
 
 SEED = 42
 """What Spark's function begins with."""
+OTHER_SEED = 1
+"""Of further 64 bits, where 64 are not enough to tell addresses apart."""
 
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)

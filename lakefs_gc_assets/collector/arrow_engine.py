@@ -26,6 +26,7 @@ from lakefs_gc_assets.collector.engine import (
     Result,
 )
 from lakefs_gc_assets.collector.frame.columns import TIME, microseconds
+from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.lakefs.layout import Layout
 
@@ -70,12 +71,12 @@ class ArrowEngine:
 
     def table(self, table: pa.Table) -> ArrowRows:
         """Rows of one task."""
-        schema, batches = _nullable(table.schema), table.to_batches()
+        schema, batches = nullable(table.schema), table.to_batches()
         return ArrowRows(schema, lambda: iter([as_declared(batches, schema)]))
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> ArrowRows:
         """Rows that are read item by item, each when the batches of the one before are used up."""
-        work, declared = [tuple(group) for group in groups if group], _nullable(schema)
+        work, declared = [tuple(group) for group in groups if group], nullable(schema)
 
         def task(items: Iterable[Item]) -> Batches:
             for item in items:
@@ -93,11 +94,13 @@ class ArrowEngine:
     def select(self, rows: ArrowRows, *columns: str) -> ArrowRows:
         """Some columns, in this order."""
         names = list(columns)
-        return _each(rows, lambda batch: batch.select(names), pa.schema([rows.schema.field(name) for name in names]))
+        return each_batch(
+            rows, lambda batch: batch.select(names), pa.schema([rows.schema.field(name) for name in names])
+        )
 
     def where(self, rows: ArrowRows, holds: Holds) -> ArrowRows:
         """The rows of which something holds."""
-        return _each(rows, lambda batch: _left(batch, holds(batch).to_pylist()))
+        return each_batch(rows, lambda batch: _left(batch, holds(batch).to_pylist()))
 
     def where_among(self, rows: ArrowRows, column: str, values: Sequence[str | None]) -> ArrowRows:
         """The rows whose text in a column is among the values; None stands for null."""
@@ -106,7 +109,7 @@ class ArrowEngine:
 
     def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
         """What a function makes of the rows of each task; the function begins when the task before has ended."""
-        declared = _nullable(schema)
+        declared = nullable(schema)
 
         def changed(batches: Batches) -> Batches:
             yield from as_declared(change(batches), declared)
@@ -127,7 +130,7 @@ class ArrowEngine:
 
     def map_by_address(self, rows: ArrowRows, change: ChangePart, schema: pa.Schema, count: int) -> ArrowRows:
         """What a function makes of the rows, in two parts. Raises ValueError where one has no address."""
-        declared = _nullable(schema)
+        declared = nullable(schema)
 
         def changed(part: int, whole: pa.RecordBatch, parts: Sequence[int]) -> Batches:
             mine = whole.take(pa.array([place for place, other in enumerate(parts) if other == part], pa.int64()))
@@ -198,7 +201,7 @@ class ArrowEngine:
         def told(batch: pa.RecordBatch, why: _Reasons) -> pa.RecordBatch:
             return pa.RecordBatch.from_arrays([*batch.columns, why.of(batch)], schema=schema)
 
-        return _each_with(unreferenced, reasons, told, schema)
+        return each_with(unreferenced, reasons, told, schema)
 
     def same_content(self, rows: ArrowRows, others: ArrowRows) -> ArrowRows:
         """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
@@ -226,7 +229,7 @@ class ArrowEngine:
 
     def earliest_sightings(self, rows: ArrowRows) -> ArrowRows:
         """For each address its earliest `first_listed_at`."""
-        schema = _nullable(pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")]))
+        schema = nullable(pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")]))
 
         def earliest() -> Batches:
             first = _earliest(rows)
@@ -237,7 +240,7 @@ class ArrowEngine:
 
     def sightings_of(self, rows: ArrowRows, earlier: ArrowRows, listed_at: datetime) -> ArrowRows:
         """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment."""
-        schema, now = _nullable(SIGHTINGS), microseconds(listed_at)
+        schema, now = nullable(SIGHTINGS), microseconds(listed_at)
 
         def sightings(batch: pa.RecordBatch, first: dict[str | None, int | None]) -> pa.RecordBatch:
             seen = (None if address is None else first.get(address) for address in _column(batch, "address"))
@@ -246,7 +249,7 @@ class ArrowEngine:
                 [batch.column("address"), batch.column("slice_window"), times], schema=schema
             )
 
-        return _each_with(rows, lambda: _earliest(earlier), sightings, schema)
+        return each_with(rows, lambda: _earliest(earlier), sightings, schema)
 
     def count(self, rows: ArrowRows) -> int:
         """How many rows there are."""
@@ -404,10 +407,6 @@ def _contents(batch: pa.RecordBatch) -> Iterator[tuple[int, str | None]]:
         yield size, EMPTY_MD5 if size == 0 else etag if plain else None
 
 
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([column.with_nullable(True) for column in schema])
-
-
 def as_declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches:
     """Batches that have rows, in the columns that were promised. Raises ValueError where they have others."""
     for batch in batches:
@@ -421,14 +420,14 @@ def as_declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches
             yield declared
 
 
-def _each(
+def each_batch(
     rows: ArrowRows, change: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema | None = None
 ) -> ArrowRows:
     """What a function makes of each batch."""
     return ArrowRows(rows.schema if schema is None else schema, lambda: (map(change, task) for task in rows.tasks()))
 
 
-def _each_with(
+def each_with(
     rows: ArrowRows,
     prepare: Callable[[], Value],
     change: Callable[[pa.RecordBatch, Value], pa.RecordBatch],
@@ -446,7 +445,7 @@ def _each_with(
 
 def _masked(rows: ArrowRows, prepare: Callable[[], Value], mask: Callable[[pa.RecordBatch, Value], Mask]) -> ArrowRows:
     """The rows that a mask leaves."""
-    return _each_with(rows, prepare, lambda batch, known: _left(batch, mask(batch, known)))
+    return each_with(rows, prepare, lambda batch, known: _left(batch, mask(batch, known)))
 
 
 def _left(batch: pa.RecordBatch, mask: Sequence[bool | None]) -> pa.RecordBatch:

@@ -1,6 +1,6 @@
 """Pure functions over batches of Arrow, by compiled code alone: why an object stays, and how many do."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import reduce
 
@@ -64,6 +64,11 @@ def added_up(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     summed = rows.group_by(first).aggregate([(name, "sum") for name in others])
     columns = [summed.column(first), *(summed.column(f"{name}_sum") for name in others)]
     return pa.table(columns, names=schema.names).cast(schema)
+
+
+def is_one_of(column: str, values: Sequence[str | None], rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Whether the text of each row in a column is among some values; None stands for null."""
+    return pc.is_in(rows.column(column), value_set=pa.array(values, pa.string()))
 
 
 def is_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:

@@ -3,7 +3,7 @@
 Python's sets and dictionaries, by which `arrow_engine.py` compares, take several times the memory of what Arrow holds.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -13,10 +13,16 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import address_hashes, batches
 from lakefs_gc_assets.collector.address_hashes import AddressSet
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows, Batches, batches_of
+from lakefs_gc_assets.collector.arrow_engine import (
+    ArrowEngine,
+    ArrowRows,
+    Batches,
+    batches_of,
+    each_batch,
+    each_with,
+)
 from lakefs_gc_assets.collector.engine import KEPT_COUNTS, OUTCOME_COUNTS, ChangeBatches, Holds
 
-_OTHER_SEED = 1
 _KEPT = pa.field("kept", pa.string())
 
 
@@ -29,8 +35,7 @@ class HeldEngine(ArrowEngine):
 
     def where_among(self, rows: ArrowRows, column: str, values: Sequence[str | None]) -> ArrowRows:
         """The rows whose text in a column is among the values; None stands for null."""
-        wanted = pa.array(values, pa.string())
-        return self.where(rows, lambda batch: pc.is_in(batch.column(column), value_set=wanted))
+        return self.where(rows, partial(batches.is_one_of, column, values))
 
     def map_distinct(
         self, frames: Sequence[ArrowRows], change: ChangeBatches, schema: pa.Schema, count: int
@@ -49,56 +54,43 @@ class HeldEngine(ArrowEngine):
 
     def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
         """The rows whose address is in none of the live frames. Raises ValueError where one has no address."""
-
-        def unmatched() -> Holds:
-            known = self._named(*live)
-            return lambda batch: pc.invert(known.has(_without_null(batch.column("address"))))
-
-        return _filtered(rows, unmatched)
+        return _filtered(each_batch(rows, _require_addresses), lambda: _inverted(self._has_address_of(*live)))
 
     def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
         """The rows whose address is not among the addresses."""
-
-        def unmatched() -> Holds:
-            known = self._named(addresses)
-            return lambda batch: pc.invert(known.has(batch.column("address")))
-
-        return _filtered(rows, unmatched)
+        return _filtered(rows, lambda: _inverted(self._has_address_of(addresses)))
 
     def among_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
         """The rows whose address is among the addresses."""
-        return _filtered(rows, lambda: self._has_named(addresses))
+        return _filtered(rows, lambda: self._has_address_of(addresses))
 
     def named(self, *frames: ArrowRows) -> pa.StringArray:
         """The addresses of all rows, some of them perhaps several times; null is none."""
         columns = [batch.column("address").drop_null() for batch in batches_of(frames)]
         return pa.concat_arrays([pa.array([], pa.string()), *columns])
 
-    def _named(self, *frames: ArrowRows) -> AddressSet:
-        return AddressSet.made(self.named(*frames))
-
-    def _has_named(self, addresses: ArrowRows) -> Holds:
-        known = self._named(addresses)
+    def _has_address_of(self, *frames: ArrowRows) -> Holds:
+        known = AddressSet.made(self.named(*frames))
         return lambda batch: known.has(batch.column("address"))
 
     def kept_because(
         self, unreferenced: ArrowRows, cutoff: datetime, windows: Collection[str], sighted: ArrowRows
     ) -> ArrowRows:
         """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
-        schema = unreferenced.schema.append(_KEPT)
-
-        def tasks() -> Iterator[Batches]:
-            why = partial(batches.kept_because, cutoff, frozenset(windows), self._has_named(sighted))
-            return (map(why, task) for task in unreferenced.tasks())
-
-        return ArrowRows(schema, tasks)
+        tell = partial(batches.kept_because, cutoff, frozenset(windows))
+        return each_with(
+            unreferenced,
+            lambda: self._has_address_of(sighted),
+            lambda batch, known: tell(known, batch),
+            unreferenced.schema.append(_KEPT),
+        )
 
     def count_by_sets(self, *frames: ArrowRows, count: int) -> dict[int, int]:
         """How many distinct addresses are in the same frames, of at most eight: bit k of a key is frame k's."""
         each = [self.named(frame) for frame in frames]
         one, other = (
             np.concatenate([address_hashes.hashes(addresses, seed) for addresses in each])
-            for seed in (address_hashes.SEED, _OTHER_SEED)
+            for seed in (address_hashes.SEED, address_hashes.OTHER_SEED)
         )
         bits = np.repeat(1 << np.arange(len(each)), [len(addresses) for addresses in each]).astype(np.uint8)
         counts = address_hashes.count_by_sets(one, other, bits)
@@ -114,20 +106,19 @@ class HeldEngine(ArrowEngine):
         return batches.added_up(counted, OUTCOME_COUNTS)
 
 
-def _without_null(addresses: pa.StringArray) -> pa.StringArray:
-    if addresses.null_count:
+def _require_addresses(rows: pa.RecordBatch) -> pa.RecordBatch:
+    if rows.column("address").null_count:
         raise ValueError("an address is null")
-    return addresses
+    return rows
+
+
+def _inverted(holds: Holds) -> Holds:
+    return lambda batch: pc.invert(holds(batch))
 
 
 def _filtered(rows: ArrowRows, prepare: Callable[[], Holds]) -> ArrowRows:
-    """The rows of each batch of which something holds that is prepared once for each use of the rows."""
-
-    def tasks() -> Iterator[Batches]:
-        holds = prepare()
-        return ((batch.filter(holds(batch)) for batch in task) for task in rows.tasks())
-
-    return ArrowRows(rows.schema, tasks)
+    """The rows of which something holds that is prepared once for each use of the rows."""
+    return each_with(rows, prepare, lambda batch, holds: batch.filter(holds(batch)))
 
 
 def _table(batches: Batches, schema: pa.Schema) -> pa.Table:

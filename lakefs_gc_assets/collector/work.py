@@ -51,15 +51,10 @@ def gather(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
     for batch in batches:
         waiting += [batch] if batch.num_rows else []
         if sum(each.num_rows for each in waiting) >= rows:
-            yield _joined(waiting)
+            yield pa.concat_batches(waiting)
             waiting = []
     if waiting:
-        yield _joined(waiting)
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of all batches; of a single one nothing is copied."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        yield pa.concat_batches(waiting)
 
 
 def merge(tables: Iterable[pa.Table], change: Callable[[pa.Table], pa.Table], rows: int) -> pa.Table:

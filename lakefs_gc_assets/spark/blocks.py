@@ -51,7 +51,6 @@ _AT_ONCE = 262_144
 """Rows that a task cuts up together."""
 _LEAST, _MOST = 20_000, 500_000
 """Rows of a part: fewer take more time for their blocks than for themselves; more, with all columns, over 100 MB."""
-_OTHER_SEED = 1
 _WITNESS = -1
 """The frame of a block that shows that all of a part is there."""
 
@@ -195,7 +194,7 @@ def _cut_rows(parts: int, frame: int, rows: pa.RecordBatch) -> pa.RecordBatch:
 def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: Hashes) -> pa.RecordBatch:
     order, spans = _by_part(hashes, parts)
     ordered = rows.take(pa.array(order))
-    streams = [_stream(ordered.slice(start, end - start)) for _, start, end in spans]
+    streams = [tasks.as_stream(pa.Table.from_batches([ordered.slice(start, end - start)])) for _, start, end in spans]
     return _of_spans(frame, spans, _bytes(hashes[order], spans), rows=streams)
 
 
@@ -210,7 +209,7 @@ def _cut_hashes(parts: int, frame: int, twice: bool, rows: pa.RecordBatch) -> pa
     addresses = rows.column("address").drop_null()
     hashes = address_hashes.hashes(addresses)
     order, spans = _by_part(hashes, parts)
-    others = _bytes(address_hashes.hashes(addresses, _OTHER_SEED)[order], spans) if twice else None
+    others = _bytes(address_hashes.hashes(addresses, address_hashes.OTHER_SEED)[order], spans) if twice else None
     return _of_spans(frame, spans, _bytes(hashes[order], spans), others)
 
 
@@ -237,16 +236,6 @@ def _of_spans(
     parts = [part for part, _, _ in spans]
     columns = [parts, [frame] * len(spans), hashes, others or nothing, rows or nothing]
     return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, BLOCKS.types, strict=True)], BLOCKS)
-
-
-def _stream(rows: pa.RecordBatch) -> bytes:
-    """Rows in columns that may be null, as all blocks have them: some frames promise that theirs are not."""
-    schema = pa.schema([column.with_nullable(True) for column in rows.schema])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_batch(pa.RecordBatch.from_arrays(rows.columns, schema=schema))
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
 
 
 def _each_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -287,4 +276,4 @@ def _numbers(blocks: pa.Table, column: str) -> Hashes:
 
 
 def _rows(blocks: pa.Table) -> pa.Table:
-    return pa.concat_tables(pa.ipc.open_stream(stream.as_buffer()).read_all() for stream in blocks.column("rows"))
+    return pa.concat_tables(tasks.of_stream(stream.as_buffer()) for stream in blocks.column("rows"))

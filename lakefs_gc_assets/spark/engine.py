@@ -272,7 +272,7 @@ class SparkEngine:
             return rows
         table = HERE.collect(rows.rows)
         if table.num_rows <= _FEW_REQUESTS:
-            return rows
+            return Held.of_table(self.spark, table)
         return tasks.deal(self.spark, table, min(self.tasks, -(-table.num_rows // _FEW_REQUESTS)))
 
     @contextmanager

@@ -7,22 +7,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial, reduce, wraps
 from itertools import pairwise
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows, as_declared
+from lakefs_gc_assets.collector.batches import is_one_of
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, ReadItem, Result
+from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.spark import packed_work
 
+P = ParamSpec("P")
 ChangeBatch = Callable[[pa.RecordBatch], pa.RecordBatch]
 """What becomes of a batch. It runs in a worker: it must capture nothing that cannot travel."""
 
@@ -94,23 +96,33 @@ class United:
 Rows = DataFrame | Reading | Mapped | Held | United
 
 
+def where_each_is(operation: Callable[Concatenate[Rows, P], Rows]) -> Callable[Concatenate[Rows, P], Rows]:
+    """The operation, which is made of each of the frames where rows are of several."""
+
+    @wraps(operation)
+    def made(rows: Rows, /, *arguments: P.args, **named: P.kwargs) -> Rows:
+        if isinstance(rows, United):
+            return union([operation(each, *arguments, **named) for each in rows.frames])
+        return operation(rows, *arguments, **named)
+
+    return made
+
+
+@where_each_is
 def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
     """What `change` yields of the rows that one task has, which runs in the task that reads them.
 
-    Of rows of several frames the driver does its share where it holds them.
+    The driver does it where it holds them, as it may some of united rows.
     """
-    if isinstance(rows, United):
-        return union([map_batches(each, change, schema) for each in rows.frames])
     if isinstance(rows, Held):
         return Held(rows.spark, HERE.map_batches(rows.rows, change, schema))
-    declared = pa.schema([column.with_nullable(True) for column in schema])
+    declared = nullable(schema)
     return _then(_mapped(rows), lambda batches: as_declared(change(batches), declared), from_arrow_schema(declared))
 
 
+@where_each_is
 def map_each(rows: Rows, change: ChangeBatch, schema: StructType) -> Rows:
     """What `change` makes of each batch of rows, in the task that reads them."""
-    if isinstance(rows, United):
-        return union([map_each(each, change, schema) for each in rows.frames])
     return _then(_mapped(rows), lambda batches: map(change, batches), schema)
 
 
@@ -119,14 +131,13 @@ def _then(rows: Mapped, change: ChangeBatches, schema: StructType) -> Mapped:
     return replace(rows, change=lambda batches: change(before(batches)), schema=schema)
 
 
+@where_each_is
 def where(rows: Rows, holds: Holds) -> Rows:
     """The rows of which something holds; null counts as not."""
 
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(holds(batch))
 
-    if isinstance(rows, United):
-        return union([where(each, holds) for each in rows.frames])
     if isinstance(rows, Held):
         return Held(rows.spark, HERE.where(rows.rows, holds))
     if isinstance(rows, Reading):
@@ -135,7 +146,7 @@ def where(rows: Rows, holds: Holds) -> Rows:
     return map_each(rows, kept, schema_of(rows))
 
 
-def _mapped(rows: DataFrame | Reading | Mapped | Held) -> Mapped:
+def _mapped(rows: Rows) -> Mapped:
     """The rows as what tasks make; of a DataFrame they make what it has."""
     if isinstance(rows, Mapped):
         return rows
@@ -145,19 +156,18 @@ def _mapped(rows: DataFrame | Reading | Mapped | Held) -> Mapped:
     return Mapped(frame, iter, frame.schema)
 
 
+@where_each_is
 def where_among(rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
     """The rows whose text in a column is among the values; None stands for null."""
     if isinstance(rows, DataFrame):
         among = F.col(column).isin(*(value for value in values if value is not None))
         return rows.where(among | F.col(column).isNull() if None in values else among)
-    wanted = pa.array(values, pa.string())
-    return where(rows, lambda batch: pc.is_in(batch.column(column), value_set=wanted))
+    return where(rows, partial(is_one_of, column, values))
 
 
+@where_each_is
 def select(rows: Rows, *columns: str) -> Rows:
     """Some columns, in this order."""
-    if isinstance(rows, United):
-        return union([select(each, *columns) for each in rows.frames])
     if isinstance(rows, Held):
         return replace(rows, rows=HERE.select(rows.rows, *columns))
     if isinstance(rows, Reading):
@@ -166,7 +176,7 @@ def select(rows: Rows, *columns: str) -> Rows:
     if isinstance(rows, Mapped):
         schema = StructType([rows.schema[column] for column in columns])
         return map_each(rows, lambda batch: batch.select(columns), schema)
-    return rows.select(*columns)
+    return dataframe_of(rows).select(*columns)
 
 
 def dataframe_of(rows: Rows) -> DataFrame:
@@ -210,8 +220,8 @@ def not_empty(frames: Sequence[Rows]) -> Sequence[Rows]:
 
 def _read_together(frames: Sequence[Reading]) -> Reading:
     """The rows that tasks of several frames read."""
-    schema = pa.schema([column.with_nullable(True) for column in frames[0].schema])
-    if any(pa.schema([column.with_nullable(True) for column in each.schema]) != schema for each in frames):
+    schema = nullable(frames[0].schema)
+    if any(nullable(each.schema) != schema for each in frames):
         raise ValueError(f"frames with other columns have no union: {[each.schema.names for each in frames]}")
     groups = [[(number, item) for item in group] for number, each in enumerate(frames) for group in each.groups]
     reads = [each.read for each in frames]
@@ -257,20 +267,24 @@ def _dealt(rows: Reading) -> Mapped:
 def deal(spark: SparkSession, table: pa.Table, count: int) -> Reading:
     """The rows of a table, neighbours together, in so many tasks: they travel as bytes, and not as Spark's rows."""
     bounds = [table.num_rows * number // count for number in range(count + 1)]
-    return Reading(spark, [[_stream(table.slice(a, b - a))] for a, b in pairwise(bounds)], _rows_of, table.schema)
+    groups = [[as_stream(table.slice(start, end - start))] for start, end in pairwise(bounds)]
+    return Reading(spark, groups, lambda stream: of_stream(stream).to_batches(), nullable(table.schema))
 
 
-def _stream(table: pa.Table) -> bytes:
+def as_stream(table: pa.Table) -> bytes:
+    """Rows in Arrow's IPC format, in columns that may be null: some frames promise that theirs are not."""
+    schema = nullable(table.schema)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
+    with pa.ipc.new_stream(sink, schema) as stream:
+        for batch in table.to_batches():
+            stream.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
     written: bytes = sink.getvalue().to_pybytes()
     return written
 
 
-def _rows_of(stream: bytes) -> list[pa.RecordBatch]:
-    batches: list[pa.RecordBatch] = pa.ipc.open_stream(stream).read_all().to_batches()
-    return batches
+def of_stream(stream: bytes | pa.Buffer) -> pa.Table:
+    """The rows that `as_stream` wrote."""
+    return pa.ipc.open_stream(stream).read_all()
 
 
 def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:

@@ -12,12 +12,6 @@ NUMBERS = pa.schema([pa.field("number", pa.int64())])
 
 
 class TestArrowEngine(EngineContract[ArrowRows]):
-    examples = 60
-    least = 0
-    most = 30
-    shrinks = True
-    hashes = False
-
     @pytest.fixture
     def engine(self) -> Engine[ArrowRows]:
         return ArrowEngine()

@@ -7,12 +7,6 @@ from lakefs_gc_assets_tests.engine_contract import EngineContract
 
 
 class TestHeldEngine(EngineContract[ArrowRows]):
-    examples = 60
-    least = 0
-    most = 30
-    shrinks = True
-    hashes = False
-
     @pytest.fixture
     def engine(self) -> Engine[ArrowRows]:
         return HeldEngine()

@@ -22,7 +22,7 @@ from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository
-from lakefs_gc_assets_tests.simulation.repository import Repository
+from lakefs_gc_assets_tests.simulation.repository import Repository, equals_committed
 
 RECHECK_VALID = 15 * MINUTE
 _TOLERANCE = 1 * MINUTE
@@ -197,7 +197,7 @@ class Oracle:
                 staged = None if entry is None else self.key_of(entry)
                 if staged is None or entry is None:
                     continue
-                hidden = path in head and head[path].identity == entry.identity
+                hidden = equals_committed(head, path, entry)
                 if hidden:
                     unlisted.add(staged)
                 since = self.seen_since(staged, entry.soft_at)

@@ -10,7 +10,7 @@ from lakefs_gc_assets_tests.simulation.around import OTHER, Around
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.clocks import MachineClock, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
-from lakefs_gc_assets_tests.simulation.repository import Branch, Repository
+from lakefs_gc_assets_tests.simulation.repository import Branch, Repository, equals_committed
 from lakefs_gc_assets_tests.simulation.servers import Server, Servers
 
 KeyOf = Callable[[Entry], str | None]
@@ -87,8 +87,8 @@ class OtherRepository:
         head = self.repository.head(self.branch)
         for path, entry in self.branch.staged().items():
             if entry is not None:
-                listed = path not in head or head[path].identity != entry.identity
-                yield entry if listed or entry.soft_at is None else replace(entry, soft_at=math.inf)
+                unknown = entry.soft_at is not None and equals_committed(head, path, entry)
+                yield replace(entry, soft_at=math.inf) if unknown else entry
 
     def leave(self) -> None:
         """It is given up; nobody takes its files away."""

@@ -108,11 +108,11 @@ class Repository:
         """Differences of staging from the head, in order; what has the identity of the head's entry is none."""
         head, staged = self.head(branch), branch.staged()
         for path in sorted(staged):
-            entry, base = staged[path], head.get(path)
+            entry = staged[path]
             if entry is None:
-                if base is not None:
+                if path in head:
                     yield path, None
-            elif base is None or base.identity != entry.identity:
+            elif not equals_committed(head, path, entry):
                 yield path, entry
 
     def stage(self, branch: Branch, path: str, entry: Entry) -> None:
@@ -158,9 +158,14 @@ def applied(base: Mapping[str, Entry], changes: Staging) -> dict[str, Entry]:
     for path, entry in changes.items():
         if entry is None:
             entries.pop(path, None)
-        elif path not in base or base[path].identity != entry.identity:
+        elif not equals_committed(base, path, entry):
             entries[path] = entry
     return entries
+
+
+def equals_committed(base: Mapping[str, Entry], path: str, entry: Entry) -> bool:
+    """Whether an entry has the identity of the one at its path: servers do not list it then, no commit takes it up."""
+    return path in base and base[path].identity == entry.identity
 
 
 def merged(base: Mapping[str, Entry], theirs: Mapping[str, Entry], ours: Mapping[str, Entry]) -> dict[str, Entry]:
