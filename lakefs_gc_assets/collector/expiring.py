@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.forecast import stored as forecasts
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.incremental.checkpoint import COMMITTED, PENDING
-from lakefs_gc_assets.collector.live import head_ranges, range_hashes, range_sizes
+from lakefs_gc_assets.collector.live import head_ranges, named_ranges, range_hashes, range_sizes
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, StorageError
@@ -38,6 +38,7 @@ FRAMES = (
     range_sizes.NAME,
     range_hashes.NAME,
     head_ranges.NAME,
+    named_ranges.NAME,
 )
 """What an expired run loses: folders of these names and nothing else."""
 

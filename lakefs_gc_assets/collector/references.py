@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine import Engine, Item, R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live import range_records
+from lakefs_gc_assets.collector.live import named_ranges, range_records
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_hashes import SUMS, HashesFolder, sum_up
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
@@ -25,6 +25,8 @@ FILES_AHEAD = 4
 """So many metaranges of a task are asked for at once: most of the time of a small file is that of waiting for it."""
 ROWS_MERGED = 65_536
 """A task that reads metaranges leaves out what it has already whenever it has so many rows of ranges more."""
+_METARANGES_NOTED = 16
+"""A task notes at least so many metaranges, if there are as many: each leaves a file."""
 
 
 @dataclass(frozen=True)
@@ -43,31 +45,38 @@ class References(Generic[R]):
     window_size: WindowSize
     tasks: int
 
-    def range_records(self, metarange_ids: Sequence[str]) -> RangeRecords:
+    def range_records(self, metarange_ids: Sequence[str], notes_into: str | None = None) -> RangeRecords:
         """The distinct ranges of metaranges. Two counts for one id give two records, and the reading fails.
 
         Neighbours are read by one task, which hands on once what they both name.
+
+        Args:
+            notes_into: the folder, with a trailing slash, where it is noted which ranges each names; None for nowhere.
         """
-        return self._records(metarange_ids, LiveFiles.metarange)
+        if notes_into is None:
+            return self._records(metarange_ids, partial(_read_each_once, LiveFiles.metarange), self.tasks)
+        tasks = min(self.tasks, -(-len(metarange_ids) // _METARANGES_NOTED))
+        return self._records(metarange_ids, partial(_read_and_note, notes_into, self.opener), tasks)
 
     def unnamed_records(self, names: Sequence[str]) -> RangeRecords:
         """The distinct ranges among files that no commit names, and of the metaranges among them; sizes are left out.
 
         As with `range_records`, two counts for one id fail when it is read.
         """
-        return self._records(names, LiveFiles.unnamed)
+        return self._records(names, partial(_read_each_once, LiveFiles.unnamed), self.tasks)
 
-    def _records(self, names: Sequence[str], table: Callable[[LiveFiles, str], pa.Table]) -> RangeRecords:
+    def _records(
+        self, names: Sequence[str], ranges_of: Callable[[LiveFiles, Sequence[str]], pa.Table], tasks: int
+    ) -> RangeRecords:
+        """The distinct ranges (RANGES) that a function finds in each task's share of files, which are neighbours."""
         if not names:
             return RangeRecords.of([])
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
         def read(group: Sequence[str]) -> Iterator[pa.RecordBatch]:
-            files = LiveFiles(opener.open(), namespace, window_size)
-            tables = work_ahead(partial(table, files), group, FILES_AHEAD)
-            yield from merge(tables, _each_once, ROWS_MERGED).to_batches()
+            yield from ranges_of(LiveFiles(opener.open(), namespace, window_size), group).to_batches()
 
-        groups = [[group] for group in runs_by_weight(names, self.tasks, lambda name: 1)]
+        groups = [[group] for group in runs_by_weight(names, tasks, lambda name: 1)]
         ranges = self.engine.distinct(self.engine.read(groups, read, RANGES))
         return RangeRecords.of_rows(self.engine.collect(ranges))
 
@@ -140,6 +149,23 @@ class References(Generic[R]):
             yield from table(LiveFiles(opener.open(), namespace, window_size), item).to_batches()
 
         return read
+
+
+def _read_each_once(table: Callable[[LiveFiles, str], pa.Table], files: LiveFiles, names: Sequence[str]) -> pa.Table:
+    return merge(work_ahead(partial(table, files), names, FILES_AHEAD), _each_once, ROWS_MERGED)
+
+
+def _read_and_note(notes_into: str, opener: StoreOpener, files: LiveFiles, metarange_ids: Sequence[str]) -> pa.Table:
+    """The distinct ranges of metaranges, which are noted in a folder of a store."""
+
+    def named(place: int) -> pa.Table:
+        metarange_id = metarange_ids[place]
+        return named_ranges.name_ranges(metarange_id, place, files.metarange(metarange_id))
+
+    tables = work_ahead(named, range(len(metarange_ids)), FILES_AHEAD)
+    rows = merge(tables, named_ranges.join_runs, ROWS_MERGED)
+    named_ranges.put(opener.open(), notes_into, rows)
+    return _each_once(named_ranges.select_ranges(rows))
 
 
 def _each_once(rows: pa.Table) -> pa.Table:

@@ -44,7 +44,13 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import leave
-from lakefs_gc_assets.collector.live import noted_addresses, noted_sizes, other_repositories, ownership
+from lakefs_gc_assets.collector.live import (
+    noted_addresses,
+    noted_metaranges,
+    noted_sizes,
+    other_repositories,
+    ownership,
+)
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
@@ -175,6 +181,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
     known = before.read_ids if before else IdSet()
+    if before and step.plan.follows_expiry:
+        noted_metaranges.take_over(step)
     # A dry run deletes nothing: what it names by mistake is found out when it is approved.
     found = ask_committed(step, uncommitted.manifest.span.ended_at, known, at_once=not step.plan.sweep)
     step.waited += found.waited

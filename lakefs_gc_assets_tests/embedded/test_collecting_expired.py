@@ -12,6 +12,7 @@ from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
@@ -148,6 +149,51 @@ def require_that_runs_build_on_each_other(tmp_path: Path, engine: Engine) -> Non
         everything = swept(1, full_listing_days=0)
         assert (everything.base_run, everything.counts["slices_listed"] > 0) == (None, True)
         assert everything.counts["candidates"] == 0
+
+
+def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    metarange = LiveFiles.metarange
+
+    def counted(files: LiveFiles, metarange_id: str) -> Any:
+        read.append(metarange_id)
+        return metarange(files, metarange_id)
+
+    monkeypatch.setattr(LiveFiles, "metarange", counted)
+    with EmbeddedServer(tmp_path, settings=Settings()) as server:
+        now = datetime.now(UTC)
+        with server.clock.at(now - 50 * DAYS):
+            repository = clients.repository(server)
+        rules = {"default_retention_days": 15, "branches": []}
+        assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
+        made: list[str] = []
+
+        def commit(days: int) -> None:
+            with server.clock.at(now - days * DAYS):
+                clients.upload(server, "replaced", str(days).encode())
+                made.append(clients.commit(server, f"commit {days}")["meta_range_id"])
+
+        def collect(flow: Flow, metaranges: list[str], deleted: int) -> Report:
+            """A run that reads just these metaranges, each once, its recheck included."""
+            read.clear()
+            found = collected(server, repository, flow)
+            assert sorted(read) == sorted(metaranges)
+            assert found.counts["deleted"] == deleted
+            return found
+
+        # Commits were replaced 30 and 20 days ago, and then 5 and 4.
+        for days in (40, 30, 20):
+            commit(days)
+        full = collect(Flow.UNIFIED, made, 2)
+        commit(5)
+        assert collect(Flow.UNIFIED, made[-1:], 0).base_run == full.run_id
+        rules["default_retention_days"] = 1
+        assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
+        collect(Flow.UNIFIED, [], 1)
+        commit(4)
+        collect(Flow.COMMITTED, made, 1)
 
 
 def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(

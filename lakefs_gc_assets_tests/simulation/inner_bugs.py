@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector import checking, guards, order, preparations, re
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
-from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.live import named_ranges, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import retention_rules
 from lakefs_gc_assets.collector.stored import records
@@ -27,7 +27,7 @@ from lakefs_gc_assets_tests.collector import (
 )
 from lakefs_gc_assets_tests.collector.frame import test_manifest
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
-from lakefs_gc_assets_tests.collector.live import test_uncommitted
+from lakefs_gc_assets_tests.collector.live import test_named_ranges, test_uncommitted
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
 from lakefs_gc_assets_tests.collector.retention import test_retention_rules
 from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced, without_call
@@ -44,13 +44,13 @@ def _with_repository(test: Callable[..., None], *values: object) -> Callable[[],
     return once
 
 
-def _with_store(test: Callable[[LocalStore], None]) -> Callable[[], None]:
-    """The test with an empty store."""
+def _with_store(test: Callable[..., None], *values: object) -> Callable[[], None]:
+    """The test with an empty store, and some of the values that it is repeated for."""
 
     @wraps(test)
     def once() -> None:
         with TemporaryDirectory() as folder:
-            test(LocalStore(Path(folder)))
+            test(LocalStore(Path(folder)), *values)
 
     return once
 
@@ -73,12 +73,27 @@ def _never_by_access_points(*arguments: Any) -> tuple[StagedSample, ...]:
     return tuple(sample for sample in _missing_samples(*arguments) if not sample.elsewhere)
 
 
+def _without_a_range(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["id"] != "b"]
+
+
+_notes_with_a_range_left_out = _with_store(
+    test_named_ranges.TestDamage().test_rows_that_do_not_fit_what_was_noted_of_each_metarange, _without_a_range
+)
+
+
 INNER_BUGS: dict[str, TestedBug] = {
     "staged by an access point taken for elsewhere": TestedBug(
         replaced((uncommitted, "missing_samples", _never_by_access_points)),
         _with_store(
             test_uncommitted.TestPreparingChecked().test_an_object_that_is_staged_by_an_access_point_must_be_there
         ),
+    ),
+    "notes of metaranges put as they are": TestedBug(
+        without_call(named_ranges, "require_whole", named_ranges.put), _notes_with_a_range_left_out
+    ),
+    "notes of metaranges believed as they are": TestedBug(
+        without_call(named_ranges, "require_whole", named_ranges.look_up), _notes_with_a_range_left_out
     ),
     "live set: committed addresses not looked at": TestedBug(
         without_call(guards, "require_committed", guards.require_live_set),

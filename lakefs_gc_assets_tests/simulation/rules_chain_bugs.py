@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
@@ -18,8 +19,9 @@ from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import leaving, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
-from lakefs_gc_assets.collector.live import noted_addresses, range_hashes, range_notes
+from lakefs_gc_assets.collector.live import named_ranges, noted_addresses, range_hashes, range_notes
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
+from lakefs_gc_assets.collector.live.named_ranges import NAMED_RANGES
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes, look_up
 from lakefs_gc_assets.collector.run import look_around, track
@@ -29,7 +31,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
-_note = RangeHashes.note
+_note, _join_runs = RangeHashes.note, named_ranges.join_runs
 _UNCHECKED: Replacement = (leaving.CheckpointCounts, "contradiction", None)
 
 
@@ -97,6 +99,13 @@ def _note_less(self: RangeHashes, record: RangeRecord, rows: pa.Table) -> None:
     _note(self, record, rows.slice(1))
 
 
+def _join_less(rows: pa.Table) -> pa.Table:
+    """Forgets where the run of some range goes on."""
+    joined = _join_runs(rows)
+    shorter = pc.if_else(pc.is_null(joined.column("min_key")), joined.column("last"), joined.column("first"))
+    return joined.set_column(joined.schema.get_field_index("last"), NAMED_RANGES.field("last"), shorter)
+
+
 RULES_CHAIN_BUGS: dict[str, Bug] = {
     "ranges that were live before taken for read": without_unnamed(
         replaced((BaseCheckpoint, "read_ids", property(_read_once)))
@@ -115,6 +124,12 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "what notes hold not subtracted": replaced((run, "find_held", _nothing_held)),
     "what expired not looked up in notes": replaced((run, "find_held", _only_listed)),
     "ranges in slices that are not sealed noted": replaced((range_hashes, "lie_in_sealed", lambda *arguments: True)),
+    "metaranges looked for where runs begin alone": replaced(
+        (named_ranges, "is_named", lambda is_wanted, first, last: is_wanted[first])
+    ),
+    "notes that lack a range believed": replaced(
+        (named_ranges, "join_runs", _join_less), (named_ranges, "require_whole", ignored)
+    ),
     "notes that lack an address believed": replaced(
         (RangeHashes, "note", _note_less), (noted_addresses, "_require_true", ignored)
     ),

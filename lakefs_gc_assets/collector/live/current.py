@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.live.range_hashes import HashesFolder
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
@@ -152,9 +153,13 @@ class Unread:
 
 
 def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: Set[str]) -> Unread:
-    """Reads the metaranges of live commits that are not among the known ids; returns what is new in them."""
+    """Finds the metaranges of live commits that are not among the known ids; returns what is new in them."""
     metarange_ids = tuple(lacking(known, live.metarange_ids))
-    records = step.references(repository).range_records(metarange_ids).without(known)
+    if repository is step.repository:
+        records = find_ranges(step, metarange_ids)
+    else:
+        records = step.references(repository).range_records(metarange_ids)
+    records = records.without(known)
     return Unread(repository, live.source, metarange_ids, records, tuple(lacking(known, live.files)))
 
 
@@ -268,7 +273,7 @@ def ask_committed(
 def _find_unnamed(step: Step[R], found: Committed, known: Set[str]) -> Unread:
     repository, definition = step.repository, found.definition
     metaranges = definition.expired_metaranges if definition else ()
-    expired = step.references().range_records(metaranges).ids | IdSet(metaranges)
+    expired = find_ranges(step, metaranges).ids | IdSet(metaranges)
     unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired)
     return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
 

@@ -81,12 +81,12 @@ def look_up_files(
 ) -> pa.Table:
     """What a function finds in files of notes: by this process where they have few values, else by tasks.
 
-    A warning says how many files cannot be used; of their ranges nothing is found.
+    A warning says how many files cannot be used; nothing of theirs is found.
 
     Args:
         count: how many values a file has.
         schema: of what is found; the column `damage` says what is wrong with a file.
-        told: what the files say of ranges, in words.
+        told: what the files say, in words.
     """
     if sum(map(count, files)) <= _VALUES_READ_HERE:
         found = pa.Table.from_batches([batch for file in files for batch in look_up(file)], schema)
@@ -95,7 +95,7 @@ def look_up_files(
         found = step.engine.collect(step.engine.read(groups, look_up, schema))
     damage = pc.drop_null(found.column("damage")).to_pylist()
     if damage:
-        step.warn(f"{len(damage)} files that say {told} cannot be used, and those ranges are read: {damage[0]}")
+        step.warn(f"{len(damage)} files that say {told} cannot be used, and what they tell of is read: {damage[0]}")
     return found.filter(pc.is_null(found.column("damage")))
 
 

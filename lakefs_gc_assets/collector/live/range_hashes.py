@@ -35,7 +35,9 @@ RANGE_HASHES = pa.schema(
     ]
 )
 """Ranges, how many entries each has, and the 64 bits of each address that it holds, in order."""
-HASHES = NotesKind("hashes of addresses", 1, RANGE_HASHES)
+HASHES = NotesKind(
+    "hashes of addresses", 1, RANGE_HASHES, ascending=("hashes.list.element",), join=range_notes.join_each_once
+)
 NAME = "range_hashes"
 """Folder of the notes in the folder of a run."""
 _FACTS = (

@@ -1,16 +1,16 @@
-"""Notes of what ranges hold, made when a range is read, so that it need not be read again.
+"""Notes of what ranges hold or metaranges name, made when one is read, so that it need not be read again.
 
-The id of a range is a hash of its content, addresses and sizes included: what was noted once stays true, in every run.
+Its id is a hash of its content, addresses and sizes included: what was noted once stays true, in every run.
 
 Notes are files in the run's folder, each complete by itself. Their names say the version of the format, how many values
 a file has, and the SHA-256 of what is in it: a file that is not what was written is never believed, and one of another
-name is left alone. Whatever is not noted, or cannot be read, is unknown, and an unknown range is read. A run takes over
+name is left alone. Whatever is not noted, or cannot be read, is unknown, and what is unknown is read. A run takes over
 the notes of the run that it builds on.
 """
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -32,23 +32,26 @@ _FILE = re.compile(r"(?P<version>\d{1,9})-(?P<values>\d{1,18})-(?P<digest>[0-9a-
 
 @dataclass(frozen=True, slots=True)
 class NotesKind:
-    """What is noted of ranges.
+    """What is noted.
 
     Attributes:
         what: it in words.
         version: of the format, and of how addresses are read where these are noted.
-        schema: the id of a range first, and a list of integers last: its values.
+        schema: of a file. The last column has integers or lists of them: the values, which a file's name counts.
+        ascending: paths of columns of integers that hardly ever go down.
+        join: makes of the rows of several files those of one.
     """
 
     what: str
     version: int
     schema: pa.Schema
+    ascending: tuple[str, ...]
+    join: Callable[[Sequence[pa.Table]], pa.Table]
 
-    @property
-    def values(self) -> str:
-        """Name of the column of values."""
-        name: str = self.schema.names[-1]
-        return name
+    def values(self, rows: pa.Table) -> pa.ChunkedArray:
+        """The values of rows, those of all lists together."""
+        column = rows.column(self.schema.names[-1])
+        return pc.list_flatten(column) if pa.types.is_list(column.type) else column
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,8 @@ def put(kind: NotesKind, store: ObjectStore, folder: str, rows: pa.Table) -> Not
     Args:
         folder: with a trailing slash.
     """
-    values = len(pc.list_flatten(rows.column(kind.values)))
-    data = tables.encode(rows, ascending=(f"{kind.values}.list.element",))
+    values = len(kind.values(rows))
+    data = tables.encode(rows, kind.ascending)
     digest = hashlib.sha256(data).hexdigest()
     file = NotesFile(f"{folder}{kind.version}-{values}-{digest}.parquet", values, digest)
     store.put(file.key, data)
@@ -131,12 +134,12 @@ def put(kind: NotesKind, store: ObjectStore, folder: str, rows: pa.Table) -> Not
 def read(kind: NotesKind, store: ObjectStore, file: NotesFile) -> pa.Table:
     """The notes of a file. Raises CorruptFile where it is missing, or is not what was written."""
     rows = tables.decode(kind.schema, tables.get(store, file.key, file.digest), file.key, kind.what)
-    flat = pc.list_flatten(rows.column(kind.values))
-    if flat.null_count or len(flat) != file.values:
+    values = kind.values(rows)
+    if values.null_count or len(values) != file.values:
         raise CorruptFile(
             file.key,
             kind.what,
-            f"it has {len(flat):,} {kind.values}, {flat.null_count:,} of them null; its name says {file.values:,}",
+            f"it has {len(values):,} values, {values.null_count:,} of them null; its name says {file.values:,}",
         )
     return rows
 
@@ -161,8 +164,9 @@ def choose_merged(files: Sequence[NotesFile]) -> list[NotesFile]:
     return chosen if len(chosen) > 1 else []
 
 
-def each_once(rows: pa.Table) -> pa.Table:
-    """The first row of each range, of notes."""
+def join_each_once(tables_of_files: Sequence[pa.Table]) -> pa.Table:
+    """The first row of each range, of notes that have one for each."""
+    rows = pa.concat_tables(tables_of_files)
     places: dict[str, int] = {}
     for place, range_id in enumerate(rows.column("range_id").to_pylist()):
         places.setdefault(range_id, place)
@@ -184,7 +188,7 @@ def take_over(kind: NotesKind, store: ObjectStore, files: Sequence[NotesFile], f
         except CorruptFile as damage:
             lost.append(describe(damage))
     if rows:
-        put(kind, store, folder, each_once(pa.concat_tables(rows)))
+        put(kind, store, folder, kind.join(rows))
     return lost + copy_files(store, [file.key for file in files if file not in merged], folder)
 
 

@@ -3,6 +3,7 @@
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live.current import define_live
+from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.step import Step
 
 
@@ -13,8 +14,7 @@ def find_expired(step: Step[R]) -> R:
     """
     # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
     found = define_live(step, prepared_until=step.plan.cutoff)
-    references = step.references()
-    active = references.range_records(found.live.metarange_ids).ids
-    expired = references.range_records(found.expired_metaranges).without(active)
+    active = find_ranges(step, found.live.metarange_ids).ids
+    expired = find_ranges(step, found.expired_metaranges).without(active)
     step.log(f"{len(found.expired_metaranges):,} expired metaranges have {len(expired):,} ranges of their own")
-    return step.engine.without_exactly(references.entries(expired), deleted_before(step))
+    return step.engine.without_exactly(step.references().entries(expired), deleted_before(step))

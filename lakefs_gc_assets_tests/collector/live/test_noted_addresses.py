@@ -160,7 +160,7 @@ def test_a_note_that_cannot_be_taken_over_is_told(repository: Repository) -> Non
     repository.store.put(file.key, b"damaged")
     assert len(repository.held(records, *EVERY)[0]) == 1
     assert any("were not taken over from run" in line and file.key in line for line in repository.lines)
-    assert any("cannot be used, and those ranges are read" in line for line in repository.lines)
+    assert any("cannot be used, and what they tell of is read" in line for line in repository.lines)
 
 
 def test_of_a_range_whose_metarange_counts_otherwise_the_note_is_not_believed() -> None:

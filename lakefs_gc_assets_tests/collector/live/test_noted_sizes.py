@@ -126,7 +126,9 @@ def test_ranges_of_damaged_notes_are_read_and_it_is_told(repository: Repository)
     file, other = range_sizes.files_of(repository.store, PLAN.run_id)
     repository.store.put(file.key, b"damaged")
     assert len(repository.chosen(records, 2)) == 1
-    assert any("cannot be used, and those ranges are read" in line and file.key in line for line in repository.lines)
+    assert any(
+        "cannot be used, and what they tell of is read" in line and file.key in line for line in repository.lines
+    )
     repository.store.delete([other.key])
     assert repository.chosen(records, 2) == {"a", "b"}
 

@@ -1,0 +1,64 @@
+"""The ranges of metaranges, for runs by retention rules: each metarange is read once and its ranges noted.
+
+Such a run asks for the ranges of every commit, live or expired: when it marks, again before it deletes, and in the flow
+`committed` when it begins, too. Only a run that builds on another one takes over what that one has noted.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.live import named_ranges, range_notes
+from lakefs_gc_assets.collector.live.named_ranges import LOOKED_UP, NAMED
+from lakefs_gc_assets.collector.live.noted_sizes import look_up_files
+from lakefs_gc_assets.collector.live.range_notes import NotesFile
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+_VALUES_OF_A_ROW = 16
+"""A row of these notes takes as long to be read as so many values of others."""
+
+
+def find_ranges(step: Step[R], metarange_ids: Sequence[str]) -> RangeRecords:
+    """The distinct ranges of metaranges of this repository, as `References.range_records` gives them.
+
+    Raises CorruptFile where a metarange that is read is missing or damaged.
+    """
+    references = step.references()
+    if not step.plan.flow.by_retention or not metarange_ids:
+        return references.range_records(metarange_ids)
+    run_id = step.plan.run_id
+    files = named_ranges.files_of(step.repository.store, run_id)
+    look_up = partial(_look_up, step.repository.opener, IdSet(metarange_ids))
+    found = look_up_files(
+        step, files, lambda file: file.values * _VALUES_OF_A_ROW, look_up, LOOKED_UP, "which ranges metaranges name"
+    )
+    noted = IdSet(found.filter(pc.is_null(found.column("min_key"))).column("id").to_pylist())
+    unread = noted.lacking(metarange_ids)
+    if noted:
+        step.log(f"{len(metarange_ids) - len(unread):,} of {len(metarange_ids):,} metaranges are not read again")
+    read = references.range_records(unread, named_ranges.folder(run_id))
+    rows = pa.concat_tables([named_ranges.select_ranges(found), read.rows])
+    return RangeRecords.of_rows(rows.group_by(rows.column_names).aggregate([]))
+
+
+def take_over(step: Step[R]) -> None:
+    """Takes over what the run that this one builds on has noted."""
+    store, plan = step.repository.store, step.plan
+    assert plan.base_run is not None
+    files = named_ranges.files_of(store, plan.base_run)
+    lost = range_notes.take_over(NAMED, store, files, named_ranges.folder(plan.run_id))
+    if lost:
+        step.warn(
+            f"{len(lost)} files that say which ranges metaranges name were not taken over from run {plan.base_run}; "
+            f"those metaranges are read: {lost[0]}"
+        )
+
+
+def _look_up(opener: StoreOpener, wanted: IdSet, file: NotesFile) -> list[pa.RecordBatch]:
+    return list(named_ranges.look_up(opener.open(), wanted, file))

@@ -1,0 +1,170 @@
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.frame.schemas import RANGES
+from lakefs_gc_assets.collector.live import named_ranges, range_notes
+from lakefs_gc_assets.collector.live.named_ranges import LOOKED_UP, NAMED, NAMED_RANGES
+from lakefs_gc_assets.collector.live.range_notes import NotesFile
+from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.storage.local.store import LocalStore
+
+Named = Mapping[str, Sequence[RangeRecord]]
+RECORDS = [
+    RangeRecord(name, name.encode(), name.encode() * 2, count, 10 * count) for name in "abcdef" for count in (1, 2)
+]
+"""Two metaranges may state the same range in different ways, one of which is wrong."""
+NAMES = st.lists(st.sampled_from(RECORDS), unique=True, max_size=6)
+
+
+def table(records: Sequence[RangeRecord]) -> pa.Table:
+    return pa.table([[getattr(each, name) for each in records] for name in RANGES.names], schema=RANGES)
+
+
+def rows_of(named: Named) -> pa.Table:
+    each = (named_ranges.name_ranges(name, place, table(named[name])) for place, name in enumerate(named))
+    return named_ranges.join_runs(pa.concat_tables([NAMED_RANGES.empty_table(), *each]))
+
+
+def note(store: LocalStore, *files: Named, run: str = "run") -> list[NotesFile]:
+    return [named_ranges.put(store, named_ranges.folder(run), rows_of(named)) for named in files]
+
+
+def looked_up(store: LocalStore, wanted: set[str], run: str = "run") -> tuple[set[str], set[RangeRecord]]:
+    """The metaranges that have notes, and the ranges that they name."""
+    batches = [
+        batch for file in named_ranges.files_of(store, run) for batch in named_ranges.look_up(store, wanted, file)
+    ]
+    found = pa.Table.from_batches(batches, LOOKED_UP)
+    assert found.column("damage").null_count == found.num_rows
+    metaranges = found.filter(pc.is_null(found.column("min_key"))).column("id").to_pylist()
+    rows = named_ranges.select_ranges(found).to_pylist()
+    return set(metaranges), {RangeRecord(**row) for row in rows}
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("mnopqrs"), NAMES), max_size=4),
+    st.sets(st.sampled_from("mnopqrst")),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_of_metaranges_that_are_looked_for_all_ranges_are_told_and_no_others(
+    files: list[dict[str, list[RangeRecord]]], wanted: set[str], joined: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        store = LocalStore(Path(folder))
+        noted = note(store, *files)
+        if joined:
+            assert range_notes.take_over(NAMED, store, sorted({*noted}, key=str), named_ranges.folder("next")) == []
+        known, ranges = looked_up(store, wanted, "next" if joined else "run")
+    assert known == {name for named in files for name in named if name in wanted}
+    assert ranges == {record for named in files for name in named if name in wanted for record in named[name]}
+
+
+@given(st.lists(NAMES, max_size=8), st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_a_range_has_a_row_for_each_run_however_the_work_was_cut(lists: list[list[RangeRecord]], size: int) -> None:
+    each = [named_ranges.name_ranges(f"m{place}", place, table(records)) for place, records in enumerate(lists)]
+    groups = [pa.concat_tables(each[start : start + size]) for start in range(0, len(each), size)]
+    joined = NAMED_RANGES.empty_table()
+    for group in groups:
+        joined = named_ranges.join_runs(pa.concat_tables([joined, group]))
+    runs = {
+        (record, first, last)
+        for record in RECORDS
+        for first, held in enumerate(lists)
+        if record in held and not (first and record in lists[first - 1])
+        for last in [next((end for end in range(first, len(lists)) if record not in lists[end]), len(lists)) - 1]
+    }
+    found = joined.filter(pc.is_valid(joined.column("min_key"))).to_pylist()
+    told = [(RangeRecord(*[row[name] for name in RANGES.names]), row["first"], row["last"]) for row in found]
+    assert (set(told), len(told)) == (runs, len(runs))
+    metaranges = joined.filter(pc.is_null(joined.column("min_key"))).to_pylist()
+    assert sorted((row["id"], row["first"], row["last"], row["count"]) for row in metaranges) == [
+        (f"m{place}", place, place, len(records)) for place, records in enumerate(lists)
+    ]
+
+
+def test_commits_that_follow_each_other_take_few_rows() -> None:
+    """Each names twenty ranges, and replaces one that the one before it has."""
+    records = [RangeRecord(f"{number:064x}", b"a", b"b", 1, 1) for number in range(120)]
+    named = {f"m{place}": records[place : place + 20] for place in range(100)}
+    assert rows_of(named).num_rows == 100 + 119
+
+
+def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
+    """As when a task is made twice."""
+    named = {"m": RECORDS[:3], "n": RECORDS[1:4]}
+    assert len({*note(LocalStore(tmp_path), named, named)}) == 1
+
+
+class TestDamage:
+    """Whatever is wrong with a file, none of its metaranges counts as known."""
+
+    NAMED: ClassVar[Named] = {"m": RECORDS[:1], "n": [RECORDS[0], RECORDS[2]], "o": RECORDS[2:3], "p": []}
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LocalStore:
+        return LocalStore(tmp_path)
+
+    @pytest.fixture
+    def file(self, store: LocalStore) -> NotesFile:
+        (file,) = note(store, self.NAMED)
+        return file
+
+    def told(self, store: LocalStore, file: NotesFile) -> str:
+        rows = [row for batch in named_ranges.look_up(store, {*"mnop"}, file) for row in batch.to_pylist()]
+        assert len(rows) == 1
+        (row,) = rows
+        damage = row.pop("damage")
+        assert set(row.values()) == {None}
+        return str(damage)
+
+    def test_a_file_that_is_gone(self, store: LocalStore, file: NotesFile) -> None:
+        store.delete([file.key])
+        assert "missing" in self.told(store, file)
+
+    def test_a_flipped_bit_anywhere(self, store: LocalStore, file: NotesFile) -> None:
+        whole = store.get(file.key)
+        for place in range(0, len(whole), 17):
+            store.put(file.key, whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            assert "changed after it was written" in self.told(store, file)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            lambda rows: [row for row in rows if row["id"] != "b"],
+            lambda rows: [row for row in rows if row["id"] != "a"],
+            lambda rows: [row for row in rows if row["id"] != "n"],
+            lambda rows: [*rows, {**rows[-1], "id": "e", "min_key": b"e", "max_key": b"e"}],
+            lambda rows: [{**row, "last": row["first"]} if row["id"] == "a" else row for row in rows],
+            lambda rows: [{**row, "first": 0} if row["id"] == "b" else row for row in rows],
+            lambda rows: [{**row, "id": "c"} if row["id"] == "b" else row for row in rows],
+            lambda rows: [{**row, "last": 9} if row["id"] == "b" else row for row in rows],
+            lambda rows: [{**row, "first": -1} if row["id"] == "a" else row for row in rows],
+            lambda rows: [{**row, "first": 2, "last": 1} if row["id"] == "b" else row for row in rows],
+            lambda rows: [{**row, "first": 1, "last": 1} if row["id"] == "o" else row for row in rows],
+        ],
+    )
+    def test_rows_that_do_not_fit_what_was_noted_of_each_metarange(
+        self, store: LocalStore, wrong: Callable[[list[dict[str, object]]], list[dict[str, object]]]
+    ) -> None:
+        rows = pa.Table.from_pylist(wrong(rows_of(self.NAMED).to_pylist()), NAMED_RANGES)
+        with pytest.raises(CorruptFile, match="metaranges"):
+            named_ranges.put(store, named_ranges.folder("run"), rows)
+        file = range_notes.put(NAMED, store, named_ranges.folder("run"), rows)
+        assert "metaranges" in self.told(store, file)
+
+    def test_fewer_rows_than_the_name_says(self, store: LocalStore, file: NotesFile) -> None:
+        digest = tables.put(store, file.key, rows_of({"m": []}))
+        assert "its name says 6" in self.told(store, replace(file, digest=digest))

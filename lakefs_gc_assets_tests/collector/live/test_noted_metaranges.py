@@ -1,0 +1,153 @@
+"""Which metaranges a run by retention rules reads, of real files."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.live import named_ranges
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges, take_over
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.past_runs import DAY, began
+from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
+
+
+class Repository:
+    """A folder with four metaranges of two ranges each, and a run that builds on an earlier one.
+
+    Attributes:
+        read: the metaranges that were read, in that order.
+    """
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (folder / "repo").mkdir()
+        self.repository = opened_by(StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/"))
+        self.store = self.repository.store
+        before = began(self.repository, 3 * DAY, flow=Flow.UNIFIED)
+        self.lines: list[str] = []
+        self.earlier = self.step(before)
+        self.later = self.step(
+            began(self.repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)
+        )
+        self.ranges = [put_range(self.store, {f"{number}/a": Staged(f"data/{number}")}) for number in range(5)]
+        self.metaranges = [put_metarange(self.store, self.ranges[number : number + 2]) for number in range(4)]
+        self.read: list[str] = []
+        read = LiveFiles.metarange
+
+        def counted(files: LiveFiles, metarange_id: str) -> object:
+            self.read.append(metarange_id)
+            return read(files, metarange_id)
+
+        monkeypatch.setattr(LiveFiles, "metarange", counted)
+
+    def step(self, plan: Any) -> Step[Any]:
+        return made_step(ArrowEngine(), self.repository, plan, note=self.lines.append)
+
+    def named(self, *numbers: int) -> set[RangeRecord]:
+        """The ranges of some metaranges."""
+        return {each for number in numbers for each in self.ranges[number : number + 2]}
+
+    def found(self, step: Step[Any], *numbers: int) -> set[RangeRecord]:
+        """What a step finds of some metaranges; counts anew what it reads."""
+        self.read.clear()
+        records = [*find_ranges(step, [self.metaranges[number] for number in numbers])]
+        assert len(records) == len({*records})
+        return {*records}
+
+    def damage(self, step: Step[Any]) -> None:
+        """Changes a bit of each file of notes."""
+        for file in named_ranges.files_of(self.store, step.plan.run_id):
+            data = self.store.get(file.key)
+            self.store.put(file.key, data[:40] + bytes([data[40] ^ 1]) + data[41:])
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    return Repository(tmp_path, monkeypatch)
+
+
+def test_a_metarange_is_read_once_in_a_run(repository: Repository) -> None:
+    step = repository.earlier
+    assert repository.found(step, 0, 1) == repository.named(0, 1)
+    assert sorted(repository.read) == sorted(repository.metaranges[:2])
+    assert repository.found(step, 1, 2) == repository.named(1, 2)
+    assert repository.read == [repository.metaranges[2]]
+    assert repository.lines[-1] == "1 of 2 metaranges are not read again"
+    assert repository.found(step, 0, 1, 2) == repository.named(0, 1, 2)
+    assert repository.found(step) == set()
+    assert repository.read == []
+
+
+def test_what_is_not_asked_for_is_not_told(repository: Repository) -> None:
+    """A range that only expired commits name would count as live."""
+    repository.found(repository.earlier, 0, 1, 2, 3)
+    assert repository.found(repository.earlier, 3) == repository.named(3)
+
+
+def test_a_run_that_builds_on_another_one_reads_what_that_one_has_not_noted(repository: Repository) -> None:
+    repository.found(repository.earlier, 0, 1)
+    repository.found(repository.earlier, 2)
+    assert repository.found(repository.later, 0) == repository.named(0)
+    assert repository.read == [repository.metaranges[0]]
+    take_over(repository.later)
+    assert repository.found(repository.later, 1, 2, 3) == repository.named(1, 2, 3)
+    assert repository.read == [repository.metaranges[3]]
+    # What an attempt before took over is the same.
+    take_over(repository.later)
+    assert repository.found(repository.later, 0, 1, 2, 3) == repository.named(0, 1, 2, 3)
+    assert repository.read == []
+
+
+def test_by_other_flows_nothing_is_noted(repository: Repository) -> None:
+    step = repository.step(began(repository.repository, 2 * DAY, flow=Flow.CLEAN))
+    assert repository.found(step, 0) == repository.named(0)
+    assert named_ranges.files_of(repository.store, step.plan.run_id) == []
+
+
+def test_metaranges_of_damaged_notes_are_read_and_it_is_told(repository: Repository) -> None:
+    repository.found(repository.earlier, 0, 1)
+    repository.damage(repository.earlier)
+    assert repository.found(repository.earlier, 0, 1) == repository.named(0, 1)
+    assert sorted(repository.read) == sorted(repository.metaranges[:2])
+    assert "1 files that say which ranges metaranges name cannot be used" in repository.lines[-1]
+    # That put the same file in its place.
+    repository.found(repository.earlier, 0, 1)
+    assert repository.read == []
+    repository.damage(repository.earlier)
+    take_over(repository.later)
+    assert repository.found(repository.later, 0) == repository.named(0)
+    assert repository.read == [repository.metaranges[0]]
+
+
+def test_of_notes_that_are_gone_nothing_is_known(repository: Repository) -> None:
+    repository.found(repository.earlier, 0)
+    for file in named_ranges.files_of(repository.store, repository.earlier.plan.run_id):
+        repository.store.delete([file.key])
+    assert repository.found(repository.earlier, 0) == repository.named(0)
+    assert repository.read == [repository.metaranges[0]]
+
+
+def test_two_counts_of_a_range_stay_two(repository: Repository) -> None:
+    """So that its reading fails, whether they are of one reading or one is noted."""
+    wrong = replace(repository.ranges[0], count=7)
+    repository.metaranges.append(put_metarange(repository.store, [wrong]))
+    repository.found(repository.earlier, 0)
+    assert repository.found(repository.earlier, 0, 4) == {*repository.named(0), wrong}
+    assert repository.found(repository.earlier, 0, 4) == {*repository.named(0), wrong}
+
+
+def test_a_metarange_that_is_gone_and_was_not_noted_fails_the_run(repository: Repository) -> None:
+    repository.found(repository.earlier, 0)
+    repository.store.delete([METADATA + repository.metaranges[1], METADATA + repository.metaranges[0]])
+    assert repository.found(repository.earlier, 0) == repository.named(0)
+    with pytest.raises(CorruptFile, match="missing"):
+        repository.found(repository.earlier, 0, 1)
