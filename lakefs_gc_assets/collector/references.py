@@ -20,6 +20,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 FILES_AHEAD = 4
 """So many metaranges of a task are asked for at once: most of the time of a small file is that of waiting for it."""
@@ -117,12 +118,13 @@ class References(Generic[R]):
         def read(packed: bytes) -> Iterator[pa.RecordBatch]:
             noted = None if sizes_into is None else RangeSizes(sizes_into.opener.open(), sizes_into.key)
             hashed = None if hashes_into is None else hashes_into.open()
-            files = LiveFiles(opener.open(), namespace, window_size, noted)
-            for record in range_records.unpack(packed):
-                rows = table(files, record)
-                if hashed is not None:
-                    hashed.note(record, rows)
-                yield from rows.to_batches()
+            with read_ahead(opener.open(), range_records.files_of(packed)) as ahead:
+                files = LiveFiles(ahead, namespace, window_size, noted)
+                for record in range_records.unpack(packed):
+                    rows = table(files, record)
+                    if hashed is not None:
+                        hashed.note(record, rows)
+                    yield from rows.to_batches()
             for notes in (noted, hashed):
                 if notes is not None:
                     notes.put()

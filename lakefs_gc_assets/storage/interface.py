@@ -110,6 +110,14 @@ class DeleteOutcome:
     soft_deleted: bool | None = None
 
 
+class GivesObjects(Protocol):
+    """Whatever gives objects by their keys."""
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises ObjectNotFound or another StorageError."""
+        ...
+
+
 class ObjectStore(Protocol):
     """An object store, bound to one storage namespace. Safe to use from several threads.
 

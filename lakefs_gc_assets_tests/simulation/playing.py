@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector import step as steps
 from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.settings import SweepMode
+from lakefs_gc_assets.storage import read_ahead
 from lakefs_gc_assets_tests.simulation import other_writers, ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
@@ -146,8 +147,9 @@ def deterministic(seed: int) -> Iterator[None]:
 @cache
 def _with_threads() -> tuple[ModuleType, ...]:
     """Modules of the run that make several calls at once."""
-    names = (found.name for found in pkgutil.walk_packages(collector.__path__, f"{collector.__name__}."))
-    return tuple(module for module in map(import_module, names) if "ThreadPoolExecutor" in vars(module))
+    names = [found.name for found in pkgutil.walk_packages(collector.__path__, f"{collector.__name__}.")]
+    modules = map(import_module, [*names, read_ahead.__name__])
+    return tuple(module for module in modules if "ThreadPoolExecutor" in vars(module))
 
 
 class _OneByOne:
@@ -160,6 +162,9 @@ class _OneByOne:
         return self
 
     def __exit__(self, *error: object) -> None:
+        pass
+
+    def shutdown(self, **how: bool) -> None:
         pass
 
     def map(self, function: Callable[..., object], *items: Sequence[object]) -> list[object]:

@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.references import FILES_AHEAD, ROWS_MERGED
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.work import merge, runs_by_weight, work_ahead
+from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 Words = npt.NDArray[np.uint64]
 
@@ -124,13 +125,14 @@ def read_addresses(
 
     def read(packed: bytes) -> Iterator[pa.RecordBatch]:
         noted = RangeSizes(sizes_into.opener.open(), sizes_into.key)
-        files = LiveFiles(opener.open(), namespace, window_size, noted)
-        tables = (
-            _with_bits(_needed(files.held(record, depth), stays, held), held)
-            for batch in range_records.unpack_rows(packed)
-            for record, held in zip(range_records.records_of(batch), batch.column("held").to_pylist(), strict=True)
-        )
-        yield from _united(tables, united)
+        with read_ahead(opener.open(), range_records.files_of(packed)) as ahead:
+            files = LiveFiles(ahead, namespace, window_size, noted)
+            tables = (
+                _with_bits(_needed(files.held(record, depth), stays, held), held)
+                for batch in range_records.unpack_rows(packed)
+                for record, held in zip(range_records.records_of(batch), batch.column("held").to_pylist(), strict=True)
+            )
+            yield from _united(tables, united)
         noted.put()
 
     groups = [[packed] for packed in range_records.pack(ranges, references.tasks)]

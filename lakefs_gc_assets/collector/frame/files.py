@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore
 
 _FILE_BYTES = 32 * 1024 * 1024
 WRITTEN = pa.schema(
@@ -129,7 +129,7 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def read_file(
-    store: ObjectStore,
+    store: GivesObjects,
     file: FrameFile,
     schema: pa.Schema,
     columns: Sequence[str] | None = None,

@@ -25,7 +25,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore
 
 Rows_co = TypeVar("Rows_co", covariant=True)
 _DUMP_TRIES = 3
@@ -289,7 +289,7 @@ def table_parts(
         yield read(fetch(store, part_key), part_key, expected=part)
 
 
-def fetch(store: ObjectStore, key: str) -> bytes:
+def fetch(store: GivesObjects, key: str) -> bytes:
     """The content of a metadata file. Raises CorruptFile where it is missing: something live may then be unknown."""
     try:
         return store.get(key)

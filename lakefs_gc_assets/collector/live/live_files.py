@@ -22,7 +22,7 @@ from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import GivesObjects
 
 _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
 _CERTAIN = pa.field("certain", pa.bool_())
@@ -45,7 +45,7 @@ class LiveFiles:
         noted: notes the sizes of what `range` reads; None where nobody asks for them.
     """
 
-    store: ObjectStore
+    store: GivesObjects
     namespace: Namespace
     window_size: WindowSize
     noted: RangeSizes | None = None

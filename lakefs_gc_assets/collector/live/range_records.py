@@ -12,6 +12,7 @@ from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.collector.work import cut_by_weight
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 REQUEST_WEIGHT = 20_000
 """What a request for a file costs, as a number of entries: even a file with few entries takes as long to fetch."""
@@ -93,6 +94,13 @@ def weight_of(record: RangeRecord) -> int:
 def unpack(packed: bytes) -> Iterator[RangeRecord]:
     """The ranges of one task."""
     return _records(unpack_rows(packed))
+
+
+def files_of(packed: bytes) -> Iterator[tuple[str, int]]:
+    """Key and size in bytes, about, of each file that one task reads, in the order of its ranges."""
+    for rows in unpack_rows(packed):
+        keys = (METADATA_PREFIX + range_id for range_id in rows.column("id").to_pylist())
+        yield from zip(keys, rows.column("estimated_size").to_pylist(), strict=True)
 
 
 def unpack_rows(packed: bytes) -> Iterator[pa.RecordBatch]:

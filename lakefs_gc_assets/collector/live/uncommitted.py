@@ -23,7 +23,7 @@ from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore
 
 _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 8
@@ -170,7 +170,7 @@ def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
     return tuple(sorted(files))
 
 
-def read_addresses(store: ObjectStore, file: str) -> pa.ChunkedArray:
+def read_addresses(store: GivesObjects, file: str) -> pa.ChunkedArray:
     """The column `physical_address` of one file, as the server spelled it.
 
     Raises CorruptFile where the file is missing, is no such parquet file, or holds a null.

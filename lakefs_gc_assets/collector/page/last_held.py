@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_records import REQUEST_WEIGHT, weight_of
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import GivesObjects
 
 WITH_A_RUN = 20_000_000
 """So much is read when a run ends, in entries and candidates: some ten seconds. `lakefs-gc report` reads any amount."""
@@ -112,7 +112,7 @@ def find_last_held(
         return _attribute(live_files, pool, reading, rows)
 
 
-def _read(store: ObjectStore, candidates: Manifest[CandidateFigures]) -> pa.Table:
+def _read(store: GivesObjects, candidates: Manifest[CandidateFigures]) -> pa.Table:
     schema = pa.schema([LAST_HELD.field(name) for name in ("address", "size")])
     read = (
         files.read_file(store, file, CANDIDATES_DF.schema, schema.names, CANDIDATES_DF.added)

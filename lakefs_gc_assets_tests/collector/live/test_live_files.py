@@ -3,6 +3,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -475,7 +476,7 @@ def test_all_that_recorded_servers_committed(recorded: tuple[LiveFiles, Path]) -
             by_metaranges |= read(reader.range(RangeRecord(*row.values())))
     assert by_metaranges == committed
     by_folder: set[str] = set()
-    for facts in reader.store.list_level(METADATA).objects:
+    for facts in cast(ObjectStore, reader.store).list_level(METADATA).objects:
         name = facts.key.removeprefix(METADATA)
         if len(name) == 64:
             by_folder |= read(reader.metadata_file(name))

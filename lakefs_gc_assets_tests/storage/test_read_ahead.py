@@ -1,0 +1,100 @@
+from threading import Barrier, Event, current_thread, main_thread
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.storage.read_ahead import read_ahead
+
+
+class Store:
+    """Gives each key as its content, but for those that are gone.
+
+    Attributes:
+        asked: the keys that were asked for, in that order.
+    """
+
+    def __init__(self, gone: frozenset[str] = frozenset()) -> None:
+        self.asked: list[str] = []
+        self.gone = gone
+
+    def get(self, key: str) -> bytes:
+        self.asked.append(key)
+        if key in self.gone:
+            raise ObjectNotFound(key)
+        return key.encode()
+
+
+KEYS = [f"key{number}" for number in range(9)]
+
+
+@given(st.lists(st.sampled_from(KEYS)), st.lists(st.sampled_from(KEYS)), st.frozensets(st.sampled_from(KEYS)))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_asked_for_the_store_would_give(told: list[str], asked: list[str], gone: frozenset[str]) -> None:
+    with read_ahead(Store(gone), ((key, 1) for key in told)) as ahead:
+        for key in asked:
+            if key in gone:
+                with pytest.raises(ObjectNotFound, match=key):
+                    ahead.get(key)
+            else:
+                assert ahead.get(key) == key.encode()
+
+
+def test_each_object_is_fetched_once() -> None:
+    store = Store()
+    with read_ahead(store, ((key, 1) for key in KEYS)) as ahead:
+        assert [ahead.get(key) for key in KEYS] == [key.encode() for key in KEYS]
+    assert sorted(store.asked) == KEYS
+
+
+def test_four_objects_are_fetched_while_the_caller_deals_with_one() -> None:
+    together = Barrier(5, timeout=60)
+
+    class Waiting(Store):
+        def get(self, key: str) -> bytes:
+            if current_thread() is not main_thread():
+                together.wait()
+            return super().get(key)
+
+    store = Waiting()
+    with read_ahead(store, ((key, 1) for key in KEYS[:5])) as ahead:
+        assert ahead.get(KEYS[0]) == b"key0"
+        assert store.asked == KEYS[:1]
+        together.wait()
+        assert [ahead.get(key) for key in KEYS[1:5]] == [key.encode() for key in KEYS[1:5]]
+
+
+def test_of_large_objects_one_is_fetched_ahead() -> None:
+    store, large = Store(), 40 << 20
+    with read_ahead(store, ((key, large) for key in KEYS)) as ahead:
+        for number, key in enumerate(KEYS[:4]):
+            ahead.get(key)
+            assert len(store.asked) <= number + 2
+    assert len(store.asked) <= 5
+
+
+def test_an_object_alone_needs_no_thread() -> None:
+    class Alone(Store):
+        def get(self, key: str) -> bytes:
+            assert current_thread() is main_thread()
+            return super().get(key)
+
+    with read_ahead(Alone(), [("key0", 1)]) as ahead:
+        assert ahead.get("key0") == b"key0"
+
+
+def test_nobody_waits_for_what_is_not_asked_for() -> None:
+    ended = Event()
+
+    class Slow(Store):
+        def get(self, key: str) -> bytes:
+            if current_thread() is not main_thread():
+                ended.wait(60)
+            return super().get(key)
+
+    with pytest.raises(ValueError, match="the caller's"), read_ahead(Slow(), ((key, 1) for key in KEYS)) as ahead:
+        ahead.get("key0")
+        raise ValueError("the caller's")
+    assert not ended.is_set()
+    ended.set()
