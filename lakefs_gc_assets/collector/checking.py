@@ -36,7 +36,7 @@ def find_live_candidates(
         if not frame.count:
             continue
         named = candidates.rows(engine, "address")
-        both = engine.among_exactly(frame.rows(engine, "address"), named, candidates.count)
+        both = engine.among_exactly(frame.rows(engine, "address"), named, frame.count + candidates.count)
         # Rows of an address are brought together only where there are some.
         if engine.count(both):
             each = engine.distinct(both)

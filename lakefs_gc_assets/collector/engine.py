@@ -117,7 +117,7 @@ class Engine(Protocol[R]):
         """The rows whose address is not among the addresses, compared as strings.
 
         Args:
-            count: how many addresses there are, where that is known.
+            count: how many rows both have together, about, where that is known.
         """
         ...
 
@@ -125,7 +125,7 @@ class Engine(Protocol[R]):
         """The rows whose address is among the addresses, compared as strings.
 
         Args:
-            count: how many addresses there are, where that is known.
+            count: how many rows both have together, about, where that is known.
         """
         ...
 

@@ -118,8 +118,8 @@ class References(Generic[R]):
         def read(packed: bytes) -> Iterator[pa.RecordBatch]:
             noted = None if sizes_into is None else RangeSizes(sizes_into.opener.open(), sizes_into.key)
             hashed = None if hashes_into is None else hashes_into.open()
-            with read_ahead(opener.open(), range_records.files_of(packed)) as ahead:
-                files = LiveFiles(ahead, namespace, window_size, noted)
+            with read_ahead(opener.open(), range_records.files_of(packed)) as store:
+                files = LiveFiles(store, namespace, window_size, noted)
                 for record in range_records.unpack(packed):
                     rows = table(files, record)
                     if hashed is not None:

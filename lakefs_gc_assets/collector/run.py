@@ -415,7 +415,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
     while left:
         outcomes = passes.sweep_once(step, remaining, left)
         yield from outcomes.manifest.files
-        left -= outcomes.count
+        before, left = left, left - outcomes.count
         if left:
-            remaining = passes.leave_out(step, remaining, outcomes)
+            remaining = passes.leave_out(step, remaining, before, outcomes)
             step.log(f"{left:,} candidates are left after {settings.recheck_valid_minutes:.0f} minutes")

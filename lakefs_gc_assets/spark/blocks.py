@@ -65,14 +65,15 @@ def parts_of(frame: Rows, rows: int) -> int:
     return max(1, min(rows // _LEAST, 4 * partitions), rows // _MOST)
 
 
-def cut(rows: Rows, parts: int, frame: int = 0) -> Rows:
+def cut(rows: Rows, parts: int, frame: int = 0, *, with_nulls: bool = False) -> Rows:
     """The rows of a frame as blocks (BLOCKS).
 
     Args:
         rows: with a column `address`, among others.
         frame: what tells its blocks from those of other frames.
+        with_nulls: whether a row may have no address; it is an error otherwise.
     """
-    return tasks.map_batches(rows, partial(_blocks, partial(_cut_rows, parts, frame)), BLOCKS)
+    return tasks.map_batches(rows, partial(_blocks, partial(_cut_rows, parts, frame, with_nulls)), BLOCKS)
 
 
 def cut_once(rows: Rows, parts: int) -> Rows:
@@ -148,6 +149,27 @@ def unmatched(part: pa.Table) -> pa.Table:
     return _rows(universe).filter(pa.array(~address_hashes.among(hashes, live)))
 
 
+def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
+    """What gives the rows of frame 0 whose address is among those of the other frames, or is not, as strings.
+
+    A row without an address is among none.
+    """
+
+    def choose(part: pa.Table) -> pa.Table:
+        mine = pc.equal(part.column("frame"), 0)
+        universe, others = part.filter(mine), part.filter(pc.invert(mine))
+        if not universe.num_rows:
+            return pa.table({})
+        rows = _rows(universe)
+        if not others.num_rows:
+            return rows.slice(0, 0) if among else rows
+        value_set = _rows(others).column("address").combine_chunks()
+        named = pc.is_in(rows.column("address"), value_set=value_set, skip_nulls=True)
+        return rows.filter(named if among else pc.invert(named))
+
+    return choose
+
+
 def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
     """What tells which hashes of frame 0 no other frame has (LEFT), where a part has at most so many of them."""
 
@@ -187,8 +209,9 @@ def _blocks(
         yield cut(rows)
 
 
-def _cut_rows(parts: int, frame: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    return _cut_hashed(parts, frame, rows, address_hashes.hashes(rows.column("address")))
+def _cut_rows(parts: int, frame: int, with_nulls: bool, rows: pa.RecordBatch) -> pa.RecordBatch:
+    addresses = rows.column("address")
+    return _cut_hashed(parts, frame, rows, address_hashes.hashes(addresses.fill_null("") if with_nulls else addresses))
 
 
 def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: Hashes) -> pa.RecordBatch:

@@ -32,8 +32,6 @@ from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.spark import blocks, comparing, tasks
 from lakefs_gc_assets.spark.tasks import HERE, Held, Mapped, Reading, Rows, United, dataframe_of
 
-FEW_ADDRESSES = 300_000
-"""Up to so many are sent to every executor, about 100 MB: less work than to shuffle what they are joined with."""
 MANY_ADDRESSES = 1_000_000
 """So many are worth two readings of the rows: one that finds by hashes which are left, and one that finds those."""
 FEW_HASHES = 2_000_000
@@ -168,21 +166,21 @@ class SparkEngine:
 
     @in_driver_where_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
-        """The rows whose address is not among the addresses; few of these are sent to every task."""
+        """The rows whose address is not among the addresses; what the driver has of these is sent to every task."""
         if isinstance(addresses, Held):
             return tasks.where(rows, partial(batches.is_not_among, HERE.named(addresses.rows)))
         if isinstance(rows, Held):
             return self._compared_here(HERE.without_exactly, rows, [addresses])
-        return _joined(rows, tasks.select(addresses, "address"), ["address"], "left_anti", count)
+        return _compared_exactly(rows, addresses, count, among=False)
 
     @in_driver_where_held
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
-        """The rows whose address is among the addresses; few of these are sent to every task."""
+        """The rows whose address is among the addresses; what the driver has of these is sent to every task."""
         if isinstance(addresses, Held):
             return tasks.where(rows, partial(batches.is_among, HERE.named(addresses.rows)))
         if isinstance(rows, Held):
             return self._compared_here(HERE.among_exactly, rows, [addresses])
-        return _joined(rows, tasks.select(addresses, "address"), ["address"], "left_semi", count)
+        return _compared_exactly(rows, addresses, count, among=True)
 
     @in_driver_where_held
     def without_matching(self, rows: Rows, others: Rows, columns: Sequence[str]) -> Rows:
@@ -327,11 +325,20 @@ def _count_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"number": [sum(batch.num_rows for batch in batches)]}, _NUMBER)
 
 
-def _joined(rows: Rows, others: Rows, columns: Sequence[str], how: str, count: int | None = None) -> DataFrame:
-    """A frame joined with another one, which is sent to every task where it is known to have few rows.
+def _compared_exactly(rows: Rows, addresses: Rows, count: int | None, *, among: bool) -> Rows:
+    """The rows whose address is among some addresses, or is not, compared as strings.
 
-    Else both are sorted into tasks, unless Spark itself knows better.
+    Where nobody knows how many rows there are, Spark sorts both, which it can do with any number.
     """
-    frame, found = dataframe_of(rows), dataframe_of(others)
-    sent = F.broadcast(found) if count is not None and count <= FEW_ADDRESSES else found
-    return frame.join(sent, list(columns), how).select(*frame.columns)
+    if count is None:
+        return _joined(rows, tasks.select(addresses, "address"), ["address"], "left_semi" if among else "left_anti")
+    parts = blocks.parts_of(rows, count)
+    named = tasks.select(addresses, "address")
+    cut = [blocks.cut(each, parts, frame, with_nulls=True) for frame, each in enumerate((rows, named))]
+    return blocks.compared(cut, parts, blocks.compared_exactly(among), tasks.schema_of(rows))
+
+
+def _joined(rows: Rows, others: Rows, columns: Sequence[str], how: str) -> DataFrame:
+    """A frame joined with another one by Spark."""
+    frame = dataframe_of(rows)
+    return frame.join(dataframe_of(others), list(columns), how).select(*frame.columns)

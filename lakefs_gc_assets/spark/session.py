@@ -62,6 +62,7 @@ tasks are meant to have (`advisoryPartitionSizeInBytes`) is no larger than this.
 _OF_EVERY_SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": _LIGHT_SIDE,
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": _LIGHT_SIDE,
 }

@@ -1,7 +1,6 @@
 import io
 import random
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from datetime import timedelta
 
@@ -13,9 +12,9 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
-from lakefs_gc_assets.spark import blocks, packed_work
+from lakefs_gc_assets.spark import blocks, packed_work, tasks
 from lakefs_gc_assets.spark import engine as spark_engine
-from lakefs_gc_assets.spark.engine import FEW_ADDRESSES, SparkEngine
+from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 from lakefs_gc_assets_tests.engine_contract import COLLISIONS, CUTOFF, ODD_ADDRESSES, SAME_HASH, EngineContract
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
@@ -70,25 +69,25 @@ def explained(rows: Rows) -> str:
     return plan.getvalue().lower()
 
 
-@pytest.fixture
-def told_only(spark: SparkSession) -> Iterator[None]:
-    """Spark does not look for itself how large a frame is."""
-    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
-    yield
-    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
-
-
-@pytest.mark.parametrize(("count", "sent"), [(None, False), (4, True), (FEW_ADDRESSES, True), (10**9, False)])
-@pytest.mark.usefixtures("told_only", "all_with_spark")
-def test_few_addresses_are_sent_to_every_task_and_many_are_not(
-    engine: SparkEngine, count: int | None, sent: bool
+@pytest.mark.parametrize(("count", "joined"), [(None, True), (9, False), (10**6, False)])
+@pytest.mark.usefixtures("all_with_spark")
+def test_addresses_are_compared_as_strings_however_many_there_are(
+    engine: SparkEngine, count: int | None, joined: bool
 ) -> None:
-    rows, some = engine.table(listing("a", "b", "c")), engine.table(living("b", "d", "b", "e"))
-
-    for joined, expected in ((engine.without_exactly, "ac"), (engine.among_exactly, "b")):
-        found = joined(rows, some, count)
-        assert sorted(engine.collect(found).column("address").to_pylist()) == list(expected)
-        assert ("broadcast" in explained(found)) is sent
+    """Spark joins them only where nobody knows how many there are; two with one hash are not the same."""
+    pairs = [*COLLISIONS, *((f"data/{number}", f"data/{number}" * (number % 3)) for number in range(300))]
+    addresses, others = zip(*pairs, strict=True)
+    rows = engine.read([[listing(*addresses[start::3])] for start in range(3)], pa.Table.to_batches, LISTED)
+    some = engine.table(living(*(each for each in (*others, "elsewhere", others[-1]) if each)))
+    for compare, among in ((engine.without_exactly, False), (engine.among_exactly, True)):
+        found = compare(rows, some, count)
+        expected = sorted(each for each in addresses if (each in others) is among)
+        assert sorted(engine.collect(found).column("address").to_pylist()) == expected
+        assert tasks.schema_of(found).names == LISTED.names
+        assert ("join" in explained(found)) is joined
+    nothing = engine.table(LIVE.empty_table())
+    assert engine.count(engine.without_exactly(rows, nothing, count)) == len(addresses)
+    assert engine.count(engine.among_exactly(rows, nothing, count)) == 0
 
 
 @pytest.mark.usefixtures("all_with_spark")

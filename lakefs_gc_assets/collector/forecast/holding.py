@@ -125,8 +125,8 @@ def read_addresses(
 
     def read(packed: bytes) -> Iterator[pa.RecordBatch]:
         noted = RangeSizes(sizes_into.opener.open(), sizes_into.key)
-        with read_ahead(opener.open(), range_records.files_of(packed)) as ahead:
-            files = LiveFiles(ahead, namespace, window_size, noted)
+        with read_ahead(opener.open(), range_records.files_of(packed)) as store:
+            files = LiveFiles(store, namespace, window_size, noted)
             tables = (
                 _with_bits(_needed(files.held(record, depth), stays, held), held)
                 for batch in range_records.unpack_rows(packed)

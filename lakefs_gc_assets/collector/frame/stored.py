@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,9 @@ class StoredFrame(Generic[F]):
         read = _reader(self.opener, self.frame.schema, chosen, self.frame.added, damaged_files)
         schema = files.nullable(pa.schema([self.frame.schema.field(name) for name in chosen]))
         if self.count <= LOCAL_ROWS:
-            batches = [batch for file in self.manifest.files for batch in read(file)]
-            return engine.table(pa.Table.from_batches(batches, schema))
+            return engine.table(pa.Table.from_batches(read(self.manifest.files), schema))
         groups = spread_by_weight(self.manifest.files, engine.tasks, lambda file: file.bytes)
-        return engine.read(groups, read, schema)
+        return engine.read([[group] for group in groups], read, schema)
 
     def table(self) -> pa.Table:
         """All rows in this process: for frames that fit into memory."""
@@ -82,13 +82,15 @@ def _reader(
     columns: Sequence[str],
     added: Sequence[str],
     damaged: Callable[[CorruptFile], None] | None,
-) -> Callable[[FrameFile], Iterator[pa.RecordBatch]]:
-    def read(file: FrameFile) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from files.read_file(opener.open(), file, schema, columns, added).to_batches()
-        except CorruptFile as damage:
-            if damaged is None:
-                raise
-            damaged(damage)
+) -> Callable[[Sequence[FrameFile]], Iterator[pa.RecordBatch]]:
+    def read(group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
+        with read_ahead(opener.open(), ((file.key, file.bytes) for file in group)) as store:
+            for file in group:
+                try:
+                    yield from files.read_file(store, file, schema, columns, added).to_batches()
+                except CorruptFile as damage:
+                    if damaged is None:
+                        raise
+                    damaged(damage)
 
     return read

@@ -47,7 +47,7 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
     sealed = seal(step)
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.GONE)
     deleted = engine.select(ended, "address")
-    waiting_rows = select_pending(engine, unheld.rows(engine), sealed, deleted, outcomes.count)
+    waiting_rows = select_pending(engine, unheld.rows(engine), sealed, deleted, unheld.count + outcomes.count)
     with engine.in_background(partial(_store_committed, step, committed, sealed)) as stored_committed:
         waiting = _store(step, PENDING_DF, waiting_rows)
         checked = count_checkpoint(
@@ -57,7 +57,7 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
             waiting.rows(engine, "address"),
             committed.rows(engine, "address"),
             deleted,
-            waiting_count=waiting.count,
+            committed_count=committed.count + waiting.count,
             count=unheld.count + waiting.count + outcomes.count,
         )
         carried = stored_committed()
@@ -159,17 +159,15 @@ def seal(step: Step[R]) -> frozenset[str]:
     )
 
 
-def select_pending(
-    engine: Engine[R], unheld: R, sealed: Iterable[str], deleted: R, deleted_count: int | None = None
-) -> R:
+def select_pending(engine: Engine[R], unheld: R, sealed: Iterable[str], deleted: R, count: int | None = None) -> R:
     """Selects the pending objects: in sealed slices, or in no slice, held by no commit, and not deleted by this run.
 
     Args:
         unheld: objects that no commit holds.
         deleted: addresses whose deletion the store accepted, compared as strings.
-        deleted_count: how many are deleted at most, where that is known.
+        count: how many objects and addresses there are together, about, where that is known.
     """
-    return engine.without_exactly(select_sealed(engine, unheld, sealed), deleted, deleted_count)
+    return engine.without_exactly(select_sealed(engine, unheld, sealed), deleted, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +202,7 @@ def count_checkpoint(
     committed: R,
     deleted: R,
     *,
-    waiting_count: int,
+    committed_count: int,
     count: int,
 ) -> CheckpointCounts:
     """Counts objects of sealed slices by what became of them, to check the pending frame as it is stored.
@@ -213,15 +211,16 @@ def count_checkpoint(
 
     Args:
         there, unheld: all objects, and those of them that no commit holds.
-        waiting: of the pending frame, which has `waiting_count` rows.
+        waiting: of the pending frame.
         committed: what commits hold, of all slices.
+        committed_count: how many rows `committed` and `waiting` have together, about.
         count: how many rows `unheld`, `waiting` and `deleted` have together, about.
     """
     counts = engine.count_by_sets(unheld, waiting, deleted, count=count)
     is_unheld = 1
     return CheckpointCounts(
         committed=engine.count(there) - sum(n for sets, n in counts.items() if sets & is_unheld),
-        both=engine.count(engine.among_exactly(committed, waiting, waiting_count)),
+        both=engine.count(engine.among_exactly(committed, waiting, committed_count)),
         lost=counts.get(is_unheld, 0),
     )
 

@@ -170,12 +170,12 @@ def _clear(
         f"{answers.asked:,} questions in {answers.requests:,} requests"
     )
     live = engine.table(pa.table({"address": pa.array(sorted(answers.live), pa.string())}))
-    kept = {Kept.HIDDEN_STAGED.value: engine.count(engine.among_exactly(candidates, live, len(answers.live)))}
-    cleared = engine.without_exactly(candidates, live, len(answers.live))
+    kept = {Kept.HIDDEN_STAGED.value: engine.count(engine.among_exactly(candidates, live))}
+    cleared = engine.without_exactly(candidates, live)
     if chosen.left_out or answers.unaskable.num_rows:
         answered = engine.without_matching(engine.table(chosen.places), engine.table(answers.unaskable), PLACES.names)
         unknown = engine.without_matching(known.entries, answered, PLACES.names)
-        contents = engine.without_exactly(known.candidates, live, len(answers.live))
+        contents = engine.without_exactly(known.candidates, live)
         uncertain = engine.select(engine.same_content(contents, unknown), "address")
         reason = Kept.UNCERTAIN if chosen.left_out else Kept.UNASKABLE
         kept[reason.value] = engine.count(uncertain)

@@ -100,7 +100,7 @@ class LiveCheck(Generic[R]):
         """Looks for copies that may be staged where the server does not list them."""
         step, engine = self._step, self._step.engine
         live = engine.table(pa.table({"address": pa.array(sorted(self._live), pa.string())}))
-        rest = engine.without_exactly(copies, live, len(self._live))
+        rest = engine.without_exactly(copies, live)
         if not engine.count(rest):
             return
         with clear_hidden(step, rest, found.own.heads, COPIES) as cleared:

@@ -86,7 +86,7 @@ def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R,
         written = step.write(DELETED_REPORT, engine.map_by_address(gone, _first_of_each, RECEIPTS, at_most))
         told = engine.count(earlier)
     done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
-    remaining = engine.without_exactly(rows, done.rows(engine, "address"), done.count)
+    remaining = engine.without_exactly(rows, done.rows(engine, "address"), candidates.count + done.count)
     left = engine.count(remaining)
     step.log(f"resumed after {told:,} receipts; {left:,} of {candidates.count:,} candidates are left")
     return remaining, left, written
@@ -111,10 +111,10 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
     # Begun before the recheck: what becomes live while it asks may be missing from its answers.
     span = timedelta(minutes=repository.settings.recheck_valid_minutes)
     valid = Validity.begin(repository.store, step.plan.run_id, span)
-    again = engine.among_exactly(find_live_again(step), remaining, left)
+    again = engine.among_exactly(find_live_again(step), remaining)
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
-        kept = _decide(step, engine.among_exactly(remaining, live, left), Outcome.KEPT_LIVE)
-        gone = engine.select(engine.without_exactly(remaining, live, left), *_NAMED)
+        kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
+        gone = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)
         deleted = engine.map_batches(engine.spread(gone), _deleter(step, valid), RECEIPTS)
         written = step.write(DELETED_REPORT, engine.union(deleted, kept))
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
@@ -137,7 +137,7 @@ def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts
     settled: set[str] = set()
     if known:
         listed = engine.table(pa.table({"address": pa.array([each.address for each in known], pa.string())}))
-        decided = engine.collect(engine.among_exactly(rows, listed, len(known))).to_pylist()
+        decided = engine.collect(engine.among_exactly(rows, listed, outcomes.count + len(known))).to_pylist()
         settled = {row["address"] for row in decided if row["outcome"] != Outcome.FAILED}
     gone = amounts.objects[Outcome.ACCEPTED] + amounts.objects[Outcome.QUARANTINED]
     verdict = undeletable.judge(known, Failures(failures, failed, gone), settled, step.repository.clock.now())
@@ -146,9 +146,13 @@ def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts
     return verdict
 
 
-def leave_out(step: Step[R], remaining: R, outcomes: StoredFrame[DeletedFigures]) -> R:
-    """The candidates that have no outcome yet."""
-    return step.engine.without_exactly(remaining, outcomes.rows(step.engine, "address"), outcomes.count)
+def leave_out(step: Step[R], remaining: R, left: int, outcomes: StoredFrame[DeletedFigures]) -> R:
+    """The candidates that have no outcome yet.
+
+    Args:
+        left: how many candidates remained before.
+    """
+    return step.engine.without_exactly(remaining, outcomes.rows(step.engine, "address"), left + outcomes.count)
 
 
 def _decide(step: Step[R], rows: R, outcome: Outcome) -> R:
