@@ -47,7 +47,7 @@ Indices = npt.NDArray[np.int64]
 Span = tuple[int, int, int]
 """A part, and where its rows begin and end."""
 
-_AT_ONCE = 262_144
+_AT_ONCE = 131_072
 """Rows that a task cuts up together."""
 _LEAST, _MOST = 20_000, 500_000
 """Rows of a part: fewer take more time for their blocks than for themselves; more, with all columns, over 100 MB."""

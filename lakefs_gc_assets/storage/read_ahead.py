@@ -9,7 +9,7 @@ from itertools import chain
 from lakefs_gc_assets.storage.interface import GivesObjects
 
 _OBJECTS = 4
-_BYTES = 32 << 20
+_BYTES = 16 << 20
 """So many objects are fetched or wait for the caller, but no more once they have so many bytes."""
 
 

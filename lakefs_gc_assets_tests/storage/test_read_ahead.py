@@ -66,7 +66,7 @@ def test_four_objects_are_fetched_while_the_caller_deals_with_one() -> None:
 
 
 def test_of_large_objects_one_is_fetched_ahead() -> None:
-    store, large = Store(), 40 << 20
+    store, large = Store(), 20 << 20
     with read_ahead(store, ((key, large) for key in KEYS)) as ahead:
         for number, key in enumerate(KEYS[:4]):
             ahead.get(key)
