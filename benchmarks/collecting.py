@@ -1,6 +1,6 @@
 """One run as the command line makes it, in this process, which tells as JSON lines when each step ended.
 
-Usage: python -m benchmarks.collecting CONFIGURATION [--flow FLOW] [--sweep] [--now ISO] [--forecast]
+Usage: python -m benchmarks.collecting CONFIGURATION [--flow FLOW] [--sweep] [--now ISO] [--forecast] [--engine NAME]
 """
 
 import argparse
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--now", type=datetime.fromisoformat)
     parser.add_argument("--forecast", action="store_true", help="make a forecast in place of a run")
+    parser.add_argument("--engine", help="compare addresses as one of `other_engines`")
     asked = parser.parse_args()
     loaded = _counting(load(asked.configuration))
     spark_session.start(loaded.configuration.spark)
@@ -75,6 +76,10 @@ def main() -> None:
     from lakefs_gc_assets.collector.plan import Flow
 
     counting.install()
+    if asked.engine:
+        from benchmarks import other_engines
+
+        other_engines.install(asked.engine)
     if moved and loaded.configuration.store.local_root:
         move_local_store(moved)
     folder = Path(os.environ[counting.FOLDER_VARIABLE])

@@ -155,13 +155,13 @@ def _ways() -> dict[str, Way]:
     }
     if importlib.util.find_spec("polars"):
         ways |= {
-            "polars in cogrouped parts": partial(_cogrouped, _anti_join_of_polars),
+            "polars in cogrouped parts": partial(_cogrouped, anti_join_of_polars),
             "polars' hashes and look-up in our blocks": partial(_in_blocks, _hash_of_polars, _among_of_polars),
             "polars alone, without Spark": _polars_alone,
         }
     if importlib.util.find_spec("duckdb"):
         ways |= {
-            "duckdb in cogrouped parts": partial(_cogrouped, _anti_join_of_duckdb),
+            "duckdb in cogrouped parts": partial(_cogrouped, anti_join_of_duckdb),
             "duckdb's hashes and look-up in our blocks": partial(_in_blocks, _hash_of_duckdb, _among_of_duckdb),
             "duckdb alone, without Spark": _duckdb_alone,
         }
@@ -242,7 +242,8 @@ def _polars() -> Any:
     return polars
 
 
-def _anti_join_of_polars(mine: pa.Table, theirs: pa.Table) -> pa.Table:
+def anti_join_of_polars(mine: pa.Table, theirs: pa.Table) -> pa.Table:
+    """The rows of one table whose address another one lacks."""
     polars = _polars()
     joined = polars.from_arrow(mine).join(polars.from_arrow(theirs), on="address", how="anti")
     return joined.to_arrow(compat_level=polars.CompatLevel.oldest())
@@ -273,7 +274,8 @@ def _duckdb(threads: int = 1) -> Any:
     return duckdb.connect(config={"threads": threads})
 
 
-def _anti_join_of_duckdb(mine: pa.Table, theirs: pa.Table) -> pa.Table:
+def anti_join_of_duckdb(mine: pa.Table, theirs: pa.Table) -> pa.Table:
+    """The rows of one table whose address another one lacks."""
     database = _duckdb().register("mine", mine).register("theirs", theirs)
     return database.sql("SELECT * FROM mine ANTI JOIN theirs USING (address)").to_arrow_table()
 

@@ -4,12 +4,13 @@ forecast beside a dry run.
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks import changes, event_log, prices, repositories, tables
+from benchmarks import changes, event_log, other_engines, prices, repositories, tables
 from benchmarks.bottom_line import bottom_line
 from benchmarks.counting import Counts
 from benchmarks.marks import Measure, at_most, figure
@@ -23,6 +24,9 @@ _FORECAST = 1.3
 """A forecast may take so many times as long as a clean dry run."""
 _LINEAR, _LINEAR_MEMORY = 1.25, 1.3
 """So many times as much may an object of a larger repository cost, and a run of four times as many take of memory."""
+
+_TURNS = 3
+"""So many runs of each way of comparing addresses."""
 
 _CHANGE = {"store calls": 1.1, "bytes read": 1.1, "API calls": 1.1, "seconds": 1.2, "seconds of processor": 1.2}
 """So many times as much may a few changes cost in a repository that is four times as large."""
@@ -203,6 +207,28 @@ def forecast(show: Show, shape: Shape = LARGE) -> list[Measure]:
     ]
 
 
+def libraries(show: Show) -> list[Measure]:
+    """Clean runs with sweep whose tasks compare addresses by our own blocks, by Spark and by libraries, in turns."""
+    measures = []
+    for shape in (SMALL, LARGE):
+        folder = repositories.made(shape)
+        engines = [(), *(("--engine", name) for name in other_engines.names())]
+        runs: dict[tuple[str, ...], list[Run]] = {engine: [] for engine in engines}
+        for engine in engines * _TURNS:
+            # What was deleted is there again for the next one.
+            with served("benchmarks.serving", str(repositories.made(shape))) as settings:
+                made = run(settings, "--sweep", *engine)
+            _require(made, shape, folder)
+            runs[engine].append(made)
+        for engine, turns in runs.items():
+            name = f"{shape.name}: {engine[1] if engine else 'our own blocks'}"
+            show(f"{name}, one of {len(turns)}", turns[-1])
+            costs = [(made.seconds, made.cpu_seconds, made.peak_bytes / _GIGABYTE) for made in turns]
+            for what, each in zip(("s", "processor s", "GB"), zip(*costs, strict=True), strict=True):
+                measures.append(figure(name, statistics.median(each), what))
+    return measures
+
+
 def warm_up() -> None:
     """One run that nobody measures: compiles what is not compiled yet, and fills caches."""
     with served("benchmarks.serving", str(repositories.made(EMPTY))) as settings:
@@ -260,10 +286,11 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "forecast": forecast,
     "change": change,
     "rules": rules,
+    "libraries": libraries,
     "bottom-line": bottom_line,
 }
-ASKED_FOR_ONLY = ("bottom-line", "change", "rules")
-"""They take an hour and more, and what they are measured on is made first."""
+ASKED_FOR_ONLY = ("bottom-line", "change", "rules", "libraries")
+"""They take half an hour and more, some of them for what they are measured on."""
 
 
 def show_table(title: str, made: Run, possible: Counts | None = None) -> None:

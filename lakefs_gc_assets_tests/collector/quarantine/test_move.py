@@ -151,7 +151,7 @@ def test_receipts_say_that_there_is_a_copy_before_anything_is_deleted(moving: Mo
     assert seen == [[{"address": key, "outcome": "copied"} for key in KEYS]]
 
 
-@pytest.mark.parametrize("store", ["local", "s3", "gcs", "azure"], indirect=True)
+@pytest.mark.parametrize("store", ["local", "s3", "gcs", pytest.param("azure", marks=pytest.mark.slow)], indirect=True)
 def test_everything_comes_back_and_leaves_quarantine(moving: Moving) -> None:
     moving.quarantine(moving.store)
     assert moving.there() == {}
@@ -362,7 +362,11 @@ class TestTheTimeAndTheLock:
         assert moving.moved() == {}
 
 
-BREAKS = [*(("local", how) for how in Break), ("s3", Break.FAILS), ("s3", Break.DIES_AFTER)]
+BREAKS = [
+    *(("local", how) for how in Break),
+    pytest.param("s3", Break.FAILS, marks=pytest.mark.slow),
+    ("s3", Break.DIES_AFTER),
+]
 
 
 def breaks(moving: Moving, work: Callable[[ObjectStore], object], prepare: Callable[[], None], how: Break) -> int:

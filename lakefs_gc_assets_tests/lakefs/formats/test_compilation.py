@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import pytest
+
 import lakefs_gc_assets
 from lakefs_gc_assets import lakefs
 from lakefs_gc_assets.lakefs.formats.compilation import Compiled
@@ -125,6 +127,7 @@ def test_compiled_code_is_kept_for_the_user_where_the_package_cannot_be_written(
     assert _run(_READ, str(built), str(package), package=package, **home) == "FunctionCache 1 0"
 
 
+@pytest.mark.slow
 def test_code_is_compiled_even_where_nothing_can_be_written(tmp_path: Path) -> None:
     package, built = _copy(tmp_path)
     (tmp_path / "home").write_text("a file, no directory")
