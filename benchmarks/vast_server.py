@@ -45,7 +45,7 @@ def main() -> None:
         _serve(bucket, server_of(folder, shape), SparkSettings())
     else:
         bucket = NumberedBucket(folder / "objects", vast.VastObjects.of(folder, vast.Vast(asked.branches)))
-        spark = SparkSettings(master=f"local[{_TASKS}]", driver_memory="4g", many_objects=True)
+        spark = SparkSettings(master=f"local[{_TASKS}]", many_objects=True)
         _serve(bucket, vast.server(folder), spark, _LATE)
     (folder / DELETED).write_bytes(bucket.deleted)
 

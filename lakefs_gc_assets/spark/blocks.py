@@ -49,8 +49,8 @@ Span = tuple[int, int, int]
 
 _AT_ONCE = 131_072
 """Rows that a task cuts up together."""
-_LEAST, _MOST = 20_000, 500_000
-"""Rows of a part: fewer take more time for their blocks than for themselves; more, with all columns, over 100 MB."""
+_LEAST, _MOST = 20_000, 250_000
+"""Rows of a part: fewer take more time for their blocks than for themselves; more, with all columns, over 50 MB."""
 _WITNESS = -1
 """The frame of a block that shows that all of a part is there."""
 

@@ -59,10 +59,12 @@ _LIGHT_SIDE = "12m"
 The table takes several times as much memory, which a task cannot spill to disk. Spark uses it only where the size that
 tasks are meant to have (`advisoryPartitionSizeInBytes`) is no larger than this.
 """
+_HANDED_OVER = "8m"
+"""So much Spark collects before it hands rows over, in its own memory and again in the worker's: by default 64 MB."""
 _OF_EVERY_SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
+    "spark.sql.execution.arrow.maxBytesPerBatch": _HANDED_OVER,
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": _LIGHT_SIDE,
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": _LIGHT_SIDE,
 }

@@ -71,6 +71,7 @@ def test_a_remote_session_needs_no_java() -> None:
         "spark.remote": "sc://spark:15002",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "12m",
         "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "12m",
     }

@@ -158,7 +158,7 @@ def test_a_part_may_come_in_many_batches(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rows", "expected"), [(0, 1), (19_999, 1), (100_000, 5), (10**6, 16), (10**7, 20), (10**9, 2000)]
+    ("rows", "expected"), [(0, 1), (19_999, 1), (100_000, 5), (10**6, 16), (10**7, 40), (10**9, 4000)]
 )
 def test_parts_grow_with_the_rows(spark: SparkSession, rows: int, expected: int) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
