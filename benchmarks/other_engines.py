@@ -13,37 +13,11 @@ import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
-from benchmarks.subtracting import AntiJoin, anti_join_of_duckdb, anti_join_of_polars
+from benchmarks.subtracting import Compare, anti_join_of_duckdb, anti_join_of_polars, by_address, by_hash, in_parts
 from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart
 from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark.engine import SparkEngine, in_driver_where_held
 from lakefs_gc_assets.spark.tasks import HERE, Held, Rows, dataframe_of
-
-Compare = Callable[[DataFrame, DataFrame, int], DataFrame]
-"""The rows of the first frame whose address the second one lacks; they are so many together, about."""
-
-
-def by_address(rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
-    """By Spark's own join of texts."""
-    return rows.join(live, "address", "left_anti").select(*rows.columns)
-
-
-def by_hash(rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
-    """By Spark's own join of hashes, of which a collision keeps."""
-    digest = F.xxhash64("address").alias("digest")
-    joined = rows.select("*", digest).join(live.select(digest), "digest", "left_anti")
-    return joined.select(*rows.columns)
-
-
-def in_parts(anti_join: AntiJoin, rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
-    """By a library, on parts of both that Spark brings together."""
-    part = F.pmod(F.xxhash64("address"), F.lit(blocks.parts_of(rows, count)))
-    names = rows.columns
-
-    def compare(mine: pa.Table, theirs: pa.Table) -> pa.Table:
-        return anti_join(mine, theirs).select(names).cast(mine.schema)
-
-    return rows.groupBy(part).cogroup(live.groupBy(part)).applyInArrow(compare, rows.schema)
 
 
 def names() -> dict[str, Compare]:

@@ -49,6 +49,8 @@ _ROWS_AT_ONCE = 262_144
 Hash = Callable[[pa.StringArray], Hashes]
 Among = Callable[[Hashes, Hashes], Flags]
 AntiJoin = Callable[[pa.Table, pa.Table], pa.Table]
+Compare = Callable[[DataFrame, DataFrame, int], DataFrame]
+"""The rows of the first frame whose address the second one lacks; they are so many together, about."""
 
 
 @dataclass(frozen=True)
@@ -149,19 +151,19 @@ def _ways() -> dict[str, Way]:
         _HASHES_FIRST: partial(_ours, 0),
         _ROWS_TRAVEL: partial(_ours, FEW_HASHES + 1),
         _EXCEPT: _by_except,
-        "Spark's left_anti": _by_anti_join,
-        "Spark's left_anti on xxhash64": _by_hashed_anti_join,
-        "pyarrow in cogrouped parts": partial(_cogrouped, _anti_join_of_pyarrow),
+        "Spark's left_anti": partial(_by, by_address),
+        "Spark's left_anti on xxhash64": partial(_by, by_hash),
+        "pyarrow in cogrouped parts": partial(_by, partial(in_parts, _anti_join_of_pyarrow)),
     }
     if importlib.util.find_spec("polars"):
         ways |= {
-            "polars in cogrouped parts": partial(_cogrouped, anti_join_of_polars),
+            "polars in cogrouped parts": partial(_by, partial(in_parts, anti_join_of_polars)),
             "polars' hashes and look-up in our blocks": partial(_in_blocks, _hash_of_polars, _among_of_polars),
             "polars alone, without Spark": _polars_alone,
         }
     if importlib.util.find_spec("duckdb"):
         ways |= {
-            "duckdb in cogrouped parts": partial(_cogrouped, anti_join_of_duckdb),
+            "duckdb in cogrouped parts": partial(_by, partial(in_parts, anti_join_of_duckdb)),
             "duckdb's hashes and look-up in our blocks": partial(_in_blocks, _hash_of_duckdb, _among_of_duckdb),
             "duckdb alone, without Spark": _duckdb_alone,
         }
@@ -184,27 +186,31 @@ def _by_except(engine: SparkEngine, stored: _Stored) -> Rows:
     return listed.select("address").subtract(committed)
 
 
-def _by_anti_join(engine: SparkEngine, stored: _Stored) -> Rows:
-    listed, committed = _read_by_spark(engine, stored)
-    return listed.join(committed, "address", "left_anti")
+def _by(compare: Compare, engine: SparkEngine, stored: _Stored) -> Rows:
+    return compare(*_read_by_spark(engine, stored), _LISTED + _COMMITTED)
 
 
-def _by_hashed_anti_join(engine: SparkEngine, stored: _Stored) -> Rows:
-    listed, committed = _read_by_spark(engine, stored)
+def by_address(rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
+    """By Spark's own join of texts."""
+    return rows.join(live, "address", "left_anti").select(*rows.columns)
+
+
+def by_hash(rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
+    """By Spark's own join of hashes, of which a collision keeps."""
     digest = F.xxhash64("address").alias("digest")
-    return listed.select("*", digest).join(committed.select(digest), "digest", "left_anti")
+    joined = rows.select("*", digest).join(live.select(digest), "digest", "left_anti")
+    return joined.select(*rows.columns)
 
 
-def _cogrouped(anti_join: AntiJoin, engine: SparkEngine, stored: _Stored) -> Rows:
+def in_parts(anti_join: AntiJoin, rows: DataFrame, live: DataFrame, count: int) -> DataFrame:
     """What is written where a library compares and Spark does all else: rows of one part meet in one task."""
-    listed, committed = _read_by_spark(engine, stored)
-    part = F.pmod(F.xxhash64("address"), F.lit(blocks.parts_of(listed, _LISTED + _COMMITTED)))
-    schema = _LISTED_DF.schema
+    part = F.pmod(F.xxhash64("address"), F.lit(blocks.parts_of(rows, count)))
+    names = rows.columns
 
     def compare(mine: pa.Table, theirs: pa.Table) -> pa.Table:
-        return anti_join(mine, theirs).select(schema.names).cast(schema)
+        return anti_join(mine, theirs).select(names).cast(mine.schema)
 
-    return listed.groupBy(part).cogroup(committed.groupBy(part)).applyInArrow(compare, listed.schema)
+    return rows.groupBy(part).cogroup(live.groupBy(part)).applyInArrow(compare, rows.schema)
 
 
 def _in_blocks(hash_addresses: Hash, among: Among, engine: SparkEngine, stored: _Stored) -> Rows:
@@ -223,7 +229,8 @@ def _in_blocks(hash_addresses: Hash, among: Among, engine: SparkEngine, stored: 
             yield blocks._of_spans(1, spans, blocks._bytes(hashes[order], spans))
 
     def unmatched(part: pa.Table) -> pa.Table:
-        universe, hashes, live = blocks._divided(part)
+        universe, others = blocks._divided(part)
+        hashes, live = (blocks._numbers(each, "hashes") for each in (universe, others))
         return blocks._rows(universe).filter(pa.array(~among(hashes, live))) if universe.num_rows else pa.table({})
 
     cut = [tasks.map_batches(listed, cut_rows, blocks.BLOCKS), tasks.map_batches(committed, cut_hashes, blocks.BLOCKS)]

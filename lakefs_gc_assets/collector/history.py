@@ -1,8 +1,6 @@
 """What earlier runs did, from what they left in the store."""
 
-from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +19,6 @@ from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
 
 
 def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
@@ -50,9 +47,9 @@ def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str
         else:
             reported += told
             keys += receipts.keys(store, run_id, receipts.OF_RESTORE) if any_restored else []
-    in_files = spread_by_weight(reported, engine.tasks, lambda file: file.bytes)
+    in_files = [[group] for group in spread_by_weight(reported, engine.tasks, lambda file: file.bytes)]
     rows = engine.union(
-        engine.read(in_files, partial(_read_report, opener), files.nullable(RECEIPTS)),
+        engine.read(in_files, files.reader(opener, RECEIPTS, added=DELETED_REPORT.added), files.nullable(RECEIPTS)),
         receipts.rows(engine, opener, keys),
     )
     deleted = engine.where_among(rows, "outcome", receipts.GONE)
@@ -72,7 +69,3 @@ def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | No
     except (OrderViolation, CorruptFile):
         return None
     return found.files if found.figures.swept else None
-
-
-def _read_report(opener: StoreOpener, file: FrameFile) -> Iterator[pa.RecordBatch]:
-    yield from files.read_file(opener.open(), file, RECEIPTS, added=DELETED_REPORT.added).to_batches()

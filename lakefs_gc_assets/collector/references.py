@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.live import named_ranges, range_records
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_hashes import SUMS, HashesFolder, sum_up
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -154,7 +154,7 @@ class References(Generic[R]):
 
 
 def _read_each_once(table: Callable[[LiveFiles, str], pa.Table], files: LiveFiles, names: Sequence[str]) -> pa.Table:
-    return merge(work_ahead(partial(table, files), names, FILES_AHEAD), _each_once, ROWS_MERGED)
+    return merge(work_ahead(partial(table, files), names, FILES_AHEAD), each_once, ROWS_MERGED)
 
 
 def _read_and_note(notes_into: str, opener: StoreOpener, files: LiveFiles, metarange_ids: Sequence[str]) -> pa.Table:
@@ -167,11 +167,7 @@ def _read_and_note(notes_into: str, opener: StoreOpener, files: LiveFiles, metar
     tables = work_ahead(named, range(len(metarange_ids)), FILES_AHEAD)
     rows = merge(tables, named_ranges.join_runs, ROWS_MERGED)
     named_ranges.put(opener.open(), notes_into, rows)
-    return _each_once(named_ranges.select_ranges(rows))
-
-
-def _each_once(rows: pa.Table) -> pa.Table:
-    return rows.group_by(rows.column_names).aggregate([])
+    return each_once(named_ranges.select_ranges(rows))
 
 
 def _sum_up(files: LiveFiles, record: RangeRecord) -> pa.Table:

@@ -143,9 +143,10 @@ def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
 
 def unmatched(part: pa.Table) -> pa.Table:
     """Rows of frame 0 whose hash no other frame has."""
-    universe, hashes, live = _divided(part)
+    universe, others = _divided(part)
     if not universe.num_rows:
         return pa.table({})
+    hashes, live = _numbers(universe, "hashes"), _numbers(others, "hashes")
     return _rows(universe).filter(pa.array(~address_hashes.among(hashes, live)))
 
 
@@ -156,8 +157,7 @@ def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
     """
 
     def choose(part: pa.Table) -> pa.Table:
-        mine = pc.equal(part.column("frame"), 0)
-        universe, others = part.filter(mine), part.filter(pc.invert(mine))
+        universe, others = _divided(part)
         if not universe.num_rows:
             return pa.table({})
         rows = _rows(universe)
@@ -174,7 +174,7 @@ def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
     """What tells which hashes of frame 0 no other frame has (LEFT), where a part has at most so many of them."""
 
     def tell(part: pa.Table) -> pa.Table:
-        _, hashes, live = _divided(part)
+        hashes, live = (_numbers(blocks, "hashes") for blocks in _divided(part))
         left = np.unique(hashes[~address_hashes.among(hashes, live)])
         return pa.table([[len(left)], [left.tobytes() if len(left) <= most else None]], schema=LEFT)
 
@@ -190,11 +190,10 @@ def counted(part: pa.Table) -> pa.Table:
     return pa.table([pa.array(sets), pa.array(counts[sets])], schema=SETS)
 
 
-def _divided(part: pa.Table) -> tuple[pa.Table, Hashes, Hashes]:
-    """The blocks of frame 0, their hashes, and those of the other frames."""
+def _divided(part: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The blocks of frame 0, and those of the other frames."""
     mine = pc.equal(part.column("frame"), 0)
-    universe, live = part.filter(mine), part.filter(pc.invert(mine))
-    return universe, _numbers(universe, "hashes"), _numbers(live, "hashes")
+    return part.filter(mine), part.filter(pc.invert(mine))
 
 
 def _each_once(part: pa.Table) -> pa.RecordBatch:

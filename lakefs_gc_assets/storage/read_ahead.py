@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import chain
 
 from lakefs_gc_assets.storage.interface import GivesObjects
 
@@ -22,8 +21,7 @@ class ReadAhead:
         Args:
             coming: keys, and about how many bytes each object has.
         """
-        self._store, self._threads = store, threads
-        self._coming: Iterator[tuple[str, int]] = iter(coming)
+        self._store, self._coming, self._threads = store, iter(coming), threads
         self._fetched: deque[tuple[str, int, Future[bytes]]] = deque()
 
     def get(self, key: str) -> bytes:
@@ -32,7 +30,7 @@ class ReadAhead:
             # The caller would wait for a thread: it fetches this one itself.
             following = next(self._coming, None)
             if following is not None and following[0] != key:
-                self._coming = chain([following], self._coming)
+                self._fetch(*following)
         fetched = self._fetched.popleft() if self._fetched and self._fetched[0][0] == key else None
         self._fetch_more()
         return self._store.get(key) if fetched is None else fetched[2].result()
@@ -42,7 +40,10 @@ class ReadAhead:
             following = next(self._coming, None)
             if following is None:
                 return
-            self._fetched.append((*following, self._threads.submit(self._store.get, following[0])))
+            self._fetch(*following)
+
+    def _fetch(self, key: str, size: int) -> None:
+        self._fetched.append((key, size, self._threads.submit(self._store.get, key)))
 
 
 @contextmanager

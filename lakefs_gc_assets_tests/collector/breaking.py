@@ -126,3 +126,8 @@ def every_break(
             work(broken)
         assert broken.calls >= at
         yield f"call {at} of {whole.calls}"
+
+
+def flipped(whole: bytes, place: int) -> bytes:
+    """A file of which a bit of one byte is another one."""
+    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]

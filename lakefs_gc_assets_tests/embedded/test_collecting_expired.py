@@ -12,7 +12,6 @@ from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
-from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.step import Step
@@ -23,6 +22,7 @@ from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.collector.live.test_noted_metaranges import metaranges_read
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 
@@ -154,14 +154,7 @@ def require_that_runs_build_on_each_other(tmp_path: Path, engine: Engine) -> Non
 def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[str] = []
-    metarange = LiveFiles.metarange
-
-    def counted(files: LiveFiles, metarange_id: str) -> Any:
-        read.append(metarange_id)
-        return metarange(files, metarange_id)
-
-    monkeypatch.setattr(LiveFiles, "metarange", counted)
+    read = metaranges_read(monkeypatch)
     with EmbeddedServer(tmp_path, settings=Settings()) as server:
         now = datetime.now(UTC)
         with server.clock.at(now - 50 * DAYS):

@@ -17,6 +17,8 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 _FILE_BYTES = 32 * 1024 * 1024
 WRITTEN = pa.schema(
@@ -171,6 +173,34 @@ def read_file(
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in schema)
+
+
+def reader(
+    opener: StoreOpener,
+    schema: pa.Schema,
+    columns: Sequence[str] | None = None,
+    added: Sequence[str] = (),
+    damaged: Callable[[CorruptFile], None] | None = None,
+) -> Callable[[Sequence[FrameFile]], Iterator[pa.RecordBatch]]:
+    """What reads a task's share of files, of which the next ones are fetched ahead.
+
+    Args:
+        columns, added: as for `read_file`.
+        damaged: is told of each file that cannot be read, whose rows are then left out; by default such a file is an
+            error.
+    """
+
+    def read(group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
+        with read_ahead(opener.open(), ((file.key, file.bytes) for file in group)) as store:
+            for file in group:
+                try:
+                    yield from read_file(store, file, schema, columns, added).to_batches()
+                except CorruptFile as damage:
+                    if damaged is None:
+                        raise
+                    damaged(damage)
+
+    return read
 
 
 def preview(

@@ -1,6 +1,6 @@
 """A frame as stored: a run writes it once, and every later step reads what was stored."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
@@ -10,13 +10,12 @@ from lakefs_gc_assets.collector.engine import LOCAL_ROWS, Engine, R
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import F, Frame
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class StoredFrame(Generic[F]):
                 file ends the run. It may be called in a worker.
         """
         chosen = columns or tuple(self.frame.schema.names)
-        read = _reader(self.opener, self.frame.schema, chosen, self.frame.added, damaged_files)
+        read = files.reader(self.opener, self.frame.schema, chosen, self.frame.added, damaged_files)
         schema = files.nullable(pa.schema([self.frame.schema.field(name) for name in chosen]))
         if self.count <= LOCAL_ROWS:
             return engine.table(pa.Table.from_batches(read(self.manifest.files), schema))
@@ -74,23 +73,3 @@ class StoredFrame(Generic[F]):
     def preview(self, rows: int = 20) -> pa.Table:
         """The first rows in this process."""
         return files.preview(self.opener.open(), self.manifest.files, self.frame.schema, rows, self.frame.added)
-
-
-def _reader(
-    opener: StoreOpener,
-    schema: pa.Schema,
-    columns: Sequence[str],
-    added: Sequence[str],
-    damaged: Callable[[CorruptFile], None] | None,
-) -> Callable[[Sequence[FrameFile]], Iterator[pa.RecordBatch]]:
-    def read(group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
-        with read_ahead(opener.open(), ((file.key, file.bytes) for file in group)) as store:
-            for file in group:
-                try:
-                    yield from files.read_file(store, file, schema, columns, added).to_batches()
-                except CorruptFile as damage:
-                    if damaged is None:
-                        raise
-                    damaged(damage)
-
-    return read

@@ -155,11 +155,7 @@ class Unread:
 def find_unread(step: Step[R], repository: OpenRepository, live: LiveCommits, known: Set[str]) -> Unread:
     """Finds the metaranges of live commits that are not among the known ids; returns what is new in them."""
     metarange_ids = tuple(lacking(known, live.metarange_ids))
-    if repository is step.repository:
-        records = find_ranges(step, metarange_ids)
-    else:
-        records = step.references(repository).range_records(metarange_ids)
-    records = records.without(known)
+    records = find_ranges(step, repository, metarange_ids).without(known)
     return Unread(repository, live.source, metarange_ids, records, tuple(lacking(known, live.files)))
 
 
@@ -273,7 +269,7 @@ def ask_committed(
 def _find_unnamed(step: Step[R], found: Committed, known: Set[str]) -> Unread:
     repository, definition = step.repository, found.definition
     metaranges = definition.expired_metaranges if definition else ()
-    expired = find_ranges(step, metaranges).ids | IdSet(metaranges)
+    expired = find_ranges(step, repository, metaranges).ids | IdSet(metaranges)
     unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired)
     return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
 

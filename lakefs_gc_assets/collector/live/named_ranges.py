@@ -58,7 +58,7 @@ def name_ranges(metarange_id: str, place: int, ranges: pa.Table) -> pa.Table:
 
 
 def join_runs(rows: pa.Table) -> pa.Table:
-    """The same, in fewer rows (NAMED_RANGES): runs of places that follow each other are one."""
+    """The same, in fewer rows (NAMED_RANGES), by their first places: runs of places that follow each other are one."""
     each = rows.group_by(RANGES.names, use_threads=False).aggregate([("first", "list"), ("last", "list")])
     firsts = each.column("first_list").combine_chunks()
     of, first, last = (
@@ -75,7 +75,7 @@ def join_runs(rows: pa.Table) -> pa.Table:
     begins = np.flatnonzero(np.concatenate([np.ones(min(1, len(of)), np.bool_), ~follows]))
     ends = np.concatenate([begins[1:], [len(of)]])[: len(begins)] - 1
     ranges = each.select(RANGES.names).take(pa.array(of[begins]))
-    return pa.table([*ranges.columns, first[begins], last[ends]], schema=NAMED_RANGES)
+    return pa.table([*ranges.columns, first[begins], last[ends]], schema=NAMED_RANGES).sort_by("first")
 
 
 def select_ranges(rows: pa.Table) -> pa.Table:
@@ -111,15 +111,14 @@ def put(store: ObjectStore, folder: str, rows: pa.Table) -> NotesFile:
 
     Raises CorruptFile where rows do not say of each metarange what was noted of it alone.
     """
-    ordered = rows.sort_by("first")
-    require_whole(ordered, folder)
-    return range_notes.put(NAMED, store, folder, ordered)
+    require_whole(rows, folder)
+    return range_notes.put(NAMED, store, folder, rows)
 
 
 def look_up(store: ObjectStore, wanted: Set[str], file: NotesFile) -> Iterator[pa.RecordBatch]:
     """The wanted metaranges of which a file has notes, and every range that one of them names (LOOKED_UP)."""
     try:
-        rows = range_notes.read(NAMED, store, file).sort_by("first")
+        rows = range_notes.read(NAMED, store, file)
         require_whole(rows, file.key)
     except CorruptFile as damage:
         yield pa.RecordBatch.from_pylist([{"damage": range_notes.describe(damage)}], LOOKED_UP)

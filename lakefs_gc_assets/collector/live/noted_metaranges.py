@@ -15,7 +15,8 @@ from lakefs_gc_assets.collector.live import named_ranges, range_notes
 from lakefs_gc_assets.collector.live.named_ranges import LOOKED_UP, NAMED
 from lakefs_gc_assets.collector.live.noted_sizes import look_up_files
 from lakefs_gc_assets.collector.live.range_notes import NotesFile
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -24,13 +25,15 @@ _VALUES_OF_A_ROW = 16
 """A row of these notes takes as long to be read as so many values of others."""
 
 
-def find_ranges(step: Step[R], metarange_ids: Sequence[str]) -> RangeRecords:
-    """The distinct ranges of metaranges of this repository, as `References.range_records` gives them.
+def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequence[str]) -> RangeRecords:
+    """The distinct ranges of a repository's metaranges, as `References.range_records` gives them.
+
+    Those of other repositories than the step's own are not noted.
 
     Raises CorruptFile where a metarange that is read is missing or damaged.
     """
-    references = step.references()
-    if not step.plan.flow.by_retention or not metarange_ids:
+    references = step.references(repository)
+    if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     run_id = step.plan.run_id
     files = named_ranges.files_of(step.repository.store, run_id)
@@ -44,7 +47,7 @@ def find_ranges(step: Step[R], metarange_ids: Sequence[str]) -> RangeRecords:
         step.log(f"{len(metarange_ids) - len(unread):,} of {len(metarange_ids):,} metaranges are not read again")
     read = references.range_records(unread, named_ranges.folder(run_id))
     rows = pa.concat_tables([named_ranges.select_ranges(found), read.rows])
-    return RangeRecords.of_rows(rows.group_by(rows.column_names).aggregate([]))
+    return RangeRecords.of_rows(each_once(rows))
 
 
 def take_over(step: Step[R]) -> None:

@@ -76,6 +76,11 @@ class RangeRecords:
         return pack(self.rows, tasks)
 
 
+def each_once(rows: pa.Table) -> pa.Table:
+    """Rows that have the columns of RANGES, each once; two counts for one id are two rows."""
+    return rows.group_by(rows.column_names).aggregate([])
+
+
 def pack(rows: pa.Table, tasks: int) -> list[bytes]:
     """Ranges in order of their keys as `RangeRecords.packed` gives them.
 

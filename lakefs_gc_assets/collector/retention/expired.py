@@ -14,7 +14,7 @@ def find_expired(step: Step[R]) -> R:
     """
     # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
     found = define_live(step, prepared_until=step.plan.cutoff)
-    active = find_ranges(step, found.live.metarange_ids).ids
-    expired = find_ranges(step, found.expired_metaranges).without(active)
+    active = find_ranges(step, step.repository, found.live.metarange_ids).ids
+    expired = find_ranges(step, step.repository, found.expired_metaranges).without(active)
     step.log(f"{len(found.expired_metaranges):,} expired metaranges have {len(expired):,} ranges of their own")
     return step.engine.without_exactly(step.references().entries(expired), deleted_before(step))

@@ -21,6 +21,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.collector.breaking import flipped
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, listed, live, put_table
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
@@ -182,7 +183,7 @@ def test_a_changed_file_is_noticed(store: ObjectStore, one_file: FrameFile, chan
         one_file.key,
         {
             "truncated": data[:-1],
-            "one bit": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+            "one bit": flipped(data, middle),
             "longer": data + b"\0",
             "empty": b"",
         }[change],

@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.stored import copying, run_folder, tables
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.collector.breaking import flipped
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
 
 Named = Mapping[str, Sequence[tuple[str, int]]]
@@ -156,7 +157,7 @@ class TestNotes:
         key = head_ranges.key("base")
         whole = store.get(key)
         for place in range(len(whole)):
-            store.put(key, whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            store.put(key, flipped(whole, place))
             found = notes(store)[0].read()
             for metarange_id, parts in named.items():
                 if metarange_id in found:

@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.collector.breaking import flipped
 
 Named = Mapping[str, Sequence[RangeRecord]]
 RECORDS = [
@@ -137,7 +138,7 @@ class TestDamage:
     def test_a_flipped_bit_anywhere(self, store: LocalStore, file: NotesFile) -> None:
         whole = store.get(file.key)
         for place in range(0, len(whole), 17):
-            store.put(file.key, whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            store.put(file.key, flipped(whole, place))
             assert "changed after it was written" in self.told(store, file)
 
     @pytest.mark.parametrize(

@@ -16,9 +16,23 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.breaking import flipped
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
+
+
+def metaranges_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the metaranges that this process reads from now on, in that order."""
+    read: list[str] = []
+    metarange = LiveFiles.metarange
+
+    def counted(files: LiveFiles, metarange_id: str) -> Any:
+        read.append(metarange_id)
+        return metarange(files, metarange_id)
+
+    monkeypatch.setattr(LiveFiles, "metarange", counted)
+    return read
 
 
 class Repository:
@@ -40,14 +54,7 @@ class Repository:
         )
         self.ranges = [put_range(self.store, {f"{number}/a": Staged(f"data/{number}")}) for number in range(5)]
         self.metaranges = [put_metarange(self.store, self.ranges[number : number + 2]) for number in range(4)]
-        self.read: list[str] = []
-        read = LiveFiles.metarange
-
-        def counted(files: LiveFiles, metarange_id: str) -> object:
-            self.read.append(metarange_id)
-            return read(files, metarange_id)
-
-        monkeypatch.setattr(LiveFiles, "metarange", counted)
+        self.read = metaranges_read(monkeypatch)
 
     def step(self, plan: Any) -> Step[Any]:
         return made_step(ArrowEngine(), self.repository, plan, note=self.lines.append)
@@ -59,15 +66,14 @@ class Repository:
     def found(self, step: Step[Any], *numbers: int) -> set[RangeRecord]:
         """What a step finds of some metaranges; counts anew what it reads."""
         self.read.clear()
-        records = [*find_ranges(step, [self.metaranges[number] for number in numbers])]
+        records = [*find_ranges(step, self.repository, [self.metaranges[number] for number in numbers])]
         assert len(records) == len({*records})
         return {*records}
 
     def damage(self, step: Step[Any]) -> None:
         """Changes a bit of each file of notes."""
         for file in named_ranges.files_of(self.store, step.plan.run_id):
-            data = self.store.get(file.key)
-            self.store.put(file.key, data[:40] + bytes([data[40] ^ 1]) + data[41:])
+            self.store.put(file.key, flipped(self.store.get(file.key), 40))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.collector.breaking import flipped
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED
 
 OPEN = IDS.descending(NOW - 2 * DAY)
@@ -144,7 +145,7 @@ class TestDamage:
     def test_a_flipped_bit_anywhere(self, store: LocalStore, file: NotesFile) -> None:
         whole = store.get(file.key)
         for place in range(0, len(whole), 7):
-            store.put(file.key, whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            store.put(file.key, flipped(whole, place))
             with pytest.raises(CorruptFile, match="changed after it was written"):
                 range_notes.read(HASHES, store, file)
             assert "changed after it was written" in self.told(store, file)

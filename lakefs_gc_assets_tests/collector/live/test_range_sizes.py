@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.live import range_sizes
 from lakefs_gc_assets.collector.live.range_sizes import Notes, RangeSizes, SizesFile
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.collector.breaking import flipped
 
 INTO = range_sizes.folder("run")
 SIZES = st.integers(0, 2**62)
@@ -169,7 +170,7 @@ class TestDamage:
             data, held = store.get(file.key), looked_up(store, {"a", "b"}, [9])
             noticed = 0
             for place in range(0, len(data), 5):
-                store.put(file.key, data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+                store.put(file.key, flipped(data, place))
                 with pytest.raises(CorruptFile):
                     range_sizes.read(store, file)
                 (batch,) = range_sizes.look_up(store, {"a", "b"}, numbers([9]), file)
