@@ -4,8 +4,11 @@ import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
+import boto3
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -197,3 +200,17 @@ def test_a_bundle_that_is_not_there_is_named(s3_server: S3Server, tmp_path: Path
     settings = s3_server.settings().model_copy(update={"ca_bundle": str(tmp_path / "nothing.pem")})
     with pytest.raises(ConfigurationError, match=r"nothing\.pem"):
         open_store(settings, Namespace.parse("s3://bucket/x"))
+
+
+def test_what_one_store_read_of_the_service_no_other_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = StoreSettings(region="eu-west-1", access_key_id="a", secret_access_key="b")
+    connect(settings, "bucket")
+
+    def read(self: JSONFileLoader, path: str) -> NoReturn:
+        raise AssertionError(f"{path} is read again")
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", read)
+    other = StoreSettings(region="eu-west-2", access_key_id="c", secret_access_key="d")
+    assert connect(other, "bucket").client.meta.region_name == "eu-west-2"
+    with pytest.raises(AssertionError, match="is read again"):
+        boto3.Session(region_name="eu-west-1").client("s3")
