@@ -35,7 +35,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 .PHONY: help setup lock lint test test-slow costs soak mutants fuzz demo bench ui docs build sbom audit clean
 
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) ## Makes .venv with everything in it, once; again when the lock changes (PYTHON=python3.12 chooses one)
 

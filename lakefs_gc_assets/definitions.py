@@ -3,8 +3,8 @@
 import dagster as dg
 
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.defs.repositories import load_all
 from lakefs_gc_assets.defs.wiring import build_all
+from lakefs_gc_assets.repositories import load_all
 from lakefs_gc_assets.settings import Configuration, Loaded, default_file
 
 

@@ -86,6 +86,11 @@ class CorruptFile(CollectionError):
         self.check = check
         self.detail = detail
 
+    @classmethod
+    def missing(cls, file: str) -> "CorruptFile":
+        """One that the object store does not have."""
+        return cls(file, "existence", "the file is missing from the object store")
+
     def __str__(self) -> str:
         return _one_line(
             f"{self.file}: {self.check}: {self.detail}. "

@@ -29,10 +29,10 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs.repositories import load_all
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.repositories import load_all, named
 from lakefs_gc_assets.settings import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,
@@ -220,13 +220,10 @@ def open_repository(configuration: str | Path | Configuration | None, repository
 
 def _chosen(file: str | Path | None, repository: str | None) -> Loaded:
     """The configuration of one repository out of a file."""
-    named = default_file() if file is None else Path(file)
-    if named is None:
+    chosen = default_file() if file is None else Path(file)
+    if chosen is None:
         raise ConfigurationError(
             f"no configuration: name a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
         )
-    found = load_all(named)
-    labels = [loaded.configuration.label for loaded in found]
-    if repository in labels or (repository is None and len(found) == 1):
-        return found[labels.index(repository) if repository is not None else 0]
-    raise ConfigurationError(f"say which repository is meant: {named} has {', '.join(labels)}")
+    found = load_all(chosen)
+    return found[0] if repository is None and len(found) == 1 else named(found, repository, "`repository`")

@@ -1,8 +1,8 @@
 """Every setting, described once: the same classes make the configuration file and what the Dagster UI shows.
 
-A file is YAML with `repository`, `owners`, `tags` and the sections `lakefs`, `store`, `collection`, `spark`,
+A file is YAML with `repository`, `name`, `owners`, `tags` and the sections `lakefs`, `store`, `collection`, `spark`,
 `automation`, `launch`, `notifications`, `report` and `emr_serverless`; with a list `repositories` it is about several
-(`defs/repositories.py`). Where a value differs between machines, write `{env: NAME}` to take it from that environment
+(`repositories.py`). Where a value differs between machines, write `{env: NAME}` to take it from that environment
 variable; secrets may only be given that way, and are read when they are needed.
 """
 
@@ -262,7 +262,10 @@ class CollectionSettings(Settings):
         default=0, ge=0, description="Spark partitions for reading ranges; 0 for four per core, at most one per range."
     )
     address_partitions: int = Field(
-        default=0, ge=0, description="Spark partitions of shuffles of addresses; 0 lets Spark decide by size."
+        default=0,
+        ge=0,
+        description="Spark partitions of shuffles of addresses; 0 for four per core on a local master, "
+        "elsewhere for what spark.sql.shuffle.partitions says. Spark joins small ones.",
     )
     wait_before_dump_seconds: float = Field(
         default=30,
@@ -311,8 +314,8 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when the candidates are a larger share of all listed objects than this, and "
-        "more than ten; with 0, when there are any.",
+        description="A sweep is refused when the candidates are a larger share of all objects that the run knows to be "
+        "stored, listed ones and those in sealed slices, than this, and more than ten; with 0, when there are any.",
     )
     max_candidates: int = Field(
         default=100_000_000, ge=0, description="A sweep is refused when there are more candidates than this."

@@ -82,13 +82,18 @@ def graph_problem(case: Case) -> str | None:
     return "; ".join(problems) or None
 
 
+def starting_points(graph: Graph) -> list[tuple[str, bool]]:
+    """Ids of the commits where walks begin, in their order: each once, and whether it is a branch head."""
+    ids = graph.commits.ids
+    return sorted((ids[at].as_py(), at in graph.branches_at) for at in {*graph.branches_at, *graph.leaves.tolist()})
+
+
 def start_problem(case: Case) -> str | None:
     """How our starting points differ from what the case expects; None where they do not."""
     heads = {f"branch of {commit}": commit for commit in case["branch_heads"]}
     names = sorted({*case["branch_heads"], *case["leaf_commits"]})
-    commits = exactly([Commit(name, "", (), 0) for name in names])
-    graph = Graph.of(commits, heads)
-    found = [{"commit": commits.ids[at].as_py(), "is_branch_head": is_head} for at, is_head in graph.starting_points()]
+    graph = Graph.of(exactly([Commit(name, "", (), 0) for name in names]), heads)
+    found = [{"commit": commit, "is_branch_head": is_head} for commit, is_head in starting_points(graph)]
     return None if found == case["expected"] else f"found {found}, expected {case['expected']}"
 
 

@@ -10,11 +10,12 @@ from rich.console import Console
 
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.forecast import describe, encode
-from lakefs_gc_assets.cli.options import JSON, OBJECTS, RULES, STORE_URL, RuleSet, answer, show_progress
+from lakefs_gc_assets.cli.options import JSON, OBJECTS, RULES, STORE_URL, answer, show_progress
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.forecasting import forecast_now
+from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import months, show
 
 

@@ -6,18 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 import click
 
-from lakefs_gc_assets.defs.repositories import load_all, named
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.repositories import load_all, named
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, DEFAULT_FILE, Configuration, Loaded, default_file
 
 Progress = Callable[[str], None]
 """Is told each line as it happens."""
 
-RuleSet = Literal["oss", "seed"]
 
 CONFIG = click.option(
     "--config",
@@ -61,7 +59,7 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
     """
     chosen = _chosen(file)
     found = load_all(chosen)
-    loaded = found[0] if len(found) == 1 else named(found, repository)
+    loaded = found[0] if len(found) == 1 else named(found, repository, "--repository")
     if repository and len(found) == 1:
         content = {**loaded.configuration.model_dump(), "repository": repository}
         loaded = replace(loaded, configuration=Configuration.model_validate(content))

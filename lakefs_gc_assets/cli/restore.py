@@ -15,11 +15,10 @@ from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import (
     CONFIG,
     JSON,
-    QUIET,
     REPOSITORY,
     answer,
     loaded_configuration,
-    progress_unless,
+    show_progress,
 )
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
@@ -39,7 +38,6 @@ _SHOWN = 20
     help="Bring back this object only: relative to the storage namespace (data/…), or in full. May be given again.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be brought back, and bring nothing back.")
-@QUIET
 @JSON
 def restore(
     file: Path | None,
@@ -47,7 +45,6 @@ def restore(
     run_id: str,
     addresses: tuple[str, ...],
     dry_run: bool,
-    quiet: bool,
     as_json: bool,
 ) -> None:
     """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
@@ -69,7 +66,7 @@ def restore(
         return
     counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"
-    for each in restore_run.restore(opened, run_id, addresses, owner, progress_unless(quiet)):
+    for each in restore_run.restore(opened, run_id, addresses, owner, show_progress):
         counts[each.fate] += 1
         if as_json:
             answer({"address": each.address, "fate": each.fate, "why": each.why}, indent=None)

@@ -45,7 +45,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
     default="clean",
     show_default=True,
     help="Look at everything, only at what is new since the last run that deleted, at what only expired commits hold, "
-    "or at everything with expired commits.",
+    "or at both: what nothing references, and what expired.",
 )
 @QUIET
 @VERBOSE

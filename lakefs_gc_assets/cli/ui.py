@@ -13,11 +13,11 @@ from lakefs_gc_assets.cli.options import (
     JSON,
     OBJECTS,
     RULES,
-    RuleSet,
     answer,
     loaded_configurations,
     show_progress,
 )
+from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.dagster_ui import ending_on_signals, prepare_home, serve
 from lakefs_gc_assets.embedded.playground import playground
 from lakefs_gc_assets.extras import requiring

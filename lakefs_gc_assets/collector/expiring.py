@@ -15,26 +15,18 @@ from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.forecast import stored as forecasts
+from lakefs_gc_assets.collector.frame import kinds
 from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.incremental.checkpoint import COMMITTED, PENDING
 from lakefs_gc_assets.collector.live import head_ranges, named_ranges, range_hashes, range_sizes
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CorruptFile, StorageError
+from lakefs_gc_assets.collector.stored.deleting import delete_all
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore
 
-FRAMES = (
-    "store_df",
-    "uncommitted_df",
-    "committed_df",
-    "candidates",
-    "expired",
-    "unheld",
-    "unrecognised",
-    "sightings",
-    PENDING,
-    COMMITTED,
+FOLDERS = (
+    *(name for name in kinds.FRAMES if name != kinds.DELETED_REPORT.name),
     range_sizes.NAME,
     range_hashes.NAME,
     head_ranges.NAME,
@@ -51,7 +43,7 @@ class PastRun:
     """A run and what its folder holds.
 
     Attributes:
-        frames: names of FRAMES that it still has.
+        frames: names of FOLDERS that it still has.
         entries: keys of the objects and folders directly in its folder.
         prepared: ids under which the server prepared for this run alone; filled in for runs that expire.
     """
@@ -160,11 +152,11 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         CorruptFile: it cannot be told which run the next one builds on.
     """
     asked = reasons(store)
-    folders = [*_folders(store)]
+    found = [*folders(store)]
     expired: list[PastRun] = []
     staying: list[PastRun] = []
     kept: dict[str, str] = {}
-    for place, run in enumerate(_runs_among(folders)):
+    for place, run in enumerate(past_runs(found)):
         reason = f"it is among the newest {keep}" if place < keep else None
         # A run that lost its frames before has nothing to keep.
         if reason is None and run.frames:
@@ -174,7 +166,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         else:
             kept[run.run_id] = reason
             staying.append(run)
-    past = [*_forecasts_among(store, folders)]
+    past = [*past_forecasts(store, found)]
     kept_forecasts = _kept_forecasts(past, keep)
     going = [each for each in past if each.forecast_id not in kept_forecasts]
     needed: frozenset[str] = frozenset()
@@ -222,32 +214,24 @@ def _began(forecast: PastForecast) -> timedelta:
     return timedelta(seconds=xids.created_at(forecast.forecast_id))
 
 
-def past_runs(store: ObjectStore) -> Iterator[PastRun]:
-    """All our runs, newest first."""
-    return _runs_among(_folders(store))
-
-
-def past_forecasts(store: ObjectStore) -> Iterator[PastForecast]:
-    """All forecasts, newest first."""
-    return _forecasts_among(store, _folders(store))
-
-
-def _folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
+def folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
     """Every folder beside those of runs, newest first: its id, and the keys of what is directly in it."""
     for run_id in run_folder.folders(store):
         level = store.list_level(run_folder.folder(run_id))
         yield run_id, frozenset([*level.prefixes, *(found.key for found in level.objects)])
 
 
-def _runs_among(folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastRun]:
-    for run_id, entries in folders:
+def past_runs(found: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastRun]:
+    """Our runs among folders, in their order."""
+    for run_id, entries in found:
         if run_folder.plan(run_id) in entries:
-            frames = tuple(name for name in FRAMES if run_folder.frame(run_id, name) in entries)
+            frames = tuple(name for name in FOLDERS if run_folder.frame(run_id, name) in entries)
             yield PastRun(run_id, frames, entries)
 
 
-def _forecasts_among(store: ObjectStore, folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastForecast]:
-    for forecast_id, entries in folders:
+def past_forecasts(store: ObjectStore, found: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastForecast]:
+    """Forecasts among folders, in their order."""
+    for forecast_id, entries in found:
         folder = run_folder.frame(forecast_id, forecasts.NAME)
         if run_folder.plan(forecast_id) not in entries and folder in entries:
             files = {each.key for each in store.list_level(folder).objects}.intersection(forecasts.files(forecast_id))
@@ -263,9 +247,9 @@ def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
     Raises StorageError where one could not be deleted.
     """
     removed = _remove_prepared(store, forecast.forecast_id, forecast.entries, forecast.prepared)
-    removed += _delete(store, _keys(store, run_folder.frame(forecast.forecast_id, range_sizes.NAME)))
+    removed += delete_all(store, _keys(store, run_folder.frame(forecast.forecast_id, range_sizes.NAME)))
     present = _keys(store, run_folder.frame(forecast.forecast_id, forecasts.NAME))
-    return removed + _delete(store, [key for key in forecasts.files(forecast.forecast_id) if key in present])
+    return removed + delete_all(store, [key for key in forecasts.files(forecast.forecast_id) if key in present])
 
 
 def remove_frames(store: ObjectStore, run: PastRun) -> int:
@@ -278,7 +262,7 @@ def remove_frames(store: ObjectStore, run: PastRun) -> int:
     removed = _remove_prepared(store, run.run_id, run.entries, run.prepared)
     for frame in run.frames:
         manifest = run_folder.manifest(run.run_id, frame)
-        removed += _delete(
+        removed += delete_all(
             store, sorted(_keys(store, run_folder.frame(run.run_id, frame)), key=lambda key: key != manifest)
         )
     return removed
@@ -293,12 +277,3 @@ def _remove_prepared(store: ObjectStore, run_id: str, entries: frozenset[str], p
 
 def _keys(store: ObjectStore, folder: str) -> list[str]:
     return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
-
-
-def _delete(store: ObjectStore, keys: Sequence[str]) -> int:
-    """Deletes keys in their order; returns how many. Raises StorageError where one could not be deleted."""
-    for start in range(0, len(keys), store.delete_limit):
-        for outcome in store.delete(keys[start : start + store.delete_limit]):
-            if outcome.result is not DeleteResult.ACCEPTED:
-                raise StorageError(f"{outcome.key} could not be deleted: {outcome.error}")
-    return len(keys)

@@ -9,12 +9,13 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame.kinds import UNCOMMITTED_DF
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, StorageError
+from lakefs_gc_assets.collector.stored.deleting import delete_all
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore
 
-UNCOMMITTED = "uncommitted_df"
 _NOTES = "preparations/"
 
 
@@ -38,7 +39,7 @@ def noted(store: ObjectStore, run_id: str) -> list[str]:
 
 def forget(store: ObjectStore, run_id: str) -> int:
     """Deletes a run's notes, once what they name is gone; returns how many. Raises StorageError."""
-    return _delete(store, [notes(run_id) + server_run_id for server_run_id in noted(store, run_id)])
+    return delete_all(store, [notes(run_id) + server_run_id for server_run_id in noted(store, run_id)])
 
 
 def of_run(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozenset[str]:
@@ -48,8 +49,8 @@ def of_run(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozens
         entries: keys of the objects and folders directly in the run's folder.
     """
     named: list[object] = []
-    if run_folder.frame(run_id, UNCOMMITTED) in entries:
-        named += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED))
+    if run_folder.frame(run_id, UNCOMMITTED_DF.name) in entries:
+        named += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED_DF.name))
     try:
         report = reports.read(store, run_id)
     except CorruptFile:
@@ -80,7 +81,7 @@ def remove(store: ObjectStore, server_run_id: str) -> int:
         return 0
     folder = f"{run_folder.folder(server_run_id)}uncommitted/"
     keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
-    return _delete(store, [key for key in keys if xids.is_xid(key.removeprefix(folder))])
+    return delete_all(store, [key for key in keys if xids.is_xid(key.removeprefix(folder))])
 
 
 def _is_ours(store: ObjectStore, run_id: str) -> bool:
@@ -90,11 +91,3 @@ def _is_ours(store: ObjectStore, run_id: str) -> bool:
     except ObjectNotFound:
         return False
     return True
-
-
-def _delete(store: ObjectStore, keys: Sequence[str]) -> int:
-    for start in range(0, len(keys), store.delete_limit):
-        for outcome in store.delete(keys[start : start + store.delete_limit]):
-            if outcome.result is not DeleteResult.ACCEPTED:
-                raise StorageError(f"{outcome.key} could not be deleted: {outcome.error}")
-    return len(keys)

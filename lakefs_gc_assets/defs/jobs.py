@@ -48,8 +48,9 @@ class Opening(dg.Config):
         default="clean",
         description="clean: look at every object; what any commit holds stays. optimized: the same, but look only at "
         "what is new since the last run that deleted; where none can be built on, it is a clean run and says why. "
-        "committed: what only commits hold that retention rules let expire; nothing is listed. unified: look at every "
-        "object; what expired commits hold may go.",
+        "committed: what only commits hold that retention rules let expire; nothing is listed. unified: what "
+        "nothing references and what expired commits hold may go; every object is looked at once in "
+        "collection.full_listing_days, in between only what is new and what expired.",
     )
     sweep: bool | None = Field(
         default=None,

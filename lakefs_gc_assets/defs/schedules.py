@@ -72,8 +72,8 @@ def define(
             settings.expiry_cron,
             expire,
             expiring.removing_config(names),
-            f"Removes the frames and partitions of all but the newest {settings.keep_runs} runs of {names.repository}; "
-            "plans, reports and receipts stay. Launch the job "
+            f"Removes the frames and partitions of all but the newest {settings.keep_runs} runs of {names.repository}, "
+            "and old forecasts; plans, reports and receipts stay. Launch the job "
             f"{names.of('expire_runs')} first to see what would go. Cron: automation.expiry_cron.",
         ),
         schedule(

@@ -76,8 +76,9 @@ def follow_deleted_report(
         required_resource_keys={names.of("collector")},
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Opens and launches an optimized run of repository {names.repository} after each run that deleted "
-        f"and succeeded, {_told(settings.optimized_every_hours)} after that one began. Dry runs and failures are not "
-        "followed: after a failure, make that run or a clean one again. What it launches is a dry run unless the "
+        f"and succeeded, {_told(settings.optimized_every_hours)} after that one began. Dry runs are not "
+        "followed, nor are failures but those at objects alone that were written down as undeletable: after any other "
+        "failure, make that run or a clean one again. What it launches is a dry run unless the "
         "configuration says sweep. Change the time by automation.optimized_every_hours.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:

@@ -19,13 +19,13 @@ _NEWEST = 2
 """Days ago: what is younger stays by any rules."""
 
 
-def make_repository_of_months(server: EmbeddedServer, repository: str = "months") -> None:
+def make_repository_of_months(server: EmbeddedServer) -> None:
     """Makes a repository whose first commit is a year old and whose newest is of the day before yesterday.
 
     Raises UnexpectedAnswer where the server does not do its part.
     """
     now = server.clock.now()
-    with session(server, repository) as api:
+    with session(server, "months") as api:
         for ago in range(_DAYS, _NEWEST - 1, -1):
             with server.clock.at(now - timedelta(days=ago)):
                 _day(api, ago)

@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
 
@@ -31,9 +30,10 @@ from lakefs_gc_assets.embedded.gateway.service import Gateway
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Router, json_response
 from lakefs_gc_assets.embedded.http_server import Listener
 from lakefs_gc_assets.embedded.object_names import Writer
-from lakefs_gc_assets.errors import ConfigurationError
 
 API_PREFIX = "/api/v1"
+_HOST = "127.0.0.1"
+"""Of this machine alone: the server keeps no secret as a production server does."""
 _DATABASE_FILE = "metadata.sqlite"
 _OBJECTS_FOLDER = "objects"
 
@@ -47,9 +47,7 @@ class EmbeddedServer:
         blockstore: where objects lie instead, such as a RemoteBlockstore on a bucket.
         settings: how the server behaves.
         rules: shorthand for the setting of that name.
-        host: the address to listen on, one of this machine's own unless `reachable` says otherwise.
-        reachable: whether other machines may reach the server: it keeps no secret as a production server does.
-        port, s3_port: 0 for any free one.
+        port: that of the API, 0 for any free one; the S3 gateway takes a free one.
         access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
     """
 
@@ -61,15 +59,10 @@ class EmbeddedServer:
         rules: RuleSet | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
-        host: str = "127.0.0.1",
-        reachable: bool = False,
         port: int = 0,
-        s3_port: int = 0,
         access_key_id: str = "",
         secret_access_key: str = "",
     ) -> None:
-        if not reachable:
-            _require_loopback(host)
         self.folder = folder
         self.clock = clock or Clock()
         self.faults = faults.Faults()
@@ -107,8 +100,8 @@ class EmbeddedServer:
         self._administration = Router(administration.ROUTES)
         self._gateway = Gateway(self.core, self._users)
         self._listeners = (
-            Listener(host, port, self._serve, self.clock, self.faults),
-            Listener(host, s3_port, self._gateway.serve, self.clock, self.faults),
+            Listener(_HOST, port, self._serve, self.clock, self.faults),
+            Listener(_HOST, 0, self._gateway.serve, self.clock, self.faults),
         )
         self.url = self._listeners[0].url
         self.s3_url = self._listeners[1].url
@@ -207,19 +200,6 @@ class EmbeddedServer:
             case _:
                 raise ApiFailure(404, "not found")
         return NO_CONTENT
-
-
-def _require_loopback(host: str) -> None:
-    """Raises ConfigurationError for an address that other machines reach, or one that is no address."""
-    try:
-        loopback = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise ConfigurationError(
-            f"the embedded server is no production server and does not listen on {host or 'every address'!r}, where "
-            "other machines reach it: use 127.0.0.1, or say that it is to be reachable"
-        )
 
 
 def _signing_key(folder: Path) -> bytes:

@@ -149,7 +149,7 @@ def test_one_object(asked: Callable[..., str]) -> None:
 def test_what_is_brought_back(asked: Callable[..., str], repository: Repository) -> None:
     planned = json.loads(asked("restore", "--run-id", repository.swept.run_id, "--dry-run"))
     require_documented("restore --dry-run --json", planned)
-    one = ("restore", "--quiet", "--run-id", repository.swept.run_id, "--address", planned[0]["address"])
+    one = ("restore", "--run-id", repository.swept.run_id, "--address", planned[0]["address"])
     *rows, last = [json.loads(line) for line in asked(*one).splitlines()]
     require_documented("restore --json", rows)
     assert last == {"counts": {"restored": 1}}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
@@ -93,9 +94,9 @@ def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
         read=1,
         read_sha256=ranges_read.write(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
         pending=0,
-        pending_digest=_left(opened, plan.run_id, checkpoints.PENDING),
+        pending_digest=_left(opened, plan.run_id, PENDING_DF.name),
         committed=0,
-        committed_digest=_left(opened, plan.run_id, checkpoints.COMMITTED),
+        committed_digest=_left(opened, plan.run_id, CHECKPOINT_COMMITTED_DF.name),
         pending_windows=(),
         other_folders=("old",),
     )

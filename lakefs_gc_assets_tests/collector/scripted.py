@@ -20,7 +20,6 @@ from lakefs_gc_assets.lakefs.api.models import (
     Repository,
     RetentionRules,
     ServerClocks,
-    StorageConfiguration,
     UncommittedPage,
 )
 
@@ -117,9 +116,6 @@ class ScriptedApi:
 
     def repositories(self) -> tuple[Repository, ...]:
         return self.repository_lists()
-
-    def storage_configuration(self, storage_id: str) -> StorageConfiguration:
-        return StorageConfiguration("s3")
 
     def grace_period(self) -> timedelta:
         return self.grace

@@ -31,7 +31,7 @@ def past(opened: OpenRepository, days: int, **changes: object) -> Plan:
 
 def fill(opened: OpenRepository, plan: Plan) -> None:
     folder = run_folder.folder(plan.run_id)
-    for frame in expiring.FRAMES:
+    for frame in expiring.FOLDERS:
         for name in ("manifest.json", "slice_window=legacy/part.parquet"):
             opened.store.put(f"{folder}{frame}/{name}", b"frame")
     for name in KEPT_FILES[2:]:
@@ -77,9 +77,9 @@ def test_plan_report_receipts_and_whatever_is_not_known_stay(opened: OpenReposit
     left = files(opened, old)
     assert set(KEPT_FILES) <= left
     assert not any(
-        name.startswith(tuple(f"{frame}/" for frame in expiring.FRAMES if frame != "committed_df")) for name in left
+        name.startswith(tuple(f"{frame}/" for frame in expiring.FOLDERS if frame != "committed_df")) for name in left
     )
-    assert removed == 2 * len(expiring.FRAMES) + 1
+    assert removed == 2 * len(expiring.FOLDERS) + 1
     assert expired(opened) == [old], "its partition may be there still"
     assert expiring.remove_frames(opened.store, expiring.decide(opened.store, 1).expired[0]) == 0
 
@@ -87,7 +87,7 @@ def test_plan_report_receipts_and_whatever_is_not_known_stay(opened: OpenReposit
 def test_a_manifest_goes_before_what_it_names(opened: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     swept(opened, 1)
     old = swept(opened, 2)
-    for frame in expiring.FRAMES:
+    for frame in expiring.FOLDERS:
         opened.store.put(f"{run_folder.frame(old, frame)}a-file-that-is-listed-first.parquet", b"frame")
     asked: list[str] = []
     delete = opened.store.delete
@@ -123,9 +123,9 @@ def test_past_runs_are_told_newest_first_with_what_they_have(opened: OpenReposit
     runs = [swept(opened, days) for days in (1, 2)]
     without = began(opened, 3 * DAY).run_id
     forecast_folder(opened, 1)
-    told = [*expiring.past_runs(opened.store)]
+    told = [*expiring.past_runs(expiring.folders(opened.store))]
     assert [(each.run_id, each.frames) for each in told] == [
-        *((run_id, expiring.FRAMES) for run_id in runs),
+        *((run_id, expiring.FOLDERS) for run_id in runs),
         (without, ()),
     ]
 
@@ -242,7 +242,8 @@ def test_a_forecast_goes_with_what_it_noted_and_nothing_else_does(opened: OpenRe
     assert files(opened, old) == set(FOREIGN)
     assert others - keys(opened) == {f"{run_folder.folder(prepared)}uncommitted/{prepared}"}
     assert removed == len(stored.files(old)) + 3
-    assert [each.forecast_id for each in expiring.past_forecasts(opened.store)] == [newest]
+    left = expiring.past_forecasts(opened.store, expiring.folders(opened.store))
+    assert [each.forecast_id for each in left] == [newest]
 
 
 def test_a_forecast_whose_removal_was_killed_is_found_again(opened: OpenRepository) -> None:
@@ -329,7 +330,7 @@ def test_each_object_is_deleted_once_and_counted(
     left = {key for batch in opened.store.list("") for key in batch["key"].to_pylist()}
     assert sorted(asked) == sorted(there - left) and removed == len(asked)
     # Two files of each frame, the ids read, what the server prepared, and the note of that.
-    assert removed == 2 * len(expiring.FRAMES) + 3
+    assert removed == 2 * len(expiring.FOLDERS) + 3
 
 
 def test_an_object_that_cannot_be_deleted_is_named(opened: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,11 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.defs import deployed, emr
-from lakefs_gc_assets.defs.repositories import load_all
 from lakefs_gc_assets.defs.resources import Collector, collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.repositories import load_all
 from lakefs_gc_assets.settings import Configuration, Loaded, SparkSettings, StoreSettings, loaded_from
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server

@@ -55,7 +55,7 @@ def told(result: dg.ExecuteInProcessResult) -> dict[str, str]:
 
 
 def with_frames(automated: Automated) -> list[str]:
-    return [run.run_id for run in expiring.past_runs(automated.repository.store) if run.frames]
+    return [run.run_id for run in expiring.past_runs(expiring.folders(automated.repository.store)) if run.frames]
 
 
 def test_it_shows_and_removes_nothing_unless_it_is_told_to(automated: Automated, run_ids: list[str]) -> None:
@@ -79,7 +79,7 @@ def test_it_removes_frames_and_partitions_of_old_runs(automated: Automated, run_
     assert (shown(result)["dry"], shown(result)["runs_expired"], shown(result)["objects_removed"]) == (False, 2, 10)
     assert with_frames(automated) == run_ids[:2]
     assert list(automated.run_ids) == run_ids[:2]
-    assert [run.run_id for run in expiring.past_runs(automated.repository.store)] == run_ids
+    assert [run.run_id for run in expiring.past_runs(expiring.folders(automated.repository.store))] == run_ids
     assert lock.holder(automated.repository.store) is None
 
     again = launch(automated, REMOVING)
@@ -96,10 +96,10 @@ def test_old_forecasts_go_as_well(automated: Automated) -> None:
 
     dry = shown(launch(automated))
     assert (dry["forecasts_expired"], dry["forecasts_kept"]) == (1, 1)
-    assert [each.forecast_id for each in expiring.past_forecasts(store)] == made
+    assert [each.forecast_id for each in expiring.past_forecasts(store, expiring.folders(store))] == made
 
     assert shown(launch(automated, REMOVING))["objects_removed"] == 2
-    assert [each.forecast_id for each in expiring.past_forecasts(store)] == made[:1]
+    assert [each.forecast_id for each in expiring.past_forecasts(store, expiring.folders(store))] == made[:1]
 
 
 def test_partitions_left_behind_by_a_job_that_was_killed_go_the_next_time(

@@ -44,7 +44,7 @@ def test_the_next_optimized_run_builds_on_what_was_kept(runs: GraphRuns) -> None
 
     assert ended.success
     store = runs.repository.store
-    assert [run.run_id for run in expiring.past_runs(store) if run.frames] == [dry, swept]
+    assert [run.run_id for run in expiring.past_runs(expiring.folders(store)) if run.frames] == [dry, swept]
     assert list(runs.instance.get_dynamic_partitions(f"gc_runs_{runs.server.repository}")) == [swept, dry]
     assert runs.report(old_dry).counts["candidates"] == len(runs.addresses(old_dry, "deleted_report"))
     assert set(receipts.read(store, swept).column("address").to_pylist()) == unreferenced

@@ -38,7 +38,6 @@ def test_it_reads_a_sample(tmp_path: Path) -> None:
         sample = make_sample_repository(server, objects=100)
         client = _client(server, "sample")
         assert client.repository().storage_namespace == "local://sample"
-        assert client.storage_configuration("").blockstore_type == "local"
         assert client.grace_period() == timedelta(days=1)
         page = client.prepare_uncommitted(None)
         assert page.continuation_token is None

@@ -20,7 +20,6 @@ from lakefs_gc_assets.lakefs.api.models import (
     RefsDump,
     Repository,
     RetentionRules,
-    StorageConfiguration,
     UncommittedPage,
 )
 from lakefs_gc_assets.lakefs.api.parsing import Fields
@@ -39,30 +38,13 @@ _READERS: dict[str, tuple[Callable[[Fields], Any], Content, Callable[[Content], 
             "default_branch": "main",
             "creation_date": 1,
             "read_only": False,
-            "storage_id": "",
         },
         lambda c: Repository(
             c["id"],
             c["storage_namespace"],
             c["default_branch"],
             c.get("read_only") or False,
-            c.get("storage_id") or "",
             c["creation_date"],
-        ),
-    ),
-    "storage": (
-        lambda fields: parsing.storage_configuration(fields, "second"),
-        {
-            "storage_config": {"blockstore_type": "s3"},
-            "storage_config_list": [
-                {"blockstore_type": "gs", "blockstore_id": "first"},
-                {"blockstore_type": "azure", "blockstore_id": "second"},
-            ],
-        },
-        lambda c: StorageConfiguration(
-            next(each for each in c["storage_config_list"] if each["blockstore_id"] == "second")["blockstore_type"]
-            if len(c.get("storage_config_list") or []) > 1
-            else c["storage_config"]["blockstore_type"]
         ),
     ),
     "grace period": (

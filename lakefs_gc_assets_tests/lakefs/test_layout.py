@@ -12,7 +12,6 @@ from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 SLICE = "g4uk6erfnfus73frbnqg"
 SLICE_CREATED = 1_762_770_885
 OBJECT = "dc0n8tpksdu988af5sdg"
-OBJECT_ISSUED = xids.issued_at(OBJECT)
 SIGNATURE = "LUas8wrQe8Hzoq3Ux5a4TOJhAC6mWEfg4QyauNaM7XQ"
 RAW = st.binary(min_size=12, max_size=12).map(xids.encode)
 

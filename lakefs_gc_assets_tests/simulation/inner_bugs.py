@@ -9,6 +9,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector import checking, guards, order, preparations, recheck
 from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
 from lakefs_gc_assets.collector.live import named_ranges, uncommitted
@@ -137,7 +138,7 @@ INNER_BUGS: dict[str, TestedBug] = {
     ),
     "run before whose frames were made again": TestedBug(
         without_call(checkpoint, "require_frames", base_run.find),
-        _with_repository(test_base_run.test_a_frame_that_is_gone_or_was_made_again_is_named, checkpoint.PENDING),
+        _with_repository(test_base_run.test_a_frame_that_is_gone_or_was_made_again_is_named, PENDING_DF.name),
     ),
 }
 """By name."""

@@ -25,7 +25,6 @@ from lakefs_gc_assets.lakefs.api.models import (
     RefsDump,
     RetentionRules,
     ServerClocks,
-    StorageConfiguration,
     UncommittedPage,
 )
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
@@ -369,10 +368,6 @@ class CollectorsApi:
 
     def repositories(self) -> tuple[RepositoryFacts, ...]:
         return (self.repository(), *self._servers.others())
-
-    def storage_configuration(self, storage_id: str) -> StorageConfiguration:
-        self._ask("config")
-        return StorageConfiguration("s3")
 
     def grace_period(self) -> timedelta:
         self._ask("grace_period")

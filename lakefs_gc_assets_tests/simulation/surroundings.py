@@ -34,7 +34,6 @@ _OPERATIONS = {
 """How many numbers each operation takes."""
 _SWEEP_BEGINS, _PREPARES, _DUMPS, _DELETES = 11, 1, 3, 7
 """Kinds of calls, see `calls.CALLS`."""
-_LONG = 27 * HOUR
 _MANY = 60
 
 

@@ -147,7 +147,7 @@ def read_file(
     try:
         data = store.get(file.key)
     except ObjectNotFound:
-        raise CorruptFile(file.key, "existence", "the frame's file is missing from the object store") from None
+        raise CorruptFile.missing(file.key) from None
     if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
     try:

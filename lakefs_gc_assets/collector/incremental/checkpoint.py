@@ -22,6 +22,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.stored import ids, run_folder
@@ -30,9 +31,6 @@ from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
 from lakefs_gc_assets.storage.interface import ObjectStore
-
-PENDING = "pending"
-COMMITTED = "checkpoint_committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +115,15 @@ def read_tracked(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Ran
 
 def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> None:
     """Raises CorruptFile where the manifest of a frame that a run left is gone, or is another one."""
-    frames = [(PENDING, checkpoint.pending_digest)]
+    frames = [(PENDING_DF.name, checkpoint.pending_digest)]
     if checkpoint.tracked_sha256 is None:
-        frames.append((COMMITTED, checkpoint.committed_digest))
+        frames.append((CHECKPOINT_COMMITTED_DF.name, checkpoint.committed_digest))
     for frame, digest in frames:
         key = run_folder.manifest(run_id, frame)
         try:
             manifest = store.get(key)
         except ObjectNotFound:
-            raise CorruptFile(key, "existence", "the file is missing from the object store") from None
+            raise CorruptFile.missing(key) from None
         if hashlib.sha256(manifest).hexdigest() != digest:
             raise CorruptFile(key, "digest", "the frame is not the one that the report names")
 

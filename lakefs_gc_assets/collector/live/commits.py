@@ -294,7 +294,7 @@ def fetch(store: GivesObjects, key: str) -> bytes:
     try:
         return store.get(key)
     except ObjectNotFound:
-        raise CorruptFile(key, "existence", "the file is missing from the object store") from None
+        raise CorruptFile.missing(key) from None
 
 
 def _fetch_missing(

@@ -332,6 +332,6 @@ def _in_parts(store: ObjectStore, file: SizesFile) -> _Part | None:
         try:
             return store.get_part(file.key, start, end)
         except ObjectNotFound:
-            raise CorruptFile(file.key, "existence", "the file is missing from the object store") from None
+            raise CorruptFile.missing(file.key) from None
 
     return part

@@ -80,11 +80,6 @@ class Graph:
             leaves = _by_id(self.commits, np.append(leaves, head))
         return replace(self, heads=heads, branches_at=branches_at, leaves=leaves)
 
-    def starting_points(self) -> list[tuple[int, bool]]:
-        """Where walks begin, in order of commit ids: each once, and whether it is a branch head."""
-        points = _by_id(self.commits, np.array([*self.branches_at, *self.leaves], np.int64))
-        return [(at, at in self.branches_at) for at in points.tolist()]
-
 
 def _main_parents(commits: CommitColumns) -> Integers:
     """Positions of first parents; of commits of version 0, of last ones."""

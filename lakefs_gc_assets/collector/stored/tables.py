@@ -38,7 +38,7 @@ def get(store: ObjectStore, key: str, sha256: str | None = None) -> bytes:
     try:
         data = store.get(key)
     except ObjectNotFound:
-        raise CorruptFile(key, "existence", "the file is missing from the object store") from None
+        raise CorruptFile.missing(key) from None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise CorruptFile(key, "checksum", "the file was changed after it was written")
     return data

@@ -24,7 +24,6 @@ from lakefs_gc_assets.lakefs.api.models import (
     Repository,
     RetentionRules,
     ServerClocks,
-    StorageConfiguration,
     UncommittedPage,
 )
 from lakefs_gc_assets.lakefs.api.parsing import Fields
@@ -61,7 +60,6 @@ class LakeFSClient:
         from lakefs_sdk.api import (
             branches_api,
             commits_api,
-            config_api,
             internal_api,
             objects_api,
             repositories_api,
@@ -75,7 +73,6 @@ class LakeFSClient:
         self._caller = transport.Caller(settings, clock, self.server_clocks, sleep)
         sdk = self._caller.sdk
         self._repositories = repositories_api.RepositoriesApi(sdk)
-        self._configuration = config_api.ConfigApi(sdk)
         self._internal = internal_api.InternalApi(sdk)
         self._branches = branches_api.BranchesApi(sdk)
         self._tags = tags_api.TagsApi(sdk)
@@ -99,12 +96,6 @@ class LakeFSClient:
         call = Call("GET", "/repositories", "fs:ListRepositories")
         found = self._pages(call, self._repositories.list_repositories_with_http_info)
         return tuple(sorted(map(parsing.repository, found), key=lambda repository: repository.id))
-
-    def storage_configuration(self, storage_id: str) -> StorageConfiguration:
-        """Kind of blockstore of the repository; fails where several are configured and none has this id."""
-        call = Call("GET", "/config", "fs:ReadConfig")
-        fields = self._fields(call, self._configuration.get_config_with_http_info)
-        return parsing.storage_configuration(fields, storage_id)
 
     def grace_period(self) -> timedelta:
         """How long after its issue an address may still be linked; zero where the server does not know the question."""

@@ -17,15 +17,7 @@ class Repository:
     storage_namespace: str
     default_branch: str
     read_only: bool
-    storage_id: str = ""
     creation_date: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StorageConfiguration:
-    """The part of `GET /config` that concerns the repository's store."""
-
-    blockstore_type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +131,6 @@ class LakeFSApi(Protocol):
 
     def repositories(self) -> tuple[Repository, ...]:
         """Every repository that this user may see, sorted by name."""
-        ...
-
-    def storage_configuration(self, storage_id: str) -> StorageConfiguration:
-        """Kind of blockstore of the repository; fails where several are configured and none has this id."""
         ...
 
     def grace_period(self) -> timedelta:

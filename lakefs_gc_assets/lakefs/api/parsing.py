@@ -15,7 +15,6 @@ from lakefs_gc_assets.lakefs.api.models import (
     RefsDump,
     Repository,
     RetentionRules,
-    StorageConfiguration,
     UncommittedPage,
 )
 
@@ -127,26 +126,14 @@ def _kind(value: object) -> str:
 
 
 def repository(answer: Fields) -> Repository:
-    """`read_only` and `storage_id` are absent on servers that know neither."""
+    """`read_only` is absent on servers that do not know it."""
     return Repository(
         id=answer.text("id"),
         storage_namespace=answer.text("storage_namespace"),
         default_branch=answer.text("default_branch"),
         read_only=answer.flag("read_only") if answer.has("read_only") else False,
-        storage_id=answer.text("storage_id", empty=True) if answer.has("storage_id") else "",
         creation_date=answer.number("creation_date"),
     )
-
-
-def storage_configuration(answer: Fields, storage_id: str) -> StorageConfiguration:
-    """With several stores, the one whose `blockstore_id` is the repository's; else the only one."""
-    stores = answer.items("storage_config_list") if answer.has("storage_config_list") else []
-    if len(stores) <= 1:
-        return StorageConfiguration(answer.fields("storage_config").text("blockstore_type"))
-    for store in stores:
-        if store.text("blockstore_id", empty=True) == storage_id:
-            return StorageConfiguration(store.text("blockstore_type"))
-    raise answer.wrong("storage_config_list", f"has {len(stores)} stores, none of them the repository's {storage_id!r}")
 
 
 def grace_period(answer: Fields) -> timedelta:

@@ -10,7 +10,7 @@ WHOLE = 5 * 1024**3
 """Bytes that one CopyObject may copy. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
 PART = 1024**3
 """Bytes of each part of a larger object."""
-_MD5 = re.compile("[0-9a-f]{32}")
+MD5 = re.compile("[0-9a-f]{32}")
 _KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 
 
@@ -29,7 +29,7 @@ def copy(connection: Connection, source: str, target: str, facts: Mapping[str, A
 def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Same size and, where both ETags are digests of the content, the same ETag."""
     etags = [str(facts.get("ETag", "")).strip('"') for facts in (one, other)]
-    digests = all(_MD5.fullmatch(etag) for etag in etags) and not (_has_own_key(one) or _has_own_key(other))
+    digests = all(MD5.fullmatch(etag) for etag in etags) and not (_has_own_key(one) or _has_own_key(other))
     return one["ContentLength"] == other["ContentLength"] and (not digests or etags[0] == etags[1])
 
 

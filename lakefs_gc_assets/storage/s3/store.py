@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
 
 CONFLICT_ATTEMPTS = 5
-_MD5 = re.compile("[0-9a-f]{32}")
 _DIRECTORY_BUCKET = "--x-s3"
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _Result = TypeVar("_Result")
@@ -78,7 +77,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         own_keys = found.get("ServerSideEncryption", "AES256") == "AES256"
         other_keys = "SSEKMSKeyId" in found or "SSECustomerAlgorithm" in found or "SSECustomerKeyMD5" in found
         plain = own_keys and not other_keys and not self._bucket.endswith(_DIRECTORY_BUCKET)
-        return etag if plain and _MD5.fullmatch(etag) else None
+        return etag if plain and copies.MD5.fullmatch(etag) else None
 
     def _bucket_exists(self) -> bool:
         """An answer to HEAD does not say whether the object is missing or the bucket."""

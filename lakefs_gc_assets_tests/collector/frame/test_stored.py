@@ -118,7 +118,7 @@ def test_where_it_lies(storing: Storing, bucket: str) -> None:
     [
         ({"sha256": "0" * 64}, "the frame's file was changed after it was written"),
         ({"rows": 2}, "1 rows, its manifest says 2"),
-        ({"key": "nowhere"}, "the frame's file is missing from the object store"),
+        ({"key": "nowhere"}, "the file is missing from the object store"),
     ],
 )
 def test_it_is_noticed_what_was_changed(

@@ -7,6 +7,7 @@ import pytest
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
@@ -136,7 +137,7 @@ def test_an_earlier_file_of_ids_that_is_gone_or_changed_is_named(
     assert "read-earlier-attempt.parquet: existence" in why_not(opened)
 
 
-@pytest.mark.parametrize("frame", [checkpoints.PENDING, checkpoints.COMMITTED])
+@pytest.mark.parametrize("frame", [PENDING_DF.name, CHECKPOINT_COMMITTED_DF.name])
 def test_a_frame_that_is_gone_or_was_made_again_is_named(opened: OpenRepository, frame: str) -> None:
     newest = began(opened, DAY)
     ended(opened, newest)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.stored import run_folder
@@ -104,15 +105,15 @@ def test_what_a_run_left_is_no_other_runs(tmp_path: Path) -> None:
     assert f"{run_folder.frame('run', 'store_df')}slices-attempt.parquet" in keys(store)
 
 
-@pytest.mark.parametrize("frame", [checkpoint.PENDING, checkpoint.COMMITTED])
+@pytest.mark.parametrize("frame", [PENDING_DF.name, CHECKPOINT_COMMITTED_DF.name])
 def test_frames_must_be_there_and_the_ones_that_were_left(tmp_path: Path, frame: str) -> None:
     store = LocalStore(tmp_path)
-    for name in (checkpoint.PENDING, checkpoint.COMMITTED):
+    for name in (PENDING_DF.name, CHECKPOINT_COMMITTED_DF.name):
         store.put(run_folder.manifest("run", name), name.encode())
     left = replace(
         carried(store, frozenset(), frozenset()),
-        pending_digest=hashlib.sha256(checkpoint.PENDING.encode()).hexdigest(),
-        committed_digest=hashlib.sha256(checkpoint.COMMITTED.encode()).hexdigest(),
+        pending_digest=hashlib.sha256(PENDING_DF.name.encode()).hexdigest(),
+        committed_digest=hashlib.sha256(CHECKPOINT_COMMITTED_DF.name.encode()).hexdigest(),
     )
     checkpoint.require_frames(store, "run", left)
     key = run_folder.manifest("run", frame)

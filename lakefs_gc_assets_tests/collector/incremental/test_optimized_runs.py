@@ -103,7 +103,7 @@ def test_many_ids_are_taken_over_from_run_to_run(runs: PlainRuns, monkeypatch: p
     monkeypatch.setattr(ranges_read, "_SMALL", 3)
     store = runs.repository.store
     clean, second = collected(runs, Flow.CLEAN), collected(runs)
-    expiring.remove_frames(store, PastRun(clean.run_id, expiring.FRAMES, frozenset()))
+    expiring.remove_frames(store, PastRun(clean.run_id, expiring.FOLDERS, frozenset()))
     third = collected(runs)
     assert [each.base_run for each in (second, third)] == [clean.run_id, second.run_id]
     # A recording gives the same refs dump again, so that no run has anything to add.

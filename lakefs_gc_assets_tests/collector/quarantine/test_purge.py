@@ -353,7 +353,7 @@ def test_without_the_lock_nothing_goes(purge: Purging) -> None:
 def test_a_run_without_its_frames_is_purged_and_its_receipts_stay(purge: Purging) -> None:
     purge.store.put(run_folder.manifest(purge.moving.run, "store_df"), b"frame")
     before = receipts.keys(purge.store, purge.moving.run)
-    for run in expiring.past_runs(purge.store):
+    for run in expiring.past_runs(expiring.folders(purge.store)):
         assert expiring.remove_frames(purge.store, run)
     assert receipts.keys(purge.store, purge.moving.run) == before
 

@@ -32,7 +32,7 @@ from lakefs_gc_assets_tests import retention_cases
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 from lakefs_gc_assets_tests.replay.recording import Recording
-from lakefs_gc_assets_tests.retention_cases import NOW, active, active_ids, exactly, problems
+from lakefs_gc_assets_tests.retention_cases import NOW, active, active_ids, exactly, problems, starting_points
 
 CASES = FIXTURES.parent / "retention-cases.json"
 DAY = 86_400
@@ -260,11 +260,7 @@ class TestEdges:
         commits = [Commit(name, "", ("root",), 0) for name in ("d", "b", "c")] + [Commit("root", "", (), 0)]
         graph = Graph.of(exactly(commits), {"main": "c", "x": "c"})
         ids = graph.commits.ids.to_pylist()
-        assert [(ids[at], is_head) for at, is_head in graph.starting_points()] == [
-            ("b", False),
-            ("c", True),
-            ("d", False),
-        ]
+        assert starting_points(graph) == [("b", False), ("c", True), ("d", False)]
         assert graph.branches_at == {ids.index("c"): ("main", "x")}
 
     def test_a_repository_of_nothing_but_its_first_commit(self) -> None:

@@ -12,9 +12,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "default_branch": "main",
         "creation_date": 1,
         "read_only": False,
-        "storage_id": "",
     },
-    "storage_configuration": {"storage_config": {"blockstore_type": "s3"}, "storage_config_list": []},
     "grace_period": {"grace_period": 60},
     "prepare_uncommitted": {"run_id": "r", "gc_uncommitted_location": "", "continuation_token": "t"},
     "branches": {
@@ -63,7 +61,6 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 ARGUMENTS: dict[str, tuple[object, ...]] = {
-    "storage_configuration": ("",),
     "prepare_uncommitted": (None,),
     "first_change": ("main",),
     "stat": ("main", "p"),

@@ -66,7 +66,6 @@ class TestRecordedServers:
         assert repository.storage_namespace == said_last["storage_namespace"]
         assert (repository.default_branch, repository.read_only) == ("main", False)
         assert repository.creation_date == said_last["creation_date"]
-        assert client.storage_configuration(repository.storage_id).blockstore_type == "s3"
         assert client.grace_period() == timedelta(days=1)
 
     def test_every_branch_tag_and_head(self, replayed: tuple[ReplayServer, LakeFSClient, list[dict[str, Any]]]) -> None:

@@ -15,8 +15,6 @@ from lakefs_gc_assets_tests.lakefs.api.talking import talking
 
 OPTIONAL = {
     ("repository", "read_only"),
-    ("repository", "storage_id"),
-    ("storage_configuration", "storage_config_list"),
     ("prepare_uncommitted", "continuation_token"),
     ("stat", "size_bytes"),
     ("list_objects", "results.0.size_bytes"),
@@ -157,31 +155,6 @@ class TestAnswers:
         answer = {"done": True, "error": "context canceled", "refs": {"commits_meta_range_id": "a"}}
         with talking(said(answer)) as (client, _, _):
             assert client.refs_dump("task") == RefsDump(True, "context canceled", "a")
-
-
-TWO_STORES = {
-    "storage_config": {"blockstore_type": "wrong"},
-    "storage_config_list": [
-        {"blockstore_id": "first", "blockstore_type": "s3"},
-        {"blockstore_id": "second", "blockstore_type": "gs"},
-    ],
-}
-
-
-class TestStores:
-    def test_the_one_store_is_taken_whatever_its_id(self) -> None:
-        one = {"storage_config": {"blockstore_type": "s3"}, "storage_config_list": [{"blockstore_id": "x"}]}
-        with talking(said(one)) as (client, _, _):
-            assert client.storage_configuration("y").blockstore_type == "s3"
-
-    def test_of_several_stores_the_repository_names_one(self) -> None:
-        with talking(said(TWO_STORES)) as (client, _, _):
-            assert client.storage_configuration("second").blockstore_type == "gs"
-
-    @pytest.mark.parametrize("storage_id", ["", "third"])
-    def test_of_several_stores_none_is_guessed(self, storage_id: str) -> None:
-        with talking(said(TWO_STORES)) as (client, _, _), pytest.raises(LakeFSError, match="2 stores, none of them"):
-            client.storage_configuration(storage_id)
 
 
 @pytest.mark.parametrize(

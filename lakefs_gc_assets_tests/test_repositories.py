@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lakefs_gc_assets.defs.repositories import all_from, load_all, named
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.repositories import all_from, load_all, named
 from lakefs_gc_assets.settings import load
 
 TEXT = """
@@ -113,8 +113,8 @@ def test_a_secret_in_an_entry_is_refused_and_not_shown() -> None:
 def test_one_is_chosen_by_what_it_is_called() -> None:
     found = all_from(yaml.safe_load(TEXT), "gc.yaml")
 
-    assert named(found, "measurements-eu") is found[2]
-    assert named(found, "measurements") is found[0]
+    assert named(found, "measurements-eu", "--repository") is found[2]
+    assert named(found, "measurements", "--repository") is found[0]
     for unknown in (None, "", "others"):
         with pytest.raises(ConfigurationError, match="has measurements, images, measurements-eu"):
-            named(found, unknown)
+            named(found, unknown, "--repository")

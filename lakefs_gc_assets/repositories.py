@@ -62,13 +62,19 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
     return tuple(found)
 
 
-def named(found: Sequence[Loaded], repository: str | None) -> Loaded:
-    """One of several repositories, by what the configuration calls it. Raises ConfigurationError where none is."""
+def named(found: Sequence[Loaded], repository: str | None, by: str) -> Loaded:
+    """One of several repositories, by what the configuration calls it.
+
+    Args:
+        by: what it is said by, for the message.
+    Raises:
+        ConfigurationError: none is called so.
+    """
     for loaded in found:
         if repository == loaded.configuration.label:
             return loaded
     labels = ", ".join(loaded.configuration.label for loaded in found)
-    raise ConfigurationError(f"say which repository by --repository: the configuration has {labels}")
+    raise ConfigurationError(f"say which repository is meant, by {by}: the configuration has {labels}")
 
 
 def _over(shared: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
