@@ -8,9 +8,8 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -43,18 +42,30 @@ class Cost:
         return {"wall": round(self.wall, 1), "processor": round(self.processor, 1)}
 
 
-def spent() -> Cost:
-    """By this process and its descendants, those that have ended included; since some moment in the past."""
+def spent() -> float:
+    """Seconds of processor of this process and its descendants, those that have ended included."""
     pids = (os.getpid(), *process_tree.descendants(os.getpid()))
-    return Cost(time.monotonic(), sum(map(process_tree.ticks, pids)) / _TICKS)
+    return sum(map(process_tree.ticks, pids)) / _TICKS
 
 
-@cache
-def known() -> Mapping[str, float]:
-    """Seconds by test file, as measured last: of wall or of processor, whichever are more; none where nothing was."""
+def of_files(tests: Collection[str]) -> Mapping[str, float]:
+    """Seconds by test file, as measured last: of wall or of processor, whichever are more; none where nothing was.
+
+    Args:
+        tests: ids of those that are to run; what others of their files cost is left out, as far as they are named.
+    """
     if not FILE.exists():
         return {}
-    return {name: max(cost["wall"], cost["processor"]) for name, cost in json.loads(FILE.read_text())["files"].items()}
+    measured = json.loads(FILE.read_text())
+    seconds = {file: _more(cost) for file, cost in measured["files"].items()}
+    for test, cost in measured["tests"].items():
+        if test not in tests:
+            seconds[test.partition("::")[0]] -= _more(cost)
+    return seconds
+
+
+def _more(cost: Mapping[str, float]) -> float:
+    return max(cost["wall"], cost["processor"])
 
 
 @dataclass(eq=False)
@@ -68,20 +79,24 @@ class Costs:
     written_to: Path | None
     tests: dict[str, Cost] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
-    _before: Cost = field(default_factory=Cost)
+    _began: float = 0.0
+    _before: float | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Begins with the fixtures, which belong to the test that needs them first."""
-        self._before = spent()
+        self._began = time.monotonic()
+        # Between two tests nothing is done.
+        if self._before is None:
+            self._before = spent()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Making:
         """Hands the cost over with the last report of a test."""
         report = yield
         if call.when == "teardown":
-            after = spent()
-            cost = (after.wall - self._before.wall, max(0.0, after.processor - self._before.processor))
+            before, self._before = self._before or 0.0, spent()
+            cost = (time.monotonic() - self._began, max(0.0, self._before - before))
             report.user_properties.append((_PROPERTY, (*cost, item.get_closest_marker("slow") is not None)))
         return report
 

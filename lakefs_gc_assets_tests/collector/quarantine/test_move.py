@@ -364,8 +364,7 @@ class TestTheTimeAndTheLock:
 
 BREAKS = [
     *(("local", how) for how in Break),
-    pytest.param("s3", Break.FAILS, marks=pytest.mark.slow),
-    ("s3", Break.DIES_AFTER),
+    *(pytest.param("s3", how, marks=pytest.mark.slow) for how in (Break.FAILS, Break.DIES_AFTER)),
 ]
 
 

@@ -301,7 +301,8 @@ class TestRefused:
         assert len(versioned.sizes()) == 2
 
 
-@pytest.mark.parametrize("how", [pytest.param(Break.FAILS, marks=pytest.mark.slow), Break.DIES_AFTER])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [Break.FAILS, Break.DIES_AFTER])
 def test_whatever_call_breaks_nothing_is_lost_and_a_repeat_brings_all_back(versioned: Versioned, how: Break) -> None:
     keys = KEYS[:2]
 

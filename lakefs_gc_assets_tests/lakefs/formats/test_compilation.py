@@ -120,6 +120,7 @@ def test_the_kind_of_a_table_is_read_without_numba(tmp_path: Path) -> None:
     assert _run(code, str(built)) == "ranges False"
 
 
+@pytest.mark.slow
 def test_compiled_code_is_kept_for_the_user_where_the_package_cannot_be_written(tmp_path: Path) -> None:
     package, built = _copy(tmp_path)
     home = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "home/.cache")}

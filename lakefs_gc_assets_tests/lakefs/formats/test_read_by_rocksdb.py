@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
     framed,
     unframed,
 )
-from lakefs_gc_assets_tests.recordings import MADE_PREFIX, folder_of, recorded_and_made
+from lakefs_gc_assets_tests.recordings import MADE_PREFIX, folder_of, needs_recordings, recorded_and_made
 
 ReadRecords = Callable[[bytes], list[Record]]
 
@@ -95,9 +95,17 @@ _LEAST = {
     "bench-wide": 500,
 }
 """Recordings with the least number of tables that have records in each."""
+_MANY = [name for name, tables in _LEAST.items() if tables >= 50]
+"""Those with many tables."""
 
 
-@pytest.mark.parametrize("name", recorded_and_made(*_LEAST))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *recorded_and_made(*(name for name in _LEAST if name not in _MANY)),
+        *(pytest.param(name, marks=[needs_recordings, pytest.mark.slow]) for name in _MANY),
+    ],
+)
 def test_rocksdb_reads_every_recorded_table_alike(name: str, by_rocksdb: ReadRecords) -> None:
     checked = 0
     for file, data in _tables(name):
