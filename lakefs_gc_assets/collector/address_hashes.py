@@ -127,7 +127,9 @@ def _slots(count: int) -> int:
 
 
 def _bytes_and_bounds(addresses: pa.StringArray) -> tuple[_Array, _Array]:
-    """The bytes of strings and where each begins and ends, without a copy."""
+    """The bytes of strings and where each begins and ends, without a copy of strings of the usual type."""
+    # Of a `large_string`, which Spark can be set to hand over, these would be other bounds, and every hash another one.
+    addresses = addresses.cast(pa.string())
     _, bounds, data = addresses.buffers()
     offsets = np.frombuffer(bounds, np.int32)[addresses.offset : addresses.offset + len(addresses) + 1]
     return np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), offsets

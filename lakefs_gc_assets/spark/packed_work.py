@@ -4,6 +4,8 @@ Little work travels with the function of the tasks, which each worker gets. More
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -34,9 +36,10 @@ def as_rows(work: Sequence[bytes]) -> pa.Table:
 
 
 def of_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """The items of a task, of its rows (WORK) in any order."""
+    """The items of a task, of its rows (WORK) in any order; should Spark put several tasks together, those of all."""
     rows = [row for batch in batches for row in batch.to_pylist()]
-    yield from _unpack(b"".join(row["data"] for row in sorted(rows, key=lambda row: row["piece"])))
+    for _, pieces in groupby(sorted(rows, key=itemgetter("task", "piece")), itemgetter("task")):
+        yield from _unpack(b"".join(row["data"] for row in pieces))
 
 
 def of_numbers(work: Sequence[bytes], batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:

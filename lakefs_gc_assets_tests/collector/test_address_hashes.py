@@ -115,3 +115,15 @@ def test_of_addresses_with_the_same_hash_each_is_found_by_itself() -> None:
 def test_a_set_of_addresses_has_no_null() -> None:
     with pytest.raises(ValueError, match="null"):
         AddressSet.made(pa.array(["a", None], pa.string()))
+
+
+@given(ADDRESSES, st.integers(0, 5))
+def test_strings_of_another_type_hash_and_compare_as_the_same_strings(addresses: list[str], before: int) -> None:
+    """Spark can be set to hand over the type with longer bounds."""
+    usual, large = (pa.array(addresses, kind).slice(before) for kind in (pa.string(), pa.large_string()))
+    of = address_hashes.hashes(usual)
+
+    assert address_hashes.hashes(large).tolist() == of.tolist()
+    assert address_hashes.first_of_each(large, of).tolist() == address_hashes.first_of_each(usual, of).tolist()
+    assert AddressSet.made(usual).has(large).to_pylist() == [True] * len(usual)
+    assert AddressSet.made(large).has(usual).to_pylist() == [True] * len(usual)

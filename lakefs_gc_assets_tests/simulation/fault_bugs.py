@@ -154,7 +154,7 @@ FAULT_BUGS = {
         "clean", _UNCOMMITTED, Fault.TRUNCATED, replaced((LiveFiles, "uncommitted", _swallowing(LiveFiles.uncommitted)))
     ),
     "a listing that breaks off is taken for whole": FaultBug(
-        "clean", "list .*/uncommitted/$", Fault.FAILS, replaced(*_AS_FAR_AS_IT_WENT)
+        "clean", "list_level .*/uncommitted/$", Fault.FAILS, replaced(*_AS_FAR_AS_IT_WENT)
     ),
     "report and checkpoint before the deletes": FaultBug("clean", "delete ", Fault.DIES, _REPORTED_FIRST),
     "checkpoint of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, _REPORTED_FIRST),

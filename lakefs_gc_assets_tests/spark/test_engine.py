@@ -7,7 +7,7 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine, R
@@ -67,6 +67,32 @@ def explained(rows: Rows) -> str:
     with redirect_stdout(io.StringIO()) as plan:
         dataframe_of(rows).explain()
     return plan.getvalue().lower()
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.usefixtures("all_with_spark")
+def test_where_a_session_hands_over_large_strings_no_address_is_missed(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """A session that is taken as it is may be set so; `later` stands for one that is set so after it was taken."""
+    monkeypatch.setattr(blocks, "_LEAST", 1)
+    addresses = [f"data/slice/{number}" for number in range(200)]
+    live = tasks.of_table(spark, living(*addresses[::2]))
+    name = "spark.sql.execution.arrow.useLargeVarTypes"
+    try:
+        spark.conf.set(name, "true")
+        engine = SparkEngine(spark, 2)
+        assert spark.conf.get(name) == "false"
+        spark.conf.set(name, str(later).lower())
+        rows = engine.read([[listing(*addresses[start::3])] for start in range(3)], pa.Table.to_batches, LISTED)
+        with engine.cached(live, 100) as held:
+            assert isinstance(held, DataFrame)
+            assert engine.count_by_sets(rows, held, count=300) == Counter({1: 100, 3: 100})
+            for left in (engine.without(rows, held, count=300), engine.without_exactly(rows, held, 300)):
+                assert sorted(engine.collect(left).column("address").to_pylist()) == sorted(addresses[1::2])
+            assert engine.count(engine.among_exactly(rows, held, 300)) == 100
+    finally:
+        spark.conf.unset(name)
 
 
 @pytest.mark.parametrize(("count", "joined"), [(None, True), (9, False), (10**6, False)])

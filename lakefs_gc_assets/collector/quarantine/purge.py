@@ -208,12 +208,7 @@ def _last_receipt(store: ObjectStore, plan: Plan) -> datetime:
     """When the store wrote the last receipt of the run's sweep, UTC: copies may have the time of their originals."""
     folder = run_folder.receipts(plan.run_id)
     later = tuple(folder + begins for begins in (receipts.OF_RESTORE, receipts.OF_PURGE))
-    times = [
-        written
-        for batch in store.list(folder)
-        for key, written in zip(batch.column("key").to_pylist(), batch.column("last_modified").to_pylist(), strict=True)
-        if not key.startswith(later)
-    ]
+    times = [each.last_modified for each in store.list_level(folder).objects if not each.key.startswith(later)]
     return max(times, default=plan.started_at)
 
 

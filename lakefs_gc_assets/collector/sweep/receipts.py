@@ -70,8 +70,7 @@ def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) ->
 def keys(store: ObjectStore, run_id: str, beginning: str = "") -> list[str]:
     """The files that hold the receipts of a run, or those whose names have a beginning."""
     folder = run_folder.receipts(run_id)
-    found = [key for batch in store.list(folder) for key in batch.column("key").to_pylist()]
-    return [key for key in found if key.startswith(folder + beginning)]
+    return [each.key for each in store.list_level(folder).objects if each.key.startswith(folder + beginning)]
 
 
 def read_file(store: ObjectStore, key: str) -> pa.Table:

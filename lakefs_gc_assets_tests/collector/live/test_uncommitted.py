@@ -124,6 +124,18 @@ class TestPages:
         with pytest.raises(LakeFSError, match="outside of the repository"):
             prepare(ScriptedApi(pages=Script(page(location))), store)
 
+    def test_no_file_is_left_out_where_a_listing_ends_early(self, store: LocalStore, tmp_path: Path) -> None:
+        """obstore takes any page that is no listing, such as a proxy's, for the end of one."""
+
+        class EndsEarly(LocalStore):
+            def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
+                return (batch.slice(0, 1) for batch in super().list(prefix))
+
+        location = written(store, "a", "data/x")
+        written(store, "a-again", "data/y")
+        prepared = prepare(ScriptedApi(pages=Script(page(location))), EndsEarly(tmp_path))
+        assert addresses(store, prepared) == ["data/x", "data/y"]
+
     def test_fewer_files_than_pages_that_wrote_one_end_the_run(self, store: LocalStore) -> None:
         location = written(store, "a", "data/x")
         api = ScriptedApi(pages=Script(page(location, "t1"), page(location)))

@@ -284,12 +284,12 @@ class TestTime:
         folder, first = run_folder.receipts(purge.moving.run), NOW - 9 * DAY
 
         class Dated(BreakingStore):
-            def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
-                for batch in super().list(prefix):
-                    place, times = batch.schema.get_field_index("last_modified"), [first - HOUR, first, first - DAY]
-                    field = batch.schema.field(place)
-                    column = pa.array(times[: batch.num_rows], field.type)
-                    yield batch.set_column(place, field, column) if prefix == folder else batch
+            def list_level(self, prefix: str) -> Level:
+                level, times = super().list_level(prefix), [first - HOUR, first, first - DAY]
+                if prefix != folder:
+                    return level
+                dated = zip(level.objects, times, strict=True)
+                return Level(level.prefixes, tuple(replace(each, last_modified=time) for each, time in dated))
 
         purge.store.put(f"{folder}one-more.parquet", b"")
         assert len(receipts.keys(purge.store, purge.moving.run)) == 3
