@@ -96,14 +96,14 @@ def _join(files: Sequence[pa.Table]) -> pa.Table:
 NAMED = NotesKind(_WHAT, 1, NAMED_RANGES, ascending=("first",), join=_join)
 
 
-def folder(run_id: str) -> str:
-    """Where a run's notes are, with a trailing slash."""
-    return run_folder.frame(run_id, NAME)
+def folder(run_id: str, attempt: str) -> str:
+    """Where the notes of an attempt are, with a trailing slash: another attempt may take over nothing."""
+    return f"{run_folder.frame(run_id, NAME)}{attempt}/"
 
 
-def files_of(store: ObjectStore, run_id: str) -> list[NotesFile]:
-    """The files of a run's notes that this version can read."""
-    return range_notes.files_of(NAMED, store, folder(run_id))
+def files_of(store: ObjectStore, run_id: str, attempt: str) -> list[NotesFile]:
+    """The files of an attempt's notes that this version can read."""
+    return range_notes.files_of(NAMED, store, folder(run_id, attempt))
 
 
 def put(store: ObjectStore, folder: str, rows: pa.Table) -> NotesFile:

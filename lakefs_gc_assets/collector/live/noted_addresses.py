@@ -75,7 +75,7 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
     Raises:
         CorruptFile: what is noted of a range is not what it holds, or a range that is compared cannot be read.
     """
-    engine, files = step.engine, _take_over(step)
+    engine = step.engine
     if not found.tells_ranges:
         step.log("every range is read: it is not told which of them are another repository's")
         return Held()
@@ -87,6 +87,8 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
     if count > _ASKED_AT_MOST:
         step.log(f"every range is read: {count:,} addresses are asked for, more than {_ASKED_AT_MOST:,}")
         return Held()
+    # Only now: where every range is read, all are noted anew.
+    files = _take_over(step)
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
     hashes = np.unique(hashed.column("hash").to_numpy()).view(np.uint64)
     records = found.records
@@ -94,7 +96,7 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
     what = "which addresses ranges hold"
     noted = look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, what)
     told = _select_fitting(step, noted, records)
-    _require_true(step, told, records)
+    _require_true(step, told, records, files)
     held = pc.list_flatten(told.column("found")).unique().to_numpy().view(np.uint64)
     each = told.group_by("range_id").aggregate([("addresses", "max")])
     ids, noted = each.column("range_id").to_pylist(), pc.sum(each.column("addresses_max")).as_py() or 0
@@ -140,8 +142,11 @@ def _select_fitting(step: Step[R], told: pa.Table, records: RangeRecords) -> pa.
     return told.filter(pc.invert(pc.is_in(told.column("range_id"), value_set=wrong)))
 
 
-def _require_true(step: Step[R], told: pa.Table, records: RangeRecords) -> None:
-    """Reads some ranges, and raises CorruptFile where one does not hold what is noted of it."""
+def _require_true(step: Step[R], told: pa.Table, records: RangeRecords, files: Sequence[NotesFile]) -> None:
+    """Reads some ranges, and raises CorruptFile where one does not hold what is noted of it.
+
+    No run believes any of the files after that, whichever run it builds on.
+    """
     noted = told.select(SUMS.names).to_pylist()
     ids = sorted({row["range_id"] for row in noted})
     # Which ones is no secret, and an attempt that is made again compares the same.
@@ -152,6 +157,7 @@ def _require_true(step: Step[R], told: pa.Table, records: RangeRecords) -> None:
     read = {row["range_id"]: row for row in step.engine.collect(step.references().sums(some)).to_pylist()}
     for row in noted:
         if row["range_id"] in chosen and row != read.get(row["range_id"]):
+            range_notes.refute(step.repository.store, files)
             raise CorruptFile(
                 row["range_id"],
                 "notes",

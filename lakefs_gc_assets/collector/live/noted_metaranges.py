@@ -35,8 +35,8 @@ def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequen
     references = step.references(repository)
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
-    run_id = step.plan.run_id
-    files = named_ranges.files_of(step.repository.store, run_id)
+    plan = step.plan
+    files = named_ranges.files_of(step.repository.store, plan.run_id, plan.attempt)
     look_up = partial(_look_up, step.repository.opener, IdSet(metarange_ids))
     found = look_up_files(
         step, files, lambda file: file.values * _VALUES_OF_A_ROW, look_up, LOOKED_UP, "which ranges metaranges name"
@@ -45,7 +45,7 @@ def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequen
     unread = noted.lacking(metarange_ids)
     if noted:
         step.log(f"{len(metarange_ids) - len(unread):,} of {len(metarange_ids):,} metaranges are not read again")
-    read = references.range_records(unread, named_ranges.folder(run_id))
+    read = references.range_records(unread, named_ranges.folder(plan.run_id, plan.attempt))
     rows = pa.concat_tables([named_ranges.select_ranges(found), read.rows])
     return RangeRecords.of_rows(each_once(rows))
 
@@ -53,9 +53,9 @@ def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequen
 def take_over(step: Step[R]) -> None:
     """Takes over what the run that this one builds on has noted."""
     store, plan = step.repository.store, step.plan
-    assert plan.base_run is not None
-    files = named_ranges.files_of(store, plan.base_run)
-    lost = range_notes.take_over(NAMED, store, files, named_ranges.folder(plan.run_id))
+    assert plan.base_run is not None and plan.base_run_attempt is not None
+    files = named_ranges.files_of(store, plan.base_run, plan.base_run_attempt)
+    lost = range_notes.take_over(NAMED, store, files, named_ranges.folder(plan.run_id, plan.attempt))
     if lost:
         step.warn(
             f"{len(lost)} files that say which ranges metaranges name were not taken over from run {plan.base_run}; "

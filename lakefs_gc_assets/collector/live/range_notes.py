@@ -149,19 +149,22 @@ def describe(damage: CorruptFile) -> str:
     return f"{damage.file}: {damage.check}: {damage.detail}"
 
 
-def choose_merged(files: Sequence[NotesFile]) -> list[NotesFile]:
-    """The small files that become one: from the smallest on, until one is larger than all before it together.
+def group(files: Sequence[NotesFile]) -> list[list[NotesFile]]:
+    """The files that become one, from the smallest on: while one is no larger than all before it together.
 
-    So there are few files, however many runs left some, and a value is seldom written again.
+    So there are few files, however many runs left some, a value is seldom written again, and what becomes one file
+    has the values of one.
     """
-    chosen: list[NotesFile] = []
+    groups: list[list[NotesFile]] = []
     total = 0
     for file in sorted(files, key=lambda each: (each.values, each.key)):
-        if file.values >= _VALUES_OF_A_FILE or (len(chosen) > 1 and file.values > total):
-            break
-        chosen.append(file)
-        total += file.values
-    return chosen if len(chosen) > 1 else []
+        if groups and file.values <= total and total + file.values <= _VALUES_OF_A_FILE:
+            groups[-1].append(file)
+            total += file.values
+        else:
+            groups.append([file])
+            total = file.values
+    return groups
 
 
 def join_each_once(tables_of_files: Sequence[pa.Table]) -> pa.Table:
@@ -179,17 +182,28 @@ def take_over(kind: NotesKind, store: ObjectStore, files: Sequence[NotesFile], f
     Args:
         folder: with a trailing slash.
     """
-    merged = choose_merged(files)
-    rows: list[pa.Table] = []
+    groups = group(files)
     lost: list[str] = []
-    for file in merged:
-        try:
-            rows.append(read(kind, store, file))
-        except CorruptFile as damage:
-            lost.append(describe(damage))
-    if rows:
-        put(kind, store, folder, kind.join(rows))
-    return lost + copy_files(store, [file.key for file in files if file not in merged], folder)
+    for merged in groups:
+        if len(merged) > 1:
+            rows: list[pa.Table] = []
+            for file in merged:
+                try:
+                    rows.append(read(kind, store, file))
+                except CorruptFile as damage:
+                    lost.append(describe(damage))
+            if rows:
+                put(kind, store, folder, kind.join(rows))
+    return lost + copy_files(store, [merged[0].key for merged in groups if len(merged) == 1], folder)
+
+
+def refute(store: ObjectStore, files: Sequence[NotesFile]) -> None:
+    """Makes files of notes such that no run believes them: one of another content is none. Raises StorageError.
+
+    They are not deleted, since dry runs need no right to delete.
+    """
+    for file in files:
+        store.put(file.key, b"")
 
 
 def copy_files(store: ObjectStore, keys: Sequence[str], folder: str) -> list[str]:

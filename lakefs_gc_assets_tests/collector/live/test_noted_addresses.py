@@ -193,6 +193,17 @@ def test_what_is_noted_wrongly_ends_the_run(repository: Repository) -> None:
         repository.held([record], *EVERY)
 
 
+def test_what_was_noted_wrongly_no_later_run_believes(repository: Repository) -> None:
+    """Even where a run that looked at everything lies in between, and whichever ranges are compared."""
+    record, other = repository.commit(EVERY[:2], EVERY[2:4])
+    repository.note_wrongly(record, EVERY[2:4])
+    repository.note(other)
+    with pytest.raises(CorruptFile, match=r"is not what it holds"):
+        repository.held([record, other], *EVERY)
+    with mock.patch.object(noted_addresses, "_COMPARED", 0):
+        assert repository.held([record, other], *EVERY) == (set(), set())
+
+
 def test_so_does_a_range_that_is_compared_and_gone(repository: Repository) -> None:
     (record,) = repository.commit(EVERY[:2])
     repository.note(record)
@@ -222,6 +233,9 @@ def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatc
     monkeypatch.setattr(noted_addresses, "_ASKED_AT_MOST", 2)
     assert repository.held(records, *EVERY[:3]) == (set(), set())
     assert "every range is read: 3 addresses" in repository.lines[-1]
+    # All are noted anew: with those of the run before there would be more in each run.
+    plan = repository.step.plan
+    assert range_hashes.files_of(repository.store, plan.run_id, plan.attempt) == []
     # What lies in slices that are not sealed is never noted, and does not count.
     assert repository.held(records, *EVERY[:2], f"data/{OPEN}/x") == ({records[0].id}, {*EVERY[:2]})
 

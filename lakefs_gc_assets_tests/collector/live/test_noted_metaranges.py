@@ -72,7 +72,7 @@ class Repository:
 
     def damage(self, step: Step[Any]) -> None:
         """Changes a bit of each file of notes."""
-        for file in named_ranges.files_of(self.store, step.plan.run_id):
+        for file in named_ranges.files_of(self.store, step.plan.run_id, step.plan.attempt):
             self.store.put(file.key, flipped(self.store.get(file.key), 40))
 
 
@@ -113,10 +113,19 @@ def test_a_run_that_builds_on_another_one_reads_what_that_one_has_not_noted(repo
     assert repository.read == []
 
 
+def test_another_attempt_knows_nothing_of_what_the_first_one_took_over(repository: Repository) -> None:
+    """It may look at everything, and then notices what is gone."""
+    repository.found(repository.earlier, 0)
+    take_over(repository.later)
+    again = repository.step(replace(repository.later.plan, attempt="another"))
+    assert repository.found(again, 0) == repository.named(0)
+    assert repository.read == [repository.metaranges[0]]
+
+
 def test_by_other_flows_nothing_is_noted(repository: Repository) -> None:
     step = repository.step(began(repository.repository, 2 * DAY, flow=Flow.CLEAN))
     assert repository.found(step, 0) == repository.named(0)
-    assert named_ranges.files_of(repository.store, step.plan.run_id) == []
+    assert named_ranges.files_of(repository.store, step.plan.run_id, step.plan.attempt) == []
 
 
 def test_metaranges_of_damaged_notes_are_read_and_it_is_told(repository: Repository) -> None:
@@ -136,7 +145,9 @@ def test_metaranges_of_damaged_notes_are_read_and_it_is_told(repository: Reposit
 
 def test_of_notes_that_are_gone_nothing_is_known(repository: Repository) -> None:
     repository.found(repository.earlier, 0)
-    for file in named_ranges.files_of(repository.store, repository.earlier.plan.run_id):
+    for file in named_ranges.files_of(
+        repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
+    ):
         repository.store.delete([file.key])
     assert repository.found(repository.earlier, 0) == repository.named(0)
     assert repository.read == [repository.metaranges[0]]
