@@ -2,7 +2,6 @@
 
 import io
 import random
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
 from typing import cast
@@ -15,7 +14,7 @@ from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.collector.stored import ids as stored_ids
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ObjectStore
+from lakefs_gc_assets.storage.interface import Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 from lakefs_gc_assets_tests.recordings import FIXTURES
@@ -33,12 +32,8 @@ class OneObject:
     def put(self, key: str, data: bytes) -> None:
         self.data = data
 
-    def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
-        row = [f"{prefix}one"], [len(self.data)], [datetime(2026, 1, 1, tzinfo=UTC)], [None]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(values, field.type) for values, field in zip(row, LISTING_SCHEMA, strict=True)],
-            schema=LISTING_SCHEMA,
-        )
+    def list_level(self, prefix: str) -> Level:
+        return Level((), (ObjectFacts(f"{prefix}one", len(self.data), datetime(2026, 1, 1, tzinfo=UTC), None),))
 
     def as_store(self) -> ObjectStore:
         return cast(ObjectStore, self)
