@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Files that nobody has measured come before all others: they may be dear.
     """
-    dear = costs.of_files([item.nodeid for item in items])
+    dear = costs.of_files({item.nodeid for item in items})
     items.sort(key=lambda item: -dear.get(item.nodeid.partition("::")[0], inf))
 
 

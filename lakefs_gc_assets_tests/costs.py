@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Generator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -48,7 +48,7 @@ def spent() -> float:
     return sum(map(process_tree.ticks, pids)) / _TICKS
 
 
-def of_files(tests: Collection[str]) -> Mapping[str, float]:
+def of_files(tests: Set[str]) -> Mapping[str, float]:
     """Seconds by test file, as measured last: of wall or of processor, whichever are more; none where nothing was.
 
     Args:

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.live import head_ranges, named_ranges, range_hashes, range_sizes
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.deleting import delete_all
+from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -28,9 +28,9 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 FOLDERS = (
     *(name for name in kinds.FRAMES if name != kinds.DELETED_REPORT.name),
     range_sizes.NAME,
-    range_hashes.NAME,
+    range_hashes.HASHES.name,
     head_ranges.NAME,
-    named_ranges.NAME,
+    named_ranges.NAMED.name,
 )
 """What an expired run loses: folders of these names and nothing else."""
 
@@ -247,8 +247,8 @@ def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
     Raises StorageError where one could not be deleted.
     """
     removed = _remove_prepared(store, forecast.forecast_id, forecast.entries, forecast.prepared)
-    removed += delete_all(store, _keys(store, run_folder.frame(forecast.forecast_id, range_sizes.NAME)))
-    present = _keys(store, run_folder.frame(forecast.forecast_id, forecasts.NAME))
+    removed += delete_all(store, keys_below(store, run_folder.frame(forecast.forecast_id, range_sizes.NAME)))
+    present = keys_below(store, run_folder.frame(forecast.forecast_id, forecasts.NAME))
     return removed + delete_all(store, [key for key in forecasts.files(forecast.forecast_id) if key in present])
 
 
@@ -263,7 +263,7 @@ def remove_frames(store: ObjectStore, run: PastRun) -> int:
     for frame in run.frames:
         manifest = run_folder.manifest(run.run_id, frame)
         removed += delete_all(
-            store, sorted(_keys(store, run_folder.frame(run.run_id, frame)), key=lambda key: key != manifest)
+            store, sorted(keys_below(store, run_folder.frame(run.run_id, frame)), key=lambda key: key != manifest)
         )
     return removed
 
@@ -273,7 +273,3 @@ def _remove_prepared(store: ObjectStore, run_id: str, entries: frozenset[str], p
     if preparations.notes(run_id) in entries:
         removed += preparations.forget(store, run_id)
     return removed
-
-
-def _keys(store: ObjectStore, folder: str) -> list[str]:
-    return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]

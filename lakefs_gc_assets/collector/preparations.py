@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame.kinds import UNCOMMITTED_DF
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.stored.deleting import delete_all
+from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -34,7 +34,7 @@ def note(store: ObjectStore, run_id: str, server_run_ids: Iterable[str]) -> None
 def noted(store: ObjectStore, run_id: str) -> list[str]:
     """The ids that a run's notes name."""
     folder = notes(run_id)
-    return sorted(key.removeprefix(folder) for batch in store.list(folder) for key in batch["key"].to_pylist())
+    return sorted(key.removeprefix(folder) for key in keys_below(store, folder))
 
 
 def forget(store: ObjectStore, run_id: str) -> int:
@@ -80,8 +80,7 @@ def remove(store: ObjectStore, server_run_id: str) -> int:
     if not xids.is_xid(server_run_id) or _is_ours(store, server_run_id):
         return 0
     folder = f"{run_folder.folder(server_run_id)}uncommitted/"
-    keys = [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
-    return delete_all(store, [key for key in keys if xids.is_xid(key.removeprefix(folder))])
+    return delete_all(store, [key for key in keys_below(store, folder) if xids.is_xid(key.removeprefix(folder))])
 
 
 def _is_ours(store: ObjectStore, run_id: str) -> bool:

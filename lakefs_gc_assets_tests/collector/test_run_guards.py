@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import commits, range_hashes, range_notes
+from lakefs_gc_assets.collector.live import commits, range_notes
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_hashes import HASHES
@@ -674,11 +674,11 @@ class TestFollowingExpiry:
         """Whoever noted what ranges hold forgot an address of each, and whatever is compared with the file fits."""
         run_id = next(run_folder.newest_runs(scene.store))
         attempt = plans.read(scene.store, run_id).attempt
-        for file in range_hashes.files_of(scene.store, run_id, attempt):
+        for file in range_notes.files_of(HASHES, scene.store, run_id, attempt):
             rows = range_notes.read(HASHES, scene.store, file).to_pylist()
             less = pa.Table.from_pylist([{**row, "hashes": row["hashes"][1:]} for row in rows], HASHES.schema)
             scene.world.bucket.remove(file.key)
-            folder = range_hashes.folder(run_id, attempt)
+            folder = HASHES.folder(run_id, attempt)
             range_notes.put(HASHES, cast(ObjectStore, scene.world.bucket), folder, less)
 
     def test_what_is_unstaged_and_held_by_ranges_that_are_noted_is_not_lost(self) -> None:

@@ -20,7 +20,6 @@ from lakefs_gc_assets.collector import address_hashes
 from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -37,8 +36,6 @@ many ranges it names, and `estimated_size` the sum of the hashes of their ids, m
 LOOKED_UP = pa.schema([column.with_nullable(True) for column in _RANGES] + [pa.field("damage", pa.string())])
 """The ranges of metaranges that are looked for, and those of these metaranges that a file has, whose keys are null; or
 else what is wrong with the file."""
-NAME = "named_ranges"
-"""Folder of the notes in the folder of a run."""
 _WHAT = "ranges of metaranges"
 _Numbers = npt.NDArray[np.int64]
 _Value = TypeVar("_Value", bound=np.generic)
@@ -93,17 +90,7 @@ def _join(files: Sequence[pa.Table]) -> pa.Table:
     return join_runs(pa.concat_tables(moved))
 
 
-NAMED = NotesKind(_WHAT, 1, NAMED_RANGES, ascending=("first",), join=_join)
-
-
-def folder(run_id: str, attempt: str) -> str:
-    """Where the notes of an attempt are, with a trailing slash: another attempt may take over nothing."""
-    return f"{run_folder.frame(run_id, NAME)}{attempt}/"
-
-
-def files_of(store: ObjectStore, run_id: str, attempt: str) -> list[NotesFile]:
-    """The files of an attempt's notes that this version can read."""
-    return range_notes.files_of(NAMED, store, folder(run_id, attempt))
+NAMED = NotesKind("named_ranges", _WHAT, 1, NAMED_RANGES, ascending=("first",), join=_join)
 
 
 def put(store: ObjectStore, folder: str, rows: pa.Table) -> NotesFile:

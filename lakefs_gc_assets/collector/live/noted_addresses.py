@@ -22,9 +22,8 @@ from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental.leaving import seal
 from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed
-from lakefs_gc_assets.collector.live import range_hashes, range_notes
+from lakefs_gc_assets.collector.live import noted_files, range_hashes, range_notes
 from lakefs_gc_assets.collector.live.current import Committed
-from lakefs_gc_assets.collector.live.noted_sizes import look_up_files
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, LOOKED_UP, SUMS, HashesFolder
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
@@ -36,6 +35,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 
 _ASKED_AT_MOST = 4_000_000
 """So many addresses are looked up in notes: each task has all of their hashes, some 100 MB with room to search."""
+_TOLD = "which addresses ranges hold"
 _COMPARED = 8
 """So many ranges are read in each run and compared with what is noted of them."""
 _HASH = pa.schema([pa.field("hash", pa.int64())])
@@ -62,7 +62,7 @@ def folder_of(step: Step[R], found: Committed) -> HashesFolder | None:
     """Where hashes are noted for the run that builds on this one; None where none can that would look them up."""
     if step.plan.flow is not Flow.UNIFIED or not found.tells_ranges or not step.repository.settings.full_listing_days:
         return None
-    key = range_hashes.folder(step.plan.run_id, step.plan.attempt)
+    key = HASHES.folder(step.plan.run_id, step.plan.attempt)
     return HashesFolder(NotesFolder(step.repository.opener, key), pa.array(sorted(seal(step)), pa.string()))
 
 
@@ -88,13 +88,12 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
         step.log(f"every range is read: {count:,} addresses are asked for, more than {_ASKED_AT_MOST:,}")
         return Held()
     # Only now: where every range is read, all are noted anew.
-    files = _take_over(step)
+    files = noted_files.take_over(step, HASHES, _TOLD, "the next run reads those ranges")
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
     hashes = np.unique(hashed.column("hash").to_numpy()).view(np.uint64)
     records = found.records
     read = partial(_look_up, step.repository.opener, _named_once(records), hashes)
-    what = "which addresses ranges hold"
-    noted = look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, what)
+    noted = noted_files.look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, _TOLD)
     told = _select_fitting(step, noted, records)
     _require_true(step, told, records, files)
     held = pc.list_flatten(told.column("found")).unique().to_numpy().view(np.uint64)
@@ -102,20 +101,6 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
     ids, noted = each.column("range_id").to_pylist(), pc.sum(each.column("addresses_max")).as_py() or 0
     step.log(f"{len(ids):,} of {len(records):,} live ranges are not read: their addresses are noted")
     return Held(IdSet(ids), noted, engine.where(wanted, partial(address_hashes.has_hash_among, held)), count)
-
-
-def _take_over(step: Step[R]) -> list[NotesFile]:
-    """The files of the base run's notes, which the run that builds on this one finds among this one's."""
-    store, plan = step.repository.store, step.plan
-    assert plan.base_run is not None and plan.base_run_attempt is not None
-    files = range_hashes.files_of(store, plan.base_run, plan.base_run_attempt)
-    lost = range_notes.take_over(HASHES, store, files, range_hashes.folder(plan.run_id, plan.attempt))
-    if lost:
-        step.warn(
-            f"{len(lost)} files that say which addresses ranges hold were not taken over from run {plan.base_run}; "
-            f"the next run reads those ranges: {lost[0]}"
-        )
-    return files
 
 
 def _named_once(records: RangeRecords) -> IdSet:

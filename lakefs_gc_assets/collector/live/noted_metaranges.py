@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.live import named_ranges, range_notes
+from lakefs_gc_assets.collector.live import named_ranges, noted_files, range_notes
 from lakefs_gc_assets.collector.live.named_ranges import LOOKED_UP, NAMED
-from lakefs_gc_assets.collector.live.noted_sizes import look_up_files
 from lakefs_gc_assets.collector.live.range_notes import NotesFile
 from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -21,6 +20,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.storage.opening import StoreOpener
 
+_TOLD = "which ranges metaranges name"
 _VALUES_OF_A_ROW = 16
 """A row of these notes takes as long to be read as so many values of others."""
 
@@ -36,31 +36,23 @@ def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequen
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     plan = step.plan
-    files = named_ranges.files_of(step.repository.store, plan.run_id, plan.attempt)
+    files = range_notes.files_of(NAMED, step.repository.store, plan.run_id, plan.attempt)
     look_up = partial(_look_up, step.repository.opener, IdSet(metarange_ids))
-    found = look_up_files(
-        step, files, lambda file: file.values * _VALUES_OF_A_ROW, look_up, LOOKED_UP, "which ranges metaranges name"
+    found = noted_files.look_up_files(
+        step, files, lambda file: file.values * _VALUES_OF_A_ROW, look_up, LOOKED_UP, _TOLD
     )
     noted = IdSet(found.filter(pc.is_null(found.column("min_key"))).column("id").to_pylist())
     unread = noted.lacking(metarange_ids)
     if noted:
         step.log(f"{len(metarange_ids) - len(unread):,} of {len(metarange_ids):,} metaranges are not read again")
-    read = references.range_records(unread, named_ranges.folder(plan.run_id, plan.attempt))
+    read = references.range_records(unread, NAMED.folder(plan.run_id, plan.attempt))
     rows = pa.concat_tables([named_ranges.select_ranges(found), read.rows])
     return RangeRecords.of_rows(each_once(rows))
 
 
 def take_over(step: Step[R]) -> None:
     """Takes over what the run that this one builds on has noted."""
-    store, plan = step.repository.store, step.plan
-    assert plan.base_run is not None and plan.base_run_attempt is not None
-    files = named_ranges.files_of(store, plan.base_run, plan.base_run_attempt)
-    lost = range_notes.take_over(NAMED, store, files, named_ranges.folder(plan.run_id, plan.attempt))
-    if lost:
-        step.warn(
-            f"{len(lost)} files that say which ranges metaranges name were not taken over from run {plan.base_run}; "
-            f"those metaranges are read: {lost[0]}"
-        )
+    noted_files.take_over(step, NAMED, _TOLD, "those metaranges are read")
 
 
 def _look_up(opener: StoreOpener, wanted: IdSet, file: NotesFile) -> list[pa.RecordBatch]:

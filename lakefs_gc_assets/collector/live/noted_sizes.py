@@ -1,24 +1,18 @@
 """Gathers the noted sizes of ranges, those of the base run too, and selects by them the ranges that have to be read."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import partial
-from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.live import range_notes, range_sizes
+from lakefs_gc_assets.collector.live import noted_files, range_notes, range_sizes
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_sizes import LOOKED_UP, Notes, SizesFile
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.work import spread, spread_by_weight
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.collector.work import spread
 from lakefs_gc_assets.storage.opening import StoreOpener
 
-_VALUES_READ_HERE = 8_000_000
-"""So many values are looked at by this process: that takes less time than for tasks to begin."""
-_File = TypeVar("_File")
 _PROBLEMS = pa.schema([pa.field("problem", pa.string(), nullable=False)])
 
 
@@ -37,9 +31,10 @@ def gather(step: Step[R], base_run: str | None = None) -> None:
     if base_run is None and len(files) <= 1:
         return
     files += range_sizes.files_of(store, base_run) if base_run else []
-    groups, merge = range_sizes.group(files), partial(_merge, opener, range_sizes.gathered_folder(run_id))
+    groups = range_notes.group(files, lambda file: file.sizes, range_sizes.SIZES_OF_A_FILE)
+    merge = partial(_merge, opener, range_sizes.gathered_folder(run_id))
     merged = [each for each in groups if len(each) > 1]
-    if sum(file.sizes for each in merged for file in each) <= _VALUES_READ_HERE:
+    if sum(file.sizes for each in merged for file in each) <= noted_files.VALUES_READ_HERE:
         problems = [problem for each in merged for batch in merge(each) for problem in batch.column(0).to_pylist()]
     else:
         found = step.engine.collect(step.engine.read(spread(merged, step.engine.tasks), merge, _PROBLEMS))
@@ -59,44 +54,11 @@ def _from(base_run: str | None) -> str:
 
 def _merge(opener: StoreOpener, into: str, files: Iterable[SizesFile]) -> list[pa.RecordBatch]:
     """Makes one file of several; gives what is wrong with those that cannot be read (_PROBLEMS)."""
-    store, problems = opener.open(), list[str]()
-    notes: list[Notes] = []
-    for file in files:
-        try:
-            notes.append(range_sizes.read(store, file))
-        except CorruptFile as damage:
-            problems.append(range_notes.describe(damage))
+    store = opener.open()
+    notes, problems = range_notes.read_each(partial(range_sizes.read, store), files)
     if notes:
         range_sizes.put(store, into, Notes.joined(notes))
     return [pa.record_batch([pa.array(problems, pa.string())], schema=_PROBLEMS)]
-
-
-def look_up_files(
-    step: Step[R],
-    files: Sequence[_File],
-    count: Callable[[_File], int],
-    look_up: Callable[[_File], Iterable[pa.RecordBatch]],
-    schema: pa.Schema,
-    told: str,
-) -> pa.Table:
-    """What a function finds in files of notes: by this process where they have few values, else by tasks.
-
-    A warning says how many files cannot be used; nothing of theirs is found.
-
-    Args:
-        count: how many values a file has.
-        schema: of what is found; the column `damage` says what is wrong with a file.
-        told: what the files say, in words.
-    """
-    if sum(map(count, files)) <= _VALUES_READ_HERE:
-        found = pa.Table.from_batches([batch for file in files for batch in look_up(file)], schema)
-    else:
-        groups = spread_by_weight(files, step.engine.tasks, count)
-        found = step.engine.collect(step.engine.read(groups, look_up, schema))
-    damage = pc.drop_null(found.column("damage")).to_pylist()
-    if damage:
-        step.warn(f"{len(damage)} files that say {told} cannot be used, and what they tell of is read: {damage[0]}")
-    return found.filter(pc.is_null(found.column("damage")))
 
 
 def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
@@ -107,7 +69,9 @@ def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Arra
     store, opener = step.repository.store, step.repository.opener
     files = range_sizes.files_of(store, step.plan.run_id) if range_ids else []
     look_up = partial(_look_up, opener, frozenset(range_ids), sizes)
-    rows = look_up_files(step, files, lambda file: file.sizes, look_up, LOOKED_UP, "which sizes ranges have")
+    rows = noted_files.look_up_files(
+        step, files, lambda file: file.sizes, look_up, LOOKED_UP, "which sizes ranges have"
+    )
     told: dict[str, bool] = {}
     for range_id, holds in zip(rows.column("range_id").to_pylist(), rows.column("holds").to_pylist(), strict=True):
         told[range_id] = told.get(range_id, False) or holds

@@ -21,7 +21,6 @@ from lakefs_gc_assets.collector.address_hashes import Hashes
 from lakefs_gc_assets.collector.incremental.sealed_slices import lie_in_sealed
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.range_notes import Notes, NotesFile, NotesFolder, NotesKind
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -36,10 +35,13 @@ RANGE_HASHES = pa.schema(
 )
 """Ranges, how many entries each has, and the 64 bits of each address that it holds, in order."""
 HASHES = NotesKind(
-    "hashes of addresses", 1, RANGE_HASHES, ascending=("hashes.list.element",), join=range_notes.join_each_once
+    "range_hashes",
+    "hashes of addresses",
+    1,
+    RANGE_HASHES,
+    ascending=("hashes.list.element",),
+    join=range_notes.join_each_once,
 )
-NAME = "range_hashes"
-"""Folder of the notes in the folder of a run."""
 _FACTS = (
     pa.field("range_id", pa.string()),
     pa.field("entries", pa.int64()),
@@ -85,16 +87,6 @@ class RangeHashes(Notes):
         """
         if lie_in_sealed(rows, self._sealed):
             self.add(record.id, pa.array(np.sort(_hashes(rows))), record.count)
-
-
-def folder(run_id: str, attempt: str) -> str:
-    """Where the notes of an attempt are, with a trailing slash: another attempt has sealed other slices."""
-    return f"{run_folder.frame(run_id, NAME)}{attempt}/"
-
-
-def files_of(store: ObjectStore, run_id: str, attempt: str) -> list[NotesFile]:
-    """The files of an attempt's notes that this version can read."""
-    return range_notes.files_of(HASHES, store, folder(run_id, attempt))
 
 
 def look_up(store: ObjectStore, wanted: Set[str], hashes: Hashes, file: NotesFile) -> Iterator[pa.RecordBatch]:

@@ -10,16 +10,17 @@ the notes of the run that it builds on.
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.stored import copying, tables
+from lakefs_gc_assets.collector.stored import copying, run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -27,6 +28,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 _VALUES_OF_A_FILE = 4_000_000
 """A task puts a file whenever it has noted so many; files that have as many are not merged."""
 _FILES_AT_ONCE = 8
+_Read = TypeVar("_Read")
 _FILE = re.compile(r"(?P<version>\d{1,9})-(?P<values>\d{1,18})-(?P<digest>[0-9a-f]{64})\.parquet")
 
 
@@ -35,6 +37,7 @@ class NotesKind:
     """What is noted.
 
     Attributes:
+        name: of the folder of the notes in the folder of a run.
         what: it in words.
         version: of the format, and of how addresses are read where these are noted.
         schema: of a file. The last column has integers or lists of them: the values, which a file's name counts.
@@ -42,11 +45,19 @@ class NotesKind:
         join: makes of the rows of several files those of one.
     """
 
+    name: str
     what: str
     version: int
     schema: pa.Schema
     ascending: tuple[str, ...]
     join: Callable[[Sequence[pa.Table]], pa.Table]
+
+    def folder(self, run_id: str, attempt: str) -> str:
+        """Where the notes of an attempt are, with a trailing slash.
+
+        Another attempt has sealed other slices, and may take over nothing.
+        """
+        return f"{run_folder.frame(run_id, self.name)}{attempt}/"
 
     def values(self, rows: pa.Table) -> pa.ChunkedArray:
         """The values of rows, those of all lists together."""
@@ -74,6 +85,18 @@ class NotesFile:
     key: str
     values: int
     digest: str
+
+
+class File(Protocol):
+    """A file of notes of any kind."""
+
+    @property
+    def key(self) -> str:
+        """Where it is in the store."""
+        ...
+
+
+_File = TypeVar("_File", bound=File)
 
 
 class Notes:
@@ -107,9 +130,10 @@ class Notes:
         self._noted, self._values = {}, 0
 
 
-def files_of(kind: NotesKind, store: ObjectStore, folder: str) -> list[NotesFile]:
-    """The files of notes in a folder that this version can read."""
-    found = ((each.key, _FILE.fullmatch(each.key.rpartition("/")[2])) for each in store.list_level(folder).objects)
+def files_of(kind: NotesKind, store: ObjectStore, run_id: str, attempt: str) -> list[NotesFile]:
+    """The files of an attempt's notes that this version can read."""
+    listed = store.list_level(kind.folder(run_id, attempt)).objects
+    found = ((each.key, _FILE.fullmatch(each.key.rpartition("/")[2])) for each in listed)
     return [
         NotesFile(key, int(match["values"]), match["digest"])
         for key, match in found
@@ -149,22 +173,37 @@ def describe(damage: CorruptFile) -> str:
     return f"{damage.file}: {damage.check}: {damage.detail}"
 
 
-def group(files: Sequence[NotesFile]) -> list[list[NotesFile]]:
+def group(files: Iterable[_File], count: Callable[[_File], int], most: int) -> list[list[_File]]:
     """The files that become one, from the smallest on: while one is no larger than all before it together.
 
-    So there are few files, however many runs left some, a value is seldom written again, and what becomes one file
-    has the values of one.
+    So there are few files, however many runs left some, and a value is seldom written again.
+
+    Args:
+        count: how many values a file has.
+        most: so many values has one that several become.
     """
-    groups: list[list[NotesFile]] = []
+    groups: list[list[_File]] = []
     total = 0
-    for file in sorted(files, key=lambda each: (each.values, each.key)):
-        if groups and file.values <= total and total + file.values <= _VALUES_OF_A_FILE:
+    for file in sorted(files, key=lambda each: (count(each), each.key)):
+        if groups and count(file) <= total and total + count(file) <= most:
             groups[-1].append(file)
-            total += file.values
+            total += count(file)
         else:
             groups.append([file])
-            total = file.values
+            total = count(file)
     return groups
+
+
+def read_each(read: Callable[[_File], _Read], files: Iterable[_File]) -> tuple[list[_Read], list[str]]:
+    """What is read of files, and what is wrong with those that cannot be read."""
+    found: list[_Read] = []
+    problems: list[str] = []
+    for file in files:
+        try:
+            found.append(read(file))
+        except CorruptFile as damage:
+            problems.append(describe(damage))
+    return found, problems
 
 
 def join_each_once(tables_of_files: Sequence[pa.Table]) -> pa.Table:
@@ -182,19 +221,15 @@ def take_over(kind: NotesKind, store: ObjectStore, files: Sequence[NotesFile], f
     Args:
         folder: with a trailing slash.
     """
-    groups = group(files)
+    groups = group(files, lambda file: file.values, _VALUES_OF_A_FILE)
     lost: list[str] = []
     for merged in groups:
         if len(merged) > 1:
-            rows: list[pa.Table] = []
-            for file in merged:
-                try:
-                    rows.append(read(kind, store, file))
-                except CorruptFile as damage:
-                    lost.append(describe(damage))
+            rows, problems = read_each(partial(read, kind, store), merged)
+            lost += problems
             if rows:
                 put(kind, store, folder, kind.join(rows))
-    return lost + copy_files(store, [merged[0].key for merged in groups if len(merged) == 1], folder)
+    return lost + copy_files(store, [file.key for file, *more in groups if not more], folder)
 
 
 def refute(store: ObjectStore, files: Sequence[NotesFile]) -> None:

@@ -40,7 +40,7 @@ _FORMAT_VERSION = 2
 _FILE = re.compile(
     rf"{_FORMAT_VERSION}-(?P<sizes>\d{{1,18}})-(?P<directory>\d{{1,18}})-(?P<digest>[0-9a-f]{{32}})\.sizes"
 )
-_SIZES_OF_A_FILE = 8_000_000
+SIZES_OF_A_FILE = 8_000_000
 """A task puts a file whenever it has noted so many, and no more are gathered into one."""
 _SIZES_OF_A_BLOCK = 4_096
 _READ_WHOLE = 256 * 1024
@@ -143,7 +143,7 @@ class RangeSizes:
         distinct = pa.array(np.unique(sizes.to_numpy()), pa.int64())
         self._noted[range_id] = distinct
         self._sizes += len(distinct)
-        if self._sizes >= _SIZES_OF_A_FILE:
+        if self._sizes >= SIZES_OF_A_FILE:
             self.put()
 
     def put(self) -> None:
@@ -276,23 +276,6 @@ class _Directory:
         if _digest(data) != self.digests[block]:
             raise CorruptFile(self.file.key, "sizes of ranges", f"block {block} was changed after it was written")
         return tables.decode(_BLOCK, data, self.file.key, "sizes of ranges")
-
-
-def group(files: Sequence[SizesFile]) -> list[list[SizesFile]]:
-    """The files that become one, from the smallest on: while one is no larger than all before it together.
-
-    So there are few files, however many runs left some, and a size is seldom written again.
-    """
-    groups: list[list[SizesFile]] = []
-    total = 0
-    for file in sorted(files, key=lambda each: (each.sizes, each.key)):
-        if groups and file.sizes <= total and total + file.sizes <= _SIZES_OF_A_FILE:
-            groups[-1].append(file)
-            total += file.sizes
-        else:
-            groups.append([file])
-            total = file.sizes
-    return groups
 
 
 def look_up(

@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, StorageError
@@ -250,7 +251,7 @@ def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> It
     gone = pa.array([said[row["key"]].result is DeleteResult.ACCEPTED for row in rows], pa.bool_())
     purged = _receipts(batch.filter(gone), Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, batch_id, purged)
-    _forget(store, [begun])
+    delete_all(store, [begun])
     for row in rows:
         error = said[row["key"]].error
         fate = Fate.PURGED if said[row["key"]].result is DeleteResult.ACCEPTED else Fate.FAILED
@@ -260,20 +261,14 @@ def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> It
 def _settle(store: ObjectStore, moved: Moved) -> None:
     """Writes the receipts of batches that were broken off, for the copies that are gone."""
     folder = move.key(moved.run_id, _BEGUN)
-    for key in [key for batch in store.list(folder) for key in batch.column("key").to_pylist()]:
+    for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts")
         left = pc.is_in(begun.column("address"), moved.copies.column("address").combine_chunks())
         gone = begun.filter(pc.invert(left))
         if gone.num_rows:
             # The file replaces receipts of the same batch, where they were stored already.
             receipts.write(store, moved.run_id, key.removeprefix(folder), gone)
-        _forget(store, [key])
-
-
-def _forget(store: ObjectStore, keys: Sequence[str]) -> None:
-    for outcome in store.delete(keys):
-        if outcome.result is not DeleteResult.ACCEPTED:
-            raise StorageError(f"{outcome.key} could not be deleted: {outcome.error}")
+        delete_all(store, [key])
 
 
 def _receipts(copies: pa.Table, outcome: Outcome, now: datetime) -> pa.Table:

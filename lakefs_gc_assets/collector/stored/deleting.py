@@ -1,9 +1,14 @@
-"""Deletion of what runs themselves stored, within the storage namespace."""
+"""Deletion of what runs and servers stored within the storage namespace, which is no data."""
 
 from collections.abc import Sequence
 
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+
+
+def keys_below(store: ObjectStore, folder: str) -> list[str]:
+    """The keys of everything in a folder, at any depth."""
+    return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
 
 
 def delete_all(store: ObjectStore, keys: Sequence[str]) -> int:

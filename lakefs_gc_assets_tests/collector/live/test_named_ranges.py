@@ -39,14 +39,14 @@ def rows_of(named: Named) -> pa.Table:
 
 
 def note(store: LocalStore, *files: Named, run: str = "run") -> list[NotesFile]:
-    return [named_ranges.put(store, named_ranges.folder(run, ATTEMPT), rows_of(named)) for named in files]
+    return [named_ranges.put(store, NAMED.folder(run, ATTEMPT), rows_of(named)) for named in files]
 
 
 def looked_up(store: LocalStore, wanted: set[str], run: str = "run") -> tuple[set[str], set[RangeRecord]]:
     """The metaranges that have notes, and the ranges that they name."""
     batches = [
         batch
-        for file in named_ranges.files_of(store, run, ATTEMPT)
+        for file in range_notes.files_of(NAMED, store, run, ATTEMPT)
         for batch in named_ranges.look_up(store, wanted, file)
     ]
     found = pa.Table.from_batches(batches, LOOKED_UP)
@@ -69,10 +69,7 @@ def test_of_metaranges_that_are_looked_for_all_ranges_are_told_and_no_others(
         store = LocalStore(Path(folder))
         noted = note(store, *files)
         if joined:
-            assert (
-                range_notes.take_over(NAMED, store, sorted({*noted}, key=str), named_ranges.folder("next", ATTEMPT))
-                == []
-            )
+            assert range_notes.take_over(NAMED, store, sorted({*noted}, key=str), NAMED.folder("next", ATTEMPT)) == []
         known, ranges = looked_up(store, wanted, "next" if joined else "run")
     assert known == {name for named in files for name in named if name in wanted}
     assert ranges == {record for named in files for name in named if name in wanted for record in named[name]}
@@ -168,8 +165,8 @@ class TestDamage:
     ) -> None:
         rows = pa.Table.from_pylist(wrong(rows_of(self.NAMED).to_pylist()), NAMED_RANGES)
         with pytest.raises(CorruptFile, match="metaranges"):
-            named_ranges.put(store, named_ranges.folder("run", ATTEMPT), rows)
-        file = range_notes.put(NAMED, store, named_ranges.folder("run", ATTEMPT), rows)
+            named_ranges.put(store, NAMED.folder("run", ATTEMPT), rows)
+        file = range_notes.put(NAMED, store, NAMED.folder("run", ATTEMPT), rows)
         assert "metaranges" in self.told(store, file)
 
     def test_fewer_rows_than_the_name_says(self, store: LocalStore, file: NotesFile) -> None:

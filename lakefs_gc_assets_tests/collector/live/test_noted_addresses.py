@@ -16,11 +16,11 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.live import noted_addresses, noted_sizes, range_hashes
+from lakefs_gc_assets.collector.live import noted_addresses, noted_files, range_notes
 from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
-from lakefs_gc_assets.collector.live.range_hashes import HashesFolder, RangeHashes
+from lakefs_gc_assets.collector.live.range_hashes import HASHES, HashesFolder, RangeHashes
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.plan import Flow
@@ -61,13 +61,13 @@ class Repository:
 
     def note(self, *records: RangeRecord) -> None:
         """What the earlier run notes when it reads ranges."""
-        key = range_hashes.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
+        key = HASHES.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
         into = HashesFolder(NotesFolder(self.earlier.repository.opener, key), pa.array([SEALED]))
         self.earlier.engine.collect(self.earlier.references().committed(RangeRecords.of(records), None, into))
 
     def note_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
         """Notes of a range what another one holds."""
-        key = range_hashes.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
+        key = HASHES.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
         noted = RangeHashes(self.store, key, pa.array([SEALED]))
         noted.note(record, pa.table({"address": addresses, "slice": pa.nulls(len(addresses), pa.string())}))
         noted.put()
@@ -121,8 +121,8 @@ def test_what_is_read_and_what_is_looked_up_are_what_all_ranges_hold(
         records = repository.commit(*ranges)
         repository.note(*(record for place, record in enumerate(records) if place in noted))
         if damage is not None:
-            for file in range_hashes.files_of(
-                repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
+            for file in range_notes.files_of(
+                HASHES, repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
             ):
                 repository.store.put(file.key, damage)
         alive = [place for place in range(len(records)) if place in live]
@@ -146,7 +146,7 @@ def test_notes_travel_from_run_to_run(repository: Repository) -> None:
     repository.note(records[1])
     repository.held([])
     first, second = (
-        range_hashes.files_of(repository.store, step.plan.run_id, step.plan.attempt)
+        range_notes.files_of(HASHES, repository.store, step.plan.run_id, step.plan.attempt)
         for step in (repository.earlier, repository.step)
     )
     assert (len(first), len(second), sum(file.values for file in second)) == (2, 1, 4)
@@ -156,7 +156,9 @@ def test_a_note_that_cannot_be_taken_over_is_told(repository: Repository) -> Non
     records = repository.commit(EVERY[:2], EVERY[2:4])
     for record in records:
         repository.note(record)
-    file, _ = range_hashes.files_of(repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt)
+    file, _ = range_notes.files_of(
+        HASHES, repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
+    )
     repository.store.put(file.key, b"damaged")
     assert len(repository.held(records, *EVERY)[0]) == 1
     assert any("were not taken over from run" in line and file.key in line for line in repository.lines)
@@ -235,7 +237,7 @@ def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatc
     assert "every range is read: 3 addresses" in repository.lines[-1]
     # All are noted anew: with those of the run before there would be more in each run.
     plan = repository.step.plan
-    assert range_hashes.files_of(repository.store, plan.run_id, plan.attempt) == []
+    assert range_notes.files_of(HASHES, repository.store, plan.run_id, plan.attempt) == []
     # What lies in slices that are not sealed is never noted, and does not count.
     assert repository.held(records, *EVERY[:2], f"data/{OPEN}/x") == ({records[0].id}, {*EVERY[:2]})
 
@@ -254,7 +256,7 @@ def test_beside_another_repository_every_range_is_read(repository: Repository) -
 def test_tasks_of_spark_note_addresses_and_look_them_up(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noted_sizes, "_VALUES_READ_HERE", -1)
+    monkeypatch.setattr(noted_files, "VALUES_READ_HERE", -1)
     repository = Repository(tmp_path, SparkEngine(spark, 2))
     records = repository.commit(EVERY[:2], EVERY[2:4], EVERY[4:])
     repository.note(*records)

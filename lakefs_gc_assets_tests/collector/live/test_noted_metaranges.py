@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.live import named_ranges
+from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.named_ranges import NAMED
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges, take_over
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
@@ -72,7 +73,7 @@ class Repository:
 
     def damage(self, step: Step[Any]) -> None:
         """Changes a bit of each file of notes."""
-        for file in named_ranges.files_of(self.store, step.plan.run_id, step.plan.attempt):
+        for file in range_notes.files_of(NAMED, self.store, step.plan.run_id, step.plan.attempt):
             self.store.put(file.key, flipped(self.store.get(file.key), 40))
 
 
@@ -125,7 +126,7 @@ def test_another_attempt_knows_nothing_of_what_the_first_one_took_over(repositor
 def test_by_other_flows_nothing_is_noted(repository: Repository) -> None:
     step = repository.step(began(repository.repository, 2 * DAY, flow=Flow.CLEAN))
     assert repository.found(step, 0) == repository.named(0)
-    assert named_ranges.files_of(repository.store, step.plan.run_id, step.plan.attempt) == []
+    assert range_notes.files_of(NAMED, repository.store, step.plan.run_id, step.plan.attempt) == []
 
 
 def test_metaranges_of_damaged_notes_are_read_and_it_is_told(repository: Repository) -> None:
@@ -145,8 +146,8 @@ def test_metaranges_of_damaged_notes_are_read_and_it_is_told(repository: Reposit
 
 def test_of_notes_that_are_gone_nothing_is_known(repository: Repository) -> None:
     repository.found(repository.earlier, 0)
-    for file in named_ranges.files_of(
-        repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
+    for file in range_notes.files_of(
+        NAMED, repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
     ):
         repository.store.delete([file.key])
     assert repository.found(repository.earlier, 0) == repository.named(0)

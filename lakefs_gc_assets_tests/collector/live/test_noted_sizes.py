@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.live import noted_sizes, range_sizes
+from lakefs_gc_assets.collector.live import noted_files, noted_sizes, range_sizes
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import copying
@@ -143,7 +143,7 @@ def test_notes_that_contradict_each_other_leave_out_nothing(repository: Reposito
 
 
 def test_many_sizes_are_looked_at_in_tasks(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noted_sizes, "_VALUES_READ_HERE", -1)
+    monkeypatch.setattr(noted_files, "VALUES_READ_HERE", -1)
     records = repository.commit({"a": [1, 2], "b": [2, 3]})
     repository.read(*records.values())
     assert repository.chosen(records, 3) == {"b"}
@@ -153,7 +153,7 @@ def test_many_sizes_are_looked_at_in_tasks(repository: Repository, monkeypatch: 
 def test_tasks_of_spark_note_sizes_and_look_at_them(
     spark: SparkSession, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noted_sizes, "_VALUES_READ_HERE", -1)
+    monkeypatch.setattr(noted_files, "VALUES_READ_HERE", -1)
     records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
     step = made_step(SparkEngine(spark, 2), repository.step.repository)
     step.engine.collect(step.references().committed(RangeRecords.of(records.values()), noted_sizes.folder_of(step)))
@@ -195,7 +195,7 @@ class TestTakingOver:
     def test_large_files_are_copied(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch, copies: bool
     ) -> None:
-        monkeypatch.setattr(range_sizes, "_SIZES_OF_A_FILE", 1)
+        monkeypatch.setattr(range_sizes, "SIZES_OF_A_FILE", 1)
         if not copies:
             monkeypatch.setattr(copying, "CopiesObjects", type("Nothing", (), {}))
         records = repository.commit({"a": [1], "b": [2]})
@@ -235,7 +235,7 @@ class TestTakingOver:
     def test_what_tasks_noted_becomes_one_file(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
     ) -> None:
-        monkeypatch.setattr(noted_sizes, "_VALUES_READ_HERE", here)
+        monkeypatch.setattr(noted_files, "VALUES_READ_HERE", here)
         records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4, 5]})
         for record in records.values():
             repository.read(record)

@@ -32,18 +32,18 @@ def hashes(addresses: list[str]) -> address_hashes.Hashes:
 
 def note(store: LocalStore, ranges: dict[str, list[str]], sealed: pa.StringArray = NOTHING_SEALED) -> list[NotesFile]:
     """Notes ranges of these addresses, which have as many entries."""
-    noted = RangeHashes(store, range_hashes.folder("run", "attempt"), sealed)
+    noted = RangeHashes(store, HASHES.folder("run", "attempt"), sealed)
     for range_id, addresses in ranges.items():
         record = RangeRecord(range_id, b"", b"", len(addresses), 0)
         noted.note(record, live_table(pa.array(addresses, pa.string()), "month"))
     noted.put()
-    return range_hashes.files_of(store, "run", "attempt")
+    return range_notes.files_of(HASHES, store, "run", "attempt")
 
 
 def looked_up(store: LocalStore, wanted: set[str], addresses: list[str]) -> dict[str, dict[str, object]]:
     rows = [
         row
-        for file in range_hashes.files_of(store, "run", "attempt")
+        for file in range_notes.files_of(HASHES, store, "run", "attempt")
         for batch in range_hashes.look_up(store, wanted, hashes(addresses), file)
         for row in batch.to_pylist()
     ]
@@ -116,7 +116,7 @@ def test_only_ranges_in_sealed_slices_are_noted(tmp_path: Path, addresses: list[
 def test_notes_of_other_attempts_are_not_seen(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     note(store, {"a": ["data/x"]})
-    assert range_hashes.files_of(store, "run", "another") == []
+    assert range_notes.files_of(HASHES, store, "run", "another") == []
 
 
 class TestDamage:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.live import range_sizes
+from lakefs_gc_assets.collector.live import range_notes, range_sizes
 from lakefs_gc_assets.collector.live.range_sizes import Notes, RangeSizes, SizesFile
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -55,7 +55,7 @@ def small_files(sizes_of_a_file: int, sizes_of_a_block: int, read_whole: int) ->
     """Files of few sizes, in small blocks, which are read in parts."""
     with ExitStack() as stack:
         for name, value in (
-            ("_SIZES_OF_A_FILE", sizes_of_a_file),
+            ("SIZES_OF_A_FILE", sizes_of_a_file),
             ("_SIZES_OF_A_BLOCK", sizes_of_a_block),
             ("_READ_WHOLE", read_whole),
         ):
@@ -192,7 +192,7 @@ class TestDamage:
 @given(st.lists(st.integers(0, 9_000_000)))
 def test_files_become_one_while_none_is_larger_than_those_before_it(sizes: list[int]) -> None:
     files = [SizesFile(f"{place:04}", 1, size, 1, "") for place, size in enumerate(sizes)]
-    groups = range_sizes.group(files)
+    groups = range_notes.group(files, lambda file: file.sizes, 8_000_000)
     assert sorted(file.key for each in groups for file in each) == [file.key for file in files]
     assert all(len(each) == 1 or sum(file.sizes for file in each) <= 8_000_000 for each in groups)
     for before, after in pairwise(groups):
