@@ -174,7 +174,7 @@ def describe(damage: CorruptFile) -> str:
 
 
 def group(files: Iterable[_File], count: Callable[[_File], int], most: int) -> list[list[_File]]:
-    """The files that become one, from the smallest on: while one is no larger than all before it together.
+    """The files that become one, from the smallest on: while one is no larger than twice all before it together.
 
     So there are few files, however many runs left some, and a value is seldom written again.
 
@@ -185,7 +185,7 @@ def group(files: Iterable[_File], count: Callable[[_File], int], most: int) -> l
     groups: list[list[_File]] = []
     total = 0
     for file in sorted(files, key=lambda each: (count(each), each.key)):
-        if groups and count(file) <= total and total + count(file) <= most:
+        if groups and count(file) <= 2 * total and total + count(file) <= most:
             groups[-1].append(file)
             total += count(file)
         else:

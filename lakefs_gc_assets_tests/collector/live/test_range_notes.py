@@ -38,3 +38,10 @@ def test_what_is_taken_over_is_all_there_in_files_of_bounded_size(
     assert sorted(file.values for file in taken) == [2, 4, 4, 4]
     read = [row for file in taken for row in range_notes.read(HASHES, store, file).to_pylist()]
     assert sorted(read, key=lambda row: row["range_id"]) == rows
+
+
+@given(st.lists(st.integers(50, 100), min_size=2, max_size=40))
+def test_files_of_about_the_same_size_become_one(values: list[int]) -> None:
+    """As those of the tasks of a run are, each a little larger than the one before it."""
+    files = [NotesFile(f"{place:03}", count, "") for place, count in enumerate(values)]
+    assert len(range_notes.group(files, lambda file: file.values, sum(values))) == 1
