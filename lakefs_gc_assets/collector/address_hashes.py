@@ -50,16 +50,11 @@ def parts(of: Hashes, count: int) -> npt.NDArray[np.int64]:
 
 
 def among(wanted: Hashes, others: Hashes) -> Flags:
-    """Whether each hash is among the others."""
+    """Whether each hash is among the others, which are looked up in once."""
     size = _slots(len(others))
     found = np.empty(len(wanted), np.bool_)
     _find(np.empty(size, np.uint64), np.zeros(size, np.bool_), others, wanted, found)
     return found
-
-
-def has_hash_among(others: Hashes, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Whether the hash of each row's address is among some hashes."""
-    return pa.array(among(hashes(rows.column("address")), others))
 
 
 def first_of_each(addresses: pa.StringArray, of: Hashes) -> Flags:
@@ -73,6 +68,47 @@ def first_of_each(addresses: pa.StringArray, of: Hashes) -> Flags:
         data, bounds = _bytes_and_bounds(addresses)
         _find_first(data, bounds, of, np.zeros(_slots(len(of)), np.int64), found)
     return found
+
+
+@dataclass(frozen=True)
+class HashSet:
+    """Some hashes, in which others are looked up several times, or by several tasks: some ten bytes for each.
+
+    Attributes:
+        ordered: each once, in ascending order.
+        starts: where in these each span of hashes begins. Spans are of the same width, and the first one begins with
+            the first hash; of the last one there is the end, too.
+        shift: the logarithm of the width of a span.
+    """
+
+    ordered: Hashes
+    starts: npt.NDArray[np.int32]
+    shift: np.uint64
+
+    @classmethod
+    def made(cls, of: Hashes) -> "HashSet":
+        """The set of these."""
+        ordered = np.unique(of)
+        if not len(ordered):
+            return cls(ordered, np.zeros(1, np.int32), np.uint64(0))
+        width = int(ordered[-1] - ordered[0])
+        # One hash or more for each span, and less than four.
+        shift = np.uint64(max(0, width.bit_length() - len(ordered).bit_length() + 1))
+        starts = np.empty((width >> int(shift)) + 2, np.int32)
+        _find_starts(ordered, shift, starts)
+        return cls(ordered, starts, shift)
+
+    def has(self, of: Hashes) -> Flags:
+        """Whether each hash is among them."""
+        found = np.zeros(len(of), np.bool_)
+        if len(self.ordered):
+            _find_in_spans(self.ordered, self.starts, self.shift, of, found)
+        return found
+
+
+def has_hash_among(others: HashSet, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Whether the hash of each row's address is among some hashes."""
+    return pa.array(others.has(hashes(rows.column("address"))))
 
 
 @dataclass(frozen=True)
@@ -220,6 +256,30 @@ def _find(slots: _Array, taken: _Array, others: _Array, wanted: _Array, found: _
         while taken[slot] and slots[slot] != value:
             slot = (slot + np.uint64(1)) & last
         found[row] = taken[slot]
+
+
+@compiled
+def _find_starts(ordered: _Array, shift: np.uint64, starts: _Array) -> None:
+    span = 0
+    for place in range(len(ordered)):
+        while span <= np.int64((ordered[place] - ordered[0]) >> shift):
+            starts[span] = place
+            span += 1
+    starts[span] = len(ordered)
+
+
+@compiled
+def _find_in_spans(ordered: _Array, starts: _Array, shift: np.uint64, wanted: _Array, found: _Array) -> None:
+    first, last = ordered[0], ordered[-1]
+    for row in range(len(wanted)):
+        value = wanted[row]
+        if value < first or value > last:
+            continue
+        span = np.int64((value - first) >> shift)
+        for place in range(starts[span], starts[span + 1]):
+            if ordered[place] >= value:
+                found[row] = ordered[place] == value
+                break
 
 
 @compiled

@@ -96,9 +96,16 @@ class References(Generic[R]):
         """How many addresses ranges hold, and what they add up to (SUMS)."""
         return self._of_ranges(ranges, _sum_up, SUMS)
 
-    def entries(self, ranges: RangeRecords) -> R:
-        """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry."""
-        return self.engine.youngest_of_each(self._of_ranges(ranges, LiveFiles.entries, LISTED))
+    def entries(self, ranges: RangeRecords, held: RangeRecords | None = None) -> R:
+        """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry.
+
+        Args:
+            held: ranges whose addresses are left out before anything else is done; None for none.
+        """
+        rows = self._of_ranges(ranges, LiveFiles.entries, LISTED)
+        if held is not None:
+            rows = self.engine.without(rows, self.committed(held), count=ranges.entries + held.entries)
+        return self.engine.youngest_of_each(rows)
 
     def _of_ranges(
         self,

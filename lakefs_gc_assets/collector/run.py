@@ -193,7 +193,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     inputs: list[StoredFrame[Any]] = [uncommitted]
     held: Held[R] = Held()
     if before and step.plan.follows_expiry:
-        inputs += [step.stored(STORE_DF), store_expired(step, before, found.ids)]
+        inputs += [step.stored(STORE_DF), store_expired(step, before, found)]
         held = find_held(step, found, inputs, before.sealed)
     unread = found.without(held.range_ids)
     hashes_into = noted_addresses.folder_of(step, found)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lakefs_gc_assets.collector import address_hashes, batches
-from lakefs_gc_assets.collector.address_hashes import Hashes
+from lakefs_gc_assets.collector.address_hashes import Hashes, HashSet
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows, Batches
 from lakefs_gc_assets.collector.engine import (
     KEPT_COUNTS,
@@ -158,7 +158,7 @@ class SparkEngine:
         worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
             # What is left of one large file would else stay in one task.
-            rows, held = tasks.where(rows, partial(address_hashes.has_hash_among, left)), []
+            rows, held = tasks.where(rows, partial(address_hashes.has_hash_among, HashSet.made(left))), []
         return blocks.compared([blocks.cut(rows, parts), *held], parts, blocks.unmatched, tasks.schema_of(rows))
 
     def _hashes_left(self, rows: Rows, held: Sequence[Rows], parts: int) -> Hashes | None:

@@ -1,3 +1,4 @@
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import AddressSet
+from lakefs_gc_assets.collector.address_hashes import AddressSet, HashSet
 from lakefs_gc_assets_tests.hash_collisions import colliding
 
 NAMES = st.text(max_size=80) | st.text(st.sampled_from("ab/é\x00\U0001f5d1"), max_size=3)
@@ -50,9 +51,23 @@ def test_an_address_that_is_null_has_no_hash() -> None:
 
 @given(FEW_HASHES, FEW_HASHES)
 def test_a_hash_is_among_others_or_not(wanted: list[int], others: list[int]) -> None:
-    found = address_hashes.among(numbers(wanted), numbers(others))
+    expected = [value in others for value in wanted]
 
-    assert found.tolist() == [value in others for value in wanted]
+    assert address_hashes.among(numbers(wanted), numbers(others)).tolist() == expected
+    assert HashSet.made(numbers(others)).has(numbers(wanted)).tolist() == expected
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 64), st.lists(st.integers(0, 2**64 - 1), max_size=200))
+def test_hashes_of_any_width_are_found(least: int, bits: int, offsets: list[int]) -> None:
+    values = [least + offset % (min(2**bits, 2**64 - least)) for offset in offsets]
+    near = [value + by for value in values for by in (-1, 0, 1) if 0 <= value + by < 2**64]
+
+    found = HashSet.made(numbers(values))
+
+    assert found.has(numbers(near)).tolist() == [value in {*values} for value in near]
+    assert len(found.starts) <= len({*values}) + 1
+    # What tasks are sent is a copy of it.
+    assert pickle.loads(pickle.dumps(found)).has(numbers(near)).tolist() == found.has(numbers(near)).tolist()
 
 
 @given(FEW_HASHES, st.integers(1, 300))

@@ -4,6 +4,7 @@ import gc
 import os
 import pkgutil
 import random
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -15,8 +16,9 @@ from types import ModuleType
 
 from lakefs_gc_assets import collector
 from lakefs_gc_assets.collector import step as steps
-from lakefs_gc_assets.collector.live import hidden
+from lakefs_gc_assets.collector.live import hidden, noted_addresses
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.universe import expired_since
 from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets.storage import read_ahead
 from lakefs_gc_assets_tests.simulation import other_writers, ruling, versioning, writers
@@ -138,6 +140,11 @@ def deterministic(seed: int) -> Iterator[None]:
         # Some worlds are so large that servers are asked for many paths at once.
         if seed % 8 == 7:
             replace(patches, hidden, "_WORTH_LISTING", 1)
+        # In some so much expires that it is looked up in parts, after that is left out which new ranges hold.
+        if seed % 3 == 1:
+            replace(patches, expired_since, "_MANY_ENTRIES", 0)
+            replace(patches, noted_addresses, "_ASKED_AT_ONCE", 3)
+            replace(patches, noted_addresses, "_ROUNDS", sys.maxsize)
         # The world renews the lock of a process that does not stand still.
         replace(patches, steps, "renewed", lambda *about: nullcontext())
         patches.enter_context(observing())

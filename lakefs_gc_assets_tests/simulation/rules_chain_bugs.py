@@ -31,7 +31,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
-_note, _join_runs = RangeHashes.note, named_ranges.join_runs
+_note, _join_runs, _look_up_part = RangeHashes.note, named_ranges.join_runs, noted_addresses._look_up_part
 _UNCHECKED: Replacement = (leaving.CheckpointCounts, "contradiction", None)
 
 
@@ -64,14 +64,14 @@ def _nothing_pending(engine: ArrowEngine, unheld: ArrowRows, *more: Any) -> Arro
 
 def _first_look() -> Sequence[Replacement]:
     """Takes for expired what was so when the run began."""
-    then: dict[str, Set[str]] = {}
+    then: dict[str, Committed] = {}
 
     def look(step: ArrowStep) -> Any:
         if step.plan.follows_expiry:
-            then[step.plan.run_id] = ask_committed(step, step.plan.cutoff, frozenset()).ids
+            then[step.plan.run_id] = ask_committed(step, step.plan.cutoff, frozenset())
         return look_around(step)
 
-    def store(step: ArrowStep, before: BaseCheckpoint, live: Set[str]) -> StoredFrame[NoFigures]:
+    def store(step: ArrowStep, before: BaseCheckpoint, found: Committed) -> StoredFrame[NoFigures]:
         return store_expired(step, before, then[step.plan.run_id])
 
     return (run, "look_around", look), (run, "store_expired", store)
@@ -92,6 +92,13 @@ def _nothing_held(step: ArrowStep, *more: Any) -> Held[ArrowRows]:
 def _only_listed(step: ArrowStep, found: Committed, asked: Sequence[StoredFrame[Any]], *more: Any) -> Held[ArrowRows]:
     """Asks for what was listed, and not for what expired."""
     return find_held(step, found, [frame for frame in asked if frame.name != EXPIRED_DF.name], *more)
+
+
+def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, ArrowRows]:
+    """Forgets what is found in all parts but the first."""
+    told, held = _look_up_part(step, *more)
+    *_, part = more
+    return told, held if part == 0 else step.engine.table(LIVE.empty_table())
 
 
 def _note_less(self: RangeHashes, record: RangeRecord, rows: pa.Table) -> None:
@@ -123,6 +130,7 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     ),
     "what notes hold not subtracted": replaced((run, "find_held", _nothing_held)),
     "what expired not looked up in notes": replaced((run, "find_held", _only_listed)),
+    "one part of what is looked up taken for all": replaced((noted_addresses, "_look_up_part", _first_part)),
     "ranges in slices that are not sealed noted": replaced((range_hashes, "lie_in_sealed", lambda *arguments: True)),
     "metaranges looked for where runs begin alone": replaced(
         (named_ranges, "is_named", lambda is_wanted, first, last: is_wanted[first])

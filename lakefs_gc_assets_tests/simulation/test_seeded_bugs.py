@@ -112,6 +112,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "notes of what expired taken for held": 0,
         "what notes hold not subtracted": 4,
         "what expired not looked up in notes": 4,
+        "one part of what is looked up taken for all": 4,
         "ranges in slices that are not sealed noted": 5,
         "notes that lack an address believed": 4,
     },

@@ -5,6 +5,7 @@ read of which nothing is noted, or whose notes do not fit what their metarange c
 same, and compared with what is noted of them.
 """
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import Hashes
+from lakefs_gc_assets.collector.address_hashes import HashSet
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -33,8 +34,10 @@ from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.opening import StoreOpener
 
-_ASKED_AT_MOST = 4_000_000
-"""So many addresses are looked up in notes: each task has all of their hashes, some 100 MB with room to search."""
+_ASKED_AT_ONCE = 8_000_000
+"""So many addresses are looked up together: each task has all of their hashes, some 80 MB with what finds them."""
+_ROUNDS = 4
+"""So often all notes are read, one part of what is asked for after the other; to read every range takes longer."""
 _TOLD = "which addresses ranges hold"
 _COMPARED = 8
 """So many ranges are read in each run and compared with what is noted of them."""
@@ -82,25 +85,53 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
     first, *more = (frame.rows(engine, *LIVE.names) for frame in asked)
     wanted = select_sealed(engine, engine.union(first, *more), sealed)
     count = sum(frame.count for frame in asked)
-    if count > _ASKED_AT_MOST:
+    if count > _ASKED_AT_ONCE:
         count = engine.count(wanted)
-    if count > _ASKED_AT_MOST:
-        step.log(f"every range is read: {count:,} addresses are asked for, more than {_ASKED_AT_MOST:,}")
+    rounds = max(1, math.ceil(count / _ASKED_AT_ONCE))
+    if rounds > _ROUNDS:
+        step.log(f"every range is read: {count:,} addresses are asked for, more than {_ROUNDS * _ASKED_AT_ONCE:,}")
         return Held()
     # Only now: where every range is read, all are noted anew.
     files = noted_files.take_over(step, HASHES, _TOLD, "the next run reads those ranges")
-    hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
-    hashes = np.unique(hashed.column("hash").to_numpy()).view(np.uint64)
     records = found.records
-    read = partial(_look_up, step.repository.opener, _named_once(records), hashes)
-    noted = noted_files.look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, _TOLD)
-    told = _select_fitting(step, noted, records)
+    look_up = partial(_look_up_part, step, files, records, _named_once(records), wanted, rounds)
+    parts = [look_up(part) for part in range(rounds)]
+    told = _select_told_each_time([each for each, _ in parts])
     _require_true(step, told, records, files)
-    held = pc.list_flatten(told.column("found")).unique().to_numpy().view(np.uint64)
     each = told.group_by("range_id").aggregate([("addresses", "max")])
     ids, noted = each.column("range_id").to_pylist(), pc.sum(each.column("addresses_max")).as_py() or 0
     step.log(f"{len(ids):,} of {len(records):,} live ranges are not read: their addresses are noted")
-    return Held(IdSet(ids), noted, engine.where(wanted, partial(address_hashes.has_hash_among, held)), count)
+    one, *others = (rows for _, rows in parts)
+    return Held(IdSet(ids), noted, engine.union(one, *others), count)
+
+
+def _look_up_part(
+    step: Step[R],
+    files: Sequence[NotesFile],
+    records: RangeRecords,
+    named: IdSet,
+    wanted: R,
+    parts: int,
+    part: int,
+) -> tuple[pa.Table, R]:
+    """What is told (SUMS) of ranges in notes that fit, and which rows of one part of what is wanted they hold."""
+    hashed = step.engine.collect(step.engine.map_batches(wanted, partial(_hash_part, parts, part), _HASH))
+    hashes = HashSet.made(hashed.column("hash").to_numpy().view(np.uint64))
+    read = partial(_look_up, step.repository.opener, named, hashes)
+    noted = noted_files.look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, _TOLD)
+    told = _select_fitting(step, noted, records)
+    held = HashSet.made(pc.list_flatten(told.column("found")).to_numpy().view(np.uint64))
+    return told.select(SUMS.names), step.engine.where(wanted, partial(address_hashes.has_hash_among, held))
+
+
+def _select_told_each_time(told: Sequence[pa.Table]) -> pa.Table:
+    """What is told (SUMS) of the ranges that every part was looked up in.
+
+    A file may be read one time and fail the next: which of the next part its ranges hold then nobody knows.
+    """
+    ids: set[str] = set.intersection(*(set(each.column("range_id").to_pylist()) for each in told))
+    everything = pa.concat_tables(told)
+    return everything.filter(pc.is_in(everything.column("range_id"), value_set=pa.array(sorted(ids), pa.string())))
 
 
 def _named_once(records: RangeRecords) -> IdSet:
@@ -110,7 +141,7 @@ def _named_once(records: RangeRecords) -> IdSet:
     return IdSet.of_columns(batch.column("id") for batch in pa.table({"id": once}).to_batches(max_chunksize=8_192))
 
 
-def _look_up(opener: StoreOpener, wanted: IdSet, hashes: Hashes, file: NotesFile) -> list[pa.RecordBatch]:
+def _look_up(opener: StoreOpener, wanted: IdSet, hashes: HashSet, file: NotesFile) -> list[pa.RecordBatch]:
     return list(range_hashes.look_up(opener.open(), wanted, hashes, file))
 
 
@@ -132,7 +163,7 @@ def _require_true(step: Step[R], told: pa.Table, records: RangeRecords, files: S
 
     No run believes any of the files after that, whichever run it builds on.
     """
-    noted = told.select(SUMS.names).to_pylist()
+    noted = told.to_pylist()
     ids = sorted({row["range_id"] for row in noted})
     # Which ones is no secret, and an attempt that is made again compares the same.
     chosen = random.Random(step.plan.run_id + step.plan.attempt).sample(ids, min(_COMPARED, len(ids)))  # noqa: S311
@@ -151,7 +182,9 @@ def _require_true(step: Step[R], told: pa.Table, records: RangeRecords, files: S
             )
 
 
-def _hash_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _hash_part(parts: int, part: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The hashes of addresses that belong to one of so many parts."""
     for batch in batches:
-        hashes = address_hashes.hashes(batch.column("address")).view(np.int64)
-        yield pa.RecordBatch.from_arrays([pa.array(hashes)], schema=_HASH)
+        hashes = address_hashes.hashes(batch.column("address"))
+        here = hashes[address_hashes.parts(hashes, parts) == part]
+        yield pa.RecordBatch.from_arrays([pa.array(here.view(np.int64))], schema=_HASH)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import Hashes
+from lakefs_gc_assets.collector.address_hashes import HashSet
 from lakefs_gc_assets.collector.incremental.sealed_slices import lie_in_sealed
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.range_notes import Notes, NotesFile, NotesFolder, NotesKind
@@ -89,7 +89,7 @@ class RangeHashes(Notes):
             self.add(record.id, pa.array(np.sort(_hashes(rows))), record.count)
 
 
-def look_up(store: ObjectStore, wanted: Set[str], hashes: Hashes, file: NotesFile) -> Iterator[pa.RecordBatch]:
+def look_up(store: ObjectStore, wanted: Set[str], hashes: HashSet, file: NotesFile) -> Iterator[pa.RecordBatch]:
     """What a file notes of the wanted ranges, and which of some hashes they have (LOOKED_UP)."""
     try:
         rows = range_notes.read(HASHES, store, file).combine_chunks()
@@ -103,7 +103,7 @@ def look_up(store: ObjectStore, wanted: Set[str], hashes: Hashes, file: NotesFil
     lists = rows.column("hashes").combine_chunks()
     values = pc.list_flatten(lists).to_numpy()
     lengths = pc.list_value_length(lists).to_numpy()
-    hits = address_hashes.among(values.view(np.uint64), hashes)
+    hits = hashes.has(values.view(np.uint64))
     found = _counted_by_list(hits, lengths)
     columns = [
         rows.column("range_id"),

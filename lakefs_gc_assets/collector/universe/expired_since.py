@@ -6,8 +6,6 @@ with what is live at the mark and not when the run begins: one that expires in b
 more. The objects are old, so it does not matter that they are learnt of after uncommitted data was prepared.
 """
 
-from collections.abc import Set
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,33 +15,46 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed
+from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
+_MANY_ENTRIES = 8_000_000
+"""Of so many, which take long to be looked up, those are left out first that new ranges hold, which are read anyway."""
 
-def store_expired(step: Step[R], before: BaseCheckpoint, live: Set[str]) -> StoredFrame[NoFigures]:
+
+def store_expired(step: Step[R], before: BaseCheckpoint, found: Committed) -> StoredFrame[NoFigures]:
     """Stores the objects that expired since the base run as the frame `expired`.
 
     Args:
-        live: ids of every range that is live.
+        found: every range that is live.
     Raises:
         CorruptFile: a range that the base run tracked is gone or damaged, or so is the file that names them.
     """
     began = step.repository.clock.now()
-    dead = before.tracked.without(live)
+    tracked = before.tracked
+    dead = tracked.without(found.ids)
     step.log(f"{len(dead):,} of {before.checkpoint.tracked:,} ranges expired since run {before.run_id}")
-    written = step.write(EXPIRED_DF, find_expired(step, before, dead)) if dead else ()
+    new = None
+    if found.tells_ranges and dead.entries > _MANY_ENTRIES:
+        new = found.records.without(tracked.ids)
+        step.log(f"they have {dead.entries:,} entries: what {len(new):,} new ranges hold of these is left out first")
+    written = step.write(EXPIRED_DF, find_expired(step, before, dead, new)) if dead else ()
     return step.complete(EXPIRED_DF, NoFigures(), written, started_at=began)
 
 
-def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords) -> R:
+def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords, new: RangeRecords | None) -> R:
     """Finds the objects (LISTED) of ranges that are live no more, where this run lists nothing.
 
     Those that earlier runs deleted are left out.
+
+    Args:
+        new: live ranges whose objects are left out, which only keeps them: most of what a range held is in the one that
+            took its place. None for none.
     """
     engine = step.engine
-    held = engine.where(step.references().entries(dead), _would_be_listed)
+    held = engine.where(step.references().entries(dead, new), _would_be_listed)
     return engine.without_exactly(select_sealed(engine, held, before.sealed), deleted_before(step))
 
 

@@ -1,5 +1,6 @@
 """What ranges hold that a run does not read, of real range files and notes that a run made of them."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +22,7 @@ from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, HashesFolder, RangeHashes
-from lakefs_gc_assets.collector.live.range_notes import NotesFolder
+from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder, NotesKind
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
@@ -29,11 +30,13 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
 
+_read = range_notes.read
 OPEN = IDS.descending(NOW - 2 * DAY)
 EVERY = [f"data/{SEALED}/{IDS.ascending(NOW - 9 * DAY)}" for _ in range(8)]
 
@@ -232,7 +235,8 @@ def test_of_many_ranges_some_are_compared(repository: Repository) -> None:
 def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     records = repository.commit(EVERY[:2])
     repository.note(*records)
-    monkeypatch.setattr(noted_addresses, "_ASKED_AT_MOST", 2)
+    monkeypatch.setattr(noted_addresses, "_ASKED_AT_ONCE", 1)
+    monkeypatch.setattr(noted_addresses, "_ROUNDS", 2)
     assert repository.held(records, *EVERY[:3]) == (set(), set())
     assert "every range is read: 3 addresses" in repository.lines[-1]
     # All are noted anew: with those of the run before there would be more in each run.
@@ -240,6 +244,50 @@ def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatc
     assert range_notes.files_of(HASHES, repository.store, plan.run_id, plan.attempt) == []
     # What lies in slices that are not sealed is never noted, and does not count.
     assert repository.held(records, *EVERY[:2], f"data/{OPEN}/x") == ({records[0].id}, {*EVERY[:2]})
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(EVERY), min_size=1, unique=True), min_size=1, max_size=5),
+    st.lists(st.sampled_from(EVERY), unique=True),
+    st.integers(1, 4),
+    st.sets(st.integers(0, 12)),
+)
+@settings(max_examples=40, deadline=None)
+def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
+    ranges: list[list[str]], asked: list[str], at_once: int, failing: set[int]
+) -> None:
+    """Whichever reading of a file of notes fails: what some part cannot be looked up in is read."""
+    with TemporaryDirectory() as folder, mock.patch.object(noted_addresses, "_ASKED_AT_ONCE", at_once):
+        repository = Repository(Path(folder))
+        records = repository.commit(*ranges)
+        for record in records:
+            repository.note(record)
+        readings = itertools.count()
+        failed: set[str] = set()
+
+        def read(kind: NotesKind, store: ObjectStore, file: NotesFile) -> pa.Table:
+            rows = _read(kind, store, file)
+            if next(readings) in failing:
+                failed.update(rows.column("range_id").to_pylist())
+                raise CorruptFile(file.key, "notes", "gone")
+            return rows
+
+        with (
+            mock.patch.object(noted_addresses, "_ROUNDS", 8),
+            mock.patch.object(range_notes, "take_over", lambda *about: []),
+            mock.patch.object(range_notes, "read", read),
+        ):
+            held = find_held(
+                repository.step, repository.found(*records), [repository.asked(*asked)], frozenset([SEALED])
+            )
+        unread = {*held.range_ids}
+        assert unread == {record.id for record in records} - failed
+        found = {
+            address for record, each in zip(records, ranges, strict=True) if record.id in unread for address in each
+        }
+        everything = {address for each in ranges for address in each}
+        assert found.intersection(asked) <= repository.addresses(held) <= everything.intersection(asked)
+        assert len(set(repository.addresses(held))) == repository.step.engine.count(held.addresses)
 
 
 def test_beside_another_repository_every_range_is_read(repository: Repository) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.address_hashes import HashSet
 from lakefs_gc_assets.collector.live import range_hashes, range_notes
 from lakefs_gc_assets.collector.live.live_files import live_table
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes
@@ -44,7 +45,7 @@ def looked_up(store: LocalStore, wanted: set[str], addresses: list[str]) -> dict
     rows = [
         row
         for file in range_notes.files_of(HASHES, store, "run", "attempt")
-        for batch in range_hashes.look_up(store, wanted, hashes(addresses), file)
+        for batch in range_hashes.look_up(store, wanted, HashSet.made(hashes(addresses)), file)
         for row in batch.to_pylist()
     ]
     assert [row.pop("damage") for row in rows] == [None] * len(rows)
@@ -132,7 +133,7 @@ class TestDamage:
         return file
 
     def told(self, store: LocalStore, file: NotesFile) -> str:
-        (batch,) = range_hashes.look_up(store, {"a", "b"}, hashes(["data/x"]), file)
+        (batch,) = range_hashes.look_up(store, {"a", "b"}, HashSet.made(hashes(["data/x"])), file)
         (row,) = batch.to_pylist()
         damage = row.pop("damage")
         assert set(row.values()) == {None}

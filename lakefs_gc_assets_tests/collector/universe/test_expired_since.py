@@ -11,6 +11,8 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF
 from lakefs_gc_assets.collector.incremental import tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -49,6 +51,12 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
     return made_step(ArrowEngine(), repository, plan), BaseCheckpoint(repository.store, before.run_id)
 
 
+def found_live(step: Step[ArrowRows], *ranges: RangeRecord) -> Committed:
+    """Live commits with these ranges."""
+    own = Unread(step.repository, CommitSource.REFS_DUMP, (), RangeRecords.of(ranges), ())
+    return Committed(LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {}), (own,), None)
+
+
 def test_what_ranges_held_in_sealed_slices_that_are_live_no_more(repository: OpenRepository) -> None:
     entries: dict[str | bytes, Staged] = {
         "sealed": Staged(SEALED_ONE, size=7, etag="a" * 32),
@@ -63,7 +71,7 @@ def test_what_ranges_held_in_sealed_slices_that_are_live_no_more(repository: Ope
     step, before = following(repository, [dead, live])
     new = put_range(repository.store, {"new": Staged(SEALED_ONE + "y")})
 
-    found = store_expired(step, before, {live.id, new.id})
+    found = store_expired(step, before, found_live(step, live, new))
 
     rows = {row["address"]: row for row in found.table().to_pylist()}
     assert rows.keys() == {SEALED_ONE, "data/other", "root"} and found.count == 3
@@ -75,13 +83,32 @@ def test_what_an_earlier_run_deleted_is_left_out(repository: OpenRepository) -> 
     step, before = following(repository, [put_range(repository.store, {"a": Staged(SEALED_ONE), "b": Staged("root")})])
     gone = step.engine.table(pa.table({"address": [SEALED_ONE]}))
     with mock.patch.object(expired_since, "deleted_before", lambda step: gone):
-        assert store_expired(step, before, set()).table().column("address").to_pylist() == ["root"]
+        assert store_expired(step, before, found_live(step)).table().column("address").to_pylist() == ["root"]
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_of_much_that_expired_what_new_ranges_hold_is_left_out_first(
+    repository: OpenRepository, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    """What ranges hold that were live before is looked up in their notes, and is not read for that."""
+    one, other, third = (f"{SEALED_ONE[:-1]}{letter}" for letter in "012")
+    dead = put_range(repository.store, {"a": Staged(one), "b": Staged(other), "c": Staged(third)})
+    before_and_now = put_range(repository.store, {"c again": Staged(third)})
+    new = put_range(repository.store, {"b": Staged(other), "d": Staged(SEALED_ONE + "x")})
+    step, before = following(repository, [dead, before_and_now])
+    repository.store.delete([METADATA + before_and_now.id])
+    monkeypatch.setattr(expired_since, "_MANY_ENTRIES", 2 if many else 3)
+
+    found = store_expired(step, before, found_live(step, before_and_now, new))
+
+    left_out = {other} if many else set()
+    assert {*found.table().column("address").to_pylist()} == {one, other, third} - left_out
 
 
 def test_nothing_is_read_where_all_are_live(repository: OpenRepository) -> None:
     gone = RangeRecord("a" * 64, b"a", b"b", 1, 2)
     step, before = following(repository, [gone])
-    assert store_expired(step, before, {gone.id}).count == 0
+    assert store_expired(step, before, found_live(step, gone)).count == 0
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -94,11 +121,11 @@ def test_a_range_that_is_gone_or_damaged_ends_the_run(repository: OpenRepository
     if damaged:
         repository.store.put(key, data[:-1])
     with pytest.raises(CorruptFile, match=record.id):
-        store_expired(step, before, set())
+        store_expired(step, before, found_live(step))
 
 
 def test_a_range_is_as_it_was_when_it_was_tracked(repository: OpenRepository) -> None:
     record = put_range(repository.store, {"a": Staged(SEALED_ONE)})
     step, before = following(repository, [replace(record, count=2)])
     with pytest.raises(CorruptFile, match=record.id):
-        store_expired(step, before, set())
+        store_expired(step, before, found_live(step))
