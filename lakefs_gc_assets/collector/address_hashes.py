@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.lakefs.formats.compilation import compiled
 
 Hashes = npt.NDArray[np.uint64]
@@ -88,7 +89,7 @@ class HashSet:
     @classmethod
     def made(cls, of: Hashes) -> "HashSet":
         """The set of these."""
-        ordered = np.unique(of)
+        ordered = distinct(of)
         if not len(ordered):
             return cls(ordered, np.zeros(1, np.int32), np.uint64(0))
         width = int(ordered[-1] - ordered[0])

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from lakefs_gc_assets.collector import address_hashes, work
 from lakefs_gc_assets.collector.address_hashes import Hashes
+from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import tasks
@@ -175,7 +176,7 @@ def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
 
     def tell(part: pa.Table) -> pa.Table:
         hashes, live = (_numbers(blocks, "hashes") for blocks in _divided(part))
-        left = np.unique(hashes[~address_hashes.among(hashes, live)])
+        left = distinct(hashes[~address_hashes.among(hashes, live)])
         return pa.table([[len(left)], [left.tobytes() if len(left) <= most else None]], schema=LEFT)
 
     return tell

@@ -95,10 +95,10 @@ def _only_listed(step: ArrowStep, found: Committed, asked: Sequence[StoredFrame[
 
 
 def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, ArrowRows]:
-    """Forgets what is found in all parts but the first."""
+    """Forgets what is found in parts that begin with a large hash."""
     told, held = _look_up_part(step, *more)
-    *_, part = more
-    return told, held if part == 0 else step.engine.table(LIVE.empty_table())
+    *_, hashes = more
+    return told, held if hashes[0] < 2**63 else step.engine.table(LIVE.empty_table())
 
 
 def _note_less(self: RangeHashes, record: RangeRecord, rows: pa.Table) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.engine import ChangePart, R
 from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.live import range_records
@@ -202,7 +203,7 @@ def unite_in_folders(rows: pa.Table) -> pa.Table:
     addresses, _ = _numbered(rows, "address")
     folders, count = _numbered(rows, "folder")
     pairs = addresses.astype(np.int64) * count + folders
-    return _unite(rows, pairs, len(np.unique(pairs))).cast(HELD_IN)
+    return _unite(rows, pairs, len(distinct(pairs))).cast(HELD_IN)
 
 
 def place(rows: pa.Table) -> pa.Table:

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import HashSet
+from lakefs_gc_assets.collector.address_hashes import Hashes, HashSet
+from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -93,9 +94,11 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
         return Held()
     # Only now: where every range is read, all are noted anew.
     files = noted_files.take_over(step, HASHES, _TOLD, "the next run reads those ranges")
+    hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
+    hashes = distinct(hashed.column("hash").to_numpy().view(np.uint64))
     records = found.records
-    look_up = partial(_look_up_part, step, files, records, _named_once(records), wanted, rounds)
-    parts = [look_up(part) for part in range(rounds)]
+    look_up = partial(_look_up_part, step, files, records, _named_once(records), wanted)
+    parts = [look_up(part) for part in np.array_split(hashes, rounds)]
     told = _select_told_each_time([each for each, _ in parts])
     _require_true(step, told, records, files)
     each = told.group_by("range_id").aggregate([("addresses", "max")])
@@ -111,13 +114,10 @@ def _look_up_part(
     records: RangeRecords,
     named: IdSet,
     wanted: R,
-    parts: int,
-    part: int,
+    hashes: Hashes,
 ) -> tuple[pa.Table, R]:
-    """What is told (SUMS) of ranges in notes that fit, and which rows of one part of what is wanted they hold."""
-    hashed = step.engine.collect(step.engine.map_batches(wanted, partial(_hash_part, parts, part), _HASH))
-    hashes = HashSet.made(hashed.column("hash").to_numpy().view(np.uint64))
-    read = partial(_look_up, step.repository.opener, named, hashes)
+    """What is told (SUMS) of ranges in notes that fit, and which of the wanted rows they hold that have such a hash."""
+    read = partial(_look_up, step.repository.opener, named, HashSet.made(hashes))
     noted = noted_files.look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, _TOLD)
     told = _select_fitting(step, noted, records)
     held = HashSet.made(pc.list_flatten(told.column("found")).to_numpy().view(np.uint64))
@@ -182,9 +182,7 @@ def _require_true(step: Step[R], told: pa.Table, records: RangeRecords, files: S
             )
 
 
-def _hash_part(parts: int, part: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The hashes of addresses that belong to one of so many parts."""
+def _hash_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        hashes = address_hashes.hashes(batch.column("address"))
-        here = hashes[address_hashes.parts(hashes, parts) == part]
-        yield pa.RecordBatch.from_arrays([pa.array(here.view(np.int64))], schema=_HASH)
+        hashes = address_hashes.hashes(batch.column("address")).view(np.int64)
+        yield pa.RecordBatch.from_arrays([pa.array(hashes)], schema=_HASH)

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
@@ -140,9 +141,9 @@ class RangeSizes:
 
     def note(self, range_id: str, sizes: pa.Int64Array) -> None:
         """Notes the sizes of all entries of a range."""
-        distinct = pa.array(np.unique(sizes.to_numpy()), pa.int64())
-        self._noted[range_id] = distinct
-        self._sizes += len(distinct)
+        each = pa.array(distinct(sizes.to_numpy()), pa.int64())
+        self._noted[range_id] = each
+        self._sizes += len(each)
         if self._sizes >= SIZES_OF_A_FILE:
             self.put()
 

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.distinct import distinct
+
 _DIGEST = "^[0-9a-f]{64}$"
 _DIGITS = 64
 _AT_ONCE = 65_536
@@ -48,7 +50,7 @@ class IdSet(Set[str]):
             are_digests = pc.match_substring_regex(column, _DIGEST)
             digests.append(_as_digests(column.filter(are_digests)))
             others.update(column.filter(pc.invert(are_digests)).to_pylist())
-        self._digests, self._others = _each_once(np.concatenate(digests)), frozenset(others)
+        self._digests, self._others = distinct(np.concatenate(digests)), frozenset(others)
 
     def __len__(self) -> int:
         return len(self._digests) + len(self._others)
@@ -126,14 +128,3 @@ def _as_digests(names: pa.StringArray) -> Digests:
 def _as_text(digests: Digests) -> pa.StringArray:
     ends = pa.array(np.arange(len(digests) + 1, dtype=np.int32) * _DIGITS)
     return pa.StringArray.from_buffers(len(digests), ends.buffers()[1], pa.py_buffer(digests.tobytes().hex().encode()))
-
-
-def _each_once(digests: Digests) -> Digests:
-    """The digests in order; those of one set are stored in order."""
-    if bool(np.all(digests[:-1] < digests[1:])):
-        return digests
-    # `np.unique` takes seven times as long.
-    ordered = np.sort(digests)
-    is_first: npt.NDArray[np.bool_] = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    each: Digests = ordered[is_first]
-    return each
