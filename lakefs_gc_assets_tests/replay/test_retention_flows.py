@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from lakefs_gc_assets.collector.live import noted_addresses
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.universe import expired_since
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
@@ -18,6 +20,15 @@ from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.replay.test_replay import FOREIGN
 from lakefs_gc_assets_tests.replayed_runs import AGED
+
+
+@pytest.fixture
+def much_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few objects are many: what new ranges hold is left out first, and the rest is looked up in parts."""
+    monkeypatch.setattr(expired_since, "_MANY_ENTRIES", 0)
+    monkeypatch.setattr(noted_addresses, "_ASKED_AT_ONCE", 3)
+    monkeypatch.setattr(noted_addresses, "_ROUNDS", 1_000)
+
 
 SETS = [
     ("small", None),
@@ -157,6 +168,16 @@ def test_a_run_that_builds_on_another_marks_what_one_does_that_lists_everything(
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_so_it_does_in_the_graph(tmp_path: Path) -> None:
+    assert sum(map(len, require_the_same("merge-dangling", tmp_path, graph)[1:])) > 0
+
+
+def test_so_it_does_where_much_expires(much_expires: None, tmp_path: Path) -> None:
+    assert sum(map(len, require_the_same("merge-dangling", tmp_path, plain_tables)[1:])) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_so_it_does_where_much_expires_in_the_graph(much_expires: None, tmp_path: Path) -> None:
     assert sum(map(len, require_the_same("merge-dangling", tmp_path, graph)[1:])) > 0
 
 

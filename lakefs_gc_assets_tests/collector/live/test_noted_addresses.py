@@ -301,11 +301,13 @@ def test_beside_another_repository_every_range_is_read(repository: Repository) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("at_once", [2, 5])
 def test_tasks_of_spark_note_addresses_and_look_them_up(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(noted_files, "VALUES_READ_HERE", -1)
     repository = Repository(tmp_path, SparkEngine(spark, 2))
     records = repository.commit(EVERY[:2], EVERY[2:4], EVERY[4:])
     repository.note(*records)
+    monkeypatch.setattr(noted_addresses, "_ASKED_AT_ONCE", at_once)
     assert repository.held(records[:2], *EVERY[1:6]) == ({record.id for record in records[:2]}, {*EVERY[1:4]})
