@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from lakefs_gc_assets.cli.options import Progress
 from lakefs_gc_assets.collector import past_frames
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.saying import Say
 
 Format = Literal["table", "csv", "json", "parquet"]
 
@@ -69,7 +69,7 @@ def write_frame(
     columns: Sequence[TextColumn],
     form: Format,
     out: BinaryIO,
-    progress: Progress,
+    progress: Say,
     *,
     sweeps: bool = False,
 ) -> None:

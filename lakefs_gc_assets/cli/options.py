@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -11,11 +10,8 @@ import click
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.repositories import load_all, named
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, DEFAULT_FILE, Configuration, Loaded, default_file
-
-Progress = Callable[[str], None]
-"""Is told each line as it happens."""
-
 
 CONFIG = click.option(
     "--config",
@@ -110,6 +106,6 @@ def show_progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-def progress_unless(quiet: bool) -> Callable[[str], None]:
+def progress_unless(quiet: bool) -> Say:
     """Says lines of progress, or takes them where nobody wants to see any."""
     return (lambda line: None) if quiet else show_progress

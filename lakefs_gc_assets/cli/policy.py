@@ -13,7 +13,6 @@ from lakefs_gc_assets.cli.options import (
     JSON,
     QUIET,
     REPOSITORY,
-    Progress,
     answer,
     loaded_configuration,
     progress_unless,
@@ -25,6 +24,7 @@ from lakefs_gc_assets.collector.retention.retention import Readings
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import Loaded
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -113,7 +113,7 @@ class RulesInForce:
             click.echo(line)
 
 
-def read_rules(loaded: Loaded, policy: Path | None, progress: Progress) -> RulesInForce:
+def read_rules(loaded: Loaded, policy: Path | None, progress: Say) -> RulesInForce:
     """Reads the rules in force.
 
     Args:
@@ -148,7 +148,7 @@ class Proposal:
     found: RulesInForce
 
     @classmethod
-    def read(cls, loaded: Loaded, file: Path, progress: Progress) -> "Proposal":
+    def read(cls, loaded: Loaded, file: Path, progress: Say) -> "Proposal":
         """Reads rules and looks what they would keep. Raises ConfigurationError where they cannot be meant."""
         rules = rules_file.load(file)
         repository = open_to_look(loaded)

@@ -14,7 +14,6 @@ from lakefs_gc_assets.cli.options import (
     QUIET,
     REPOSITORY,
     VERBOSE,
-    Progress,
     answer,
     level_of,
     loaded_configuration,
@@ -27,6 +26,7 @@ from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.defs.running import Watch, execute, instance, opened
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -76,7 +76,7 @@ def run(
 def collect(
     loaded: Loaded,
     sweep: bool | None,
-    progress: Progress,
+    progress: Say,
     clock: Clock,
     flow: Flow = Flow.CLEAN,
     level: int = logging.INFO,

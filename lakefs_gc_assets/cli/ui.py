@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.dagster_ui import ending_on_signals, prepare_home, serve
 from lakefs_gc_assets.embedded.playground import playground
 from lakefs_gc_assets.extras import requiring
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 
@@ -65,7 +65,7 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     sys.exit(status)
 
 
-def _serve_own(file: Path, port: int, say: Callable[[str], None], tell: Callable[[str], None]) -> int:
+def _serve_own(file: Path, port: int, say: Say, tell: Say) -> int:
     """Serves the UI of a file's repositories. Raises CollectionError where the file is wrong or lacks a secret."""
     names = [loaded.configuration.repository for loaded in loaded_configurations(file)]
     home = _home(file.parent / ".dagster")

@@ -11,7 +11,7 @@ anything is deleted. Whatever the index does not name is looked at; where it is 
 that is everything.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lakefs_gc_assets.collector import plan as plans
@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.sweep import approval, receipts
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, ObjectNotFound, OrderViolation, PreconditionFailed
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 1
@@ -91,7 +92,7 @@ class EarlierRuns:
         return name not in self._others and run_folder.has_plan(self._store, name)
 
 
-def note(store: ObjectStore, plan: Plan, report: Report, warn: Callable[[str], None]) -> None:
+def note(store: ObjectStore, plan: Plan, report: Report, warn: Say) -> None:
     """Brings the index up to date at the end of a run, whose lock is held.
 
     The run itself joins it where it succeeded, as do runs that ended meanwhile without doing so.

@@ -3,7 +3,7 @@
 Everything is read anew and whole, paths included: this is for one question, not for a run.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectFacts
 
 _READERS = 8
@@ -90,9 +91,7 @@ class Explanation:
         return tuple(holder for holder in self.holders if holder.why)
 
 
-def explain(
-    repository: OpenRepository, address: str, now: datetime, note: Callable[[str], None] = lambda message: None
-) -> Explanation:
+def explain(repository: OpenRepository, address: str, now: datetime, note: Say = lambda message: None) -> Explanation:
     """Looks for an address everywhere.
 
     Args:
@@ -141,9 +140,7 @@ def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
         return None
 
 
-def _own_holders(
-    repository: OpenRepository, key: str, now: datetime, note: Callable[[str], None]
-) -> tuple[list[Holder], frozenset[str]]:
+def _own_holders(repository: OpenRepository, key: str, now: datetime, note: Say) -> tuple[list[Holder], frozenset[str]]:
     """The commits of the repository that hold the address, and ids of all that its commits name."""
     policy = retention.policy_of(repository.settings)
     readings = retention.read(
@@ -168,9 +165,7 @@ def _own_holders(
     return holders, read
 
 
-def _other_holders(
-    namespace: Namespace, other: OpenRepository, key: str, note: Callable[[str], None]
-) -> Iterator[Holder]:
+def _other_holders(namespace: Namespace, other: OpenRepository, key: str, note: Say) -> Iterator[Holder]:
     """The commits of a repository that `also_live` names: all of them count."""
     dump = commits.complete_dump(other.api, other.store, other.settings, other.clock, other.clock.now(), note)
     held, _ = _paths(namespace, other, _metaranges(dump), key, note)
@@ -195,7 +190,7 @@ def _paths(
     repository: OpenRepository,
     metarange_ids: Iterable[str],
     key: str,
-    note: Callable[[str], None],
+    note: Say,
 ) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
     """The paths at which metaranges hold the address, those that do not left out, and ids of all that was read."""
     files = LiveFiles(repository.store, namespace, repository.settings.slice_window)
@@ -215,9 +210,7 @@ def _paths(
     return {metarange_id: at for metarange_id, at in held.items() if at}, frozenset(metaranges).union(parts)
 
 
-def _unnamed(
-    repository: OpenRepository, key: str, read: Collection[str], note: Callable[[str], None]
-) -> Iterator[UnnamedRange]:
+def _unnamed(repository: OpenRepository, key: str, read: Collection[str], note: Say) -> Iterator[UnnamedRange]:
     """The ranges beside those of the repository's commits that hold the address.
 
     Args:

@@ -31,9 +31,8 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import names
 from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
-
-Note = Callable[[str], None]
 
 
 class Process(Protocol[R]):
@@ -98,8 +97,8 @@ class Step(Generic[R]):
         waited: for how many seconds it has waited so far because that protects; it is no work.
     """
 
-    log: Note
-    warn: Note
+    log: Say
+    warn: Say
     repository: OpenRepository
     engine: Engine[R]
     plan: Plan
@@ -339,7 +338,7 @@ def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def locked(repository: OpenRepository, work: str, owner: str, warn: Note) -> Iterator[Lock]:
+def locked(repository: OpenRepository, work: str, owner: str, warn: Say) -> Iterator[Lock]:
     """Holds the repository's lock for work that is no run, and renews it in the background.
 
     Args:
@@ -359,7 +358,7 @@ def locked(repository: OpenRepository, work: str, owner: str, warn: Note) -> Ite
 
 
 @contextmanager
-def renewed(lock: Lock, repository: OpenRepository, warn: Note) -> Iterator[None]:
+def renewed(lock: Lock, repository: OpenRepository, warn: Say) -> Iterator[None]:
     """Renews the lock in a thread until the exit, four times in the span after which it would expire.
 
     What fails is warned of: a renewal that the store failed at is tried again at the next time, a lock that was lost is

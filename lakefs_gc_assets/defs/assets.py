@@ -29,6 +29,7 @@ from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
 from lakefs_gc_assets.defs.pictures import bars
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -179,8 +180,8 @@ class SparkProcess:
 
     collector: Collector
     permit: Permit | None
-    log: Callable[[str], None]
-    warn: Callable[[str], None]
+    log: Say
+    warn: Say
 
     def open(self) -> OpenRepository:
         """See Process.open."""

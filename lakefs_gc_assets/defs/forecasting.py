@@ -4,7 +4,7 @@ It has no partitions, so that its numbers are plotted over time. It is no part o
 nothing, and need not wait for one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
 from lakefs_gc_assets.defs.pictures import bars
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, StorageError
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.spark.errors import from_worker
 
 JOB = "forecast"
@@ -59,7 +60,7 @@ class Forecasting(dg.Config):
 
 def forecast_now(
     collector: Collector,
-    note: Callable[[str], None],
+    note: Say,
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,

@@ -27,6 +27,7 @@ from lakefs_gc_assets.defs.markdown import plain
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, run_id_of
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -88,7 +89,7 @@ class Historian:
     instance: dg.DagsterInstance
     names: Names
     run: dg.DagsterRun
-    warn: Callable[[str], None]
+    warn: Say
 
     @classmethod
     def of(

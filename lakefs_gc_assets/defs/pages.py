@@ -19,12 +19,11 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-Warn = Callable[[str], None]
 
-
-def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Warn) -> dict[str, Any]:
+def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Say) -> dict[str, Any]:
     """Makes and stores the page of a run that came to its end; returns what the UI shows of it.
 
     Args:
@@ -58,7 +57,7 @@ def count_garbage(
 
 
 def keep_counted(
-    collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime, warn: Warn
+    collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime, warn: Say
 ) -> Garbage:
     """Counts candidates as `count_garbage` does, and stores the counts, so that the page need not count them again.
 
@@ -73,7 +72,7 @@ def keep_counted(
     return found
 
 
-def keep_failed(collector: Collector, run_id: str, warn: Warn) -> None:
+def keep_failed(collector: Collector, run_id: str, warn: Say) -> None:
     """Makes and stores the page of a run that failed, where its report could be stored; asks no server.
 
     Args:
@@ -131,7 +130,7 @@ def browser_link(uri: str) -> str | None:
             return None
 
 
-def _try(make: Callable[[], None], run_id: str, warn: Warn) -> bool:
+def _try(make: Callable[[], None], run_id: str, warn: Say) -> bool:
     try:
         make()
     except Exception as error:

@@ -17,9 +17,8 @@ from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.step import Step, locked
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.spark.errors import from_worker
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
     return PurgePlan(tuple(due), tuple(waiting), after)
 
 
-def purge(collector: Collector, run_id: str | None, owner: str, note: Note, warn: Note) -> Iterator[Purged]:
+def purge(collector: Collector, run_id: str | None, owner: str, note: Say, warn: Say) -> Iterator[Purged]:
     """Purges what has been in quarantine for long enough, under the lock, as somebody iterates.
 
     Yields what became of each copy. Objects that are live by then are restored. Nothing is deleted where it cannot be
@@ -105,7 +104,7 @@ def purge(collector: Collector, run_id: str | None, owner: str, note: Note, warn
 
 
 def purge_by(
-    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: Note
+    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: Say
 ) -> Iterator[Purged]:
     """Purges what has been in quarantine for long enough, by any check of what is live, as somebody iterates.
 

@@ -4,7 +4,7 @@ import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import takewhile
@@ -25,9 +25,8 @@ from lakefs_gc_assets.defs.partitions import FLOW_TAG, asset_of
 from lakefs_gc_assets.defs.resources import Collector, collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, RunFailed
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import LaunchSettings, Loaded
-
-Progress = Callable[[str], None]
 
 
 class Watch(Protocol):
@@ -55,7 +54,7 @@ _NOT_REACHED = "Dependencies for step "
 def execute(
     loaded: Loaded,
     sweep: bool | None,
-    progress: Progress,
+    progress: Say,
     clock: Clock,
     home: dg.DagsterInstance,
     flow: Flow = Flow.CLEAN,
@@ -108,7 +107,7 @@ def _end_if_left(collecting: Collector, run_id: str, owner: str, why: str) -> No
 def execute_approved(
     loaded: Loaded,
     run_id: str,
-    progress: Progress,
+    progress: Say,
     clock: Clock,
     home: dg.DagsterInstance,
     level: int = logging.INFO,
@@ -173,7 +172,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield home
 
 
-def line_logger(progress: Progress, level: int = logging.INFO, watch: Watch | None = None) -> dg.LoggerDefinition:
+def line_logger(progress: Say, level: int = logging.INFO, watch: Watch | None = None) -> dg.LoggerDefinition:
     """A console that shows a run's messages as plain lines.
 
     Args:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import yaml
 from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.saying import Say
 
 _DEFINITIONS = "lakefs_gc_assets.definitions"
 _START_SECONDS = 600
@@ -78,7 +79,7 @@ class DagsterUI:
                     return str(entry["name"])
         raise AssertionError
 
-    def make_first_run(self, location: str, say: Callable[[str], None] = click.echo) -> None:
+    def make_first_run(self, location: str, say: Say = click.echo) -> None:
         """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
 
         Raises CollectionError where it is not made; one that fails can be looked at as well.
@@ -173,8 +174,8 @@ def serve(
     environment: Mapping[str, str],
     port: int,
     home: Path,
-    say: Callable[[str], None] = click.echo,
-    tell: Callable[[str], None] = click.echo,
+    say: Say = click.echo,
+    tell: Say = click.echo,
     *,
     first_run: bool = True,
 ) -> int:

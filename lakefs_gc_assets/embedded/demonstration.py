@@ -1,6 +1,6 @@
 """A whole collection shown to a person: a dry run, what would go and why, the sweep, what an optimized run looks at."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import Loaded
 
 
@@ -36,7 +37,7 @@ def demonstrate(
     clock: Clock,
     console: Console,
     why: Mapping[str, str],
-    meanwhile: Callable[[str], None] = lambda line: None,
+    meanwhile: Say = lambda line: None,
     then: Sequence[Flow] = (),
 ) -> Shown:
     """Makes a dry run and a sweep in one process and one Spark session, and shows both.
@@ -92,7 +93,7 @@ def _run(
     home: dg.DagsterInstance,
     *,
     sweep: bool,
-    meanwhile: Callable[[str], None] = lambda line: None,
+    meanwhile: Say = lambda line: None,
     flow: Flow = Flow.CLEAN,
 ) -> str:
     def progress(line: str) -> None:

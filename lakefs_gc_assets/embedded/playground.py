@@ -1,6 +1,6 @@
 """A place to try the collector: an embedded server with a sample repository."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.session import session
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 REPOSITORY = "sample"
@@ -33,7 +34,7 @@ def playground(
     objects: int,
     port: int,
     store_url: str = "",
-    say: Callable[[str], None] = click.echo,
+    say: Say = click.echo,
 ) -> Iterator[dict[str, str]]:
     """Serves a sample repository from a folder, made at the first time; yields the environment that points to it.
 

@@ -6,8 +6,9 @@ from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.step import Note, Step
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
@@ -29,7 +30,7 @@ def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:
 
 
 def made_step(
-    engine: Engine[R], repository: OpenRepository, plan: Plan = PLAN, note: Note = lambda line: None
+    engine: Engine[R], repository: OpenRepository, plan: Plan = PLAN, note: Say = lambda line: None
 ) -> Step[R]:
     """A step of a run that holds no lock.
 

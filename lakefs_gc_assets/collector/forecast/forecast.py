@@ -5,7 +5,7 @@ run leaves of its readings: sizes of ranges, and the server's own preparation. I
 it may run beside a collection.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +32,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.saying import Say
 
 _ALONE = "lakefs-gc forecast"
 
@@ -158,7 +159,7 @@ class Asked(Generic[R]):
 def make(
     repository: OpenRepository,
     engine: Engine[R],
-    note: Callable[[str], None],
+    note: Say,
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,
@@ -188,7 +189,7 @@ def make(
 def ask(
     repository: OpenRepository,
     engine: Engine[R],
-    note: Callable[[str], None],
+    note: Say,
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,
@@ -217,7 +218,7 @@ def ask(
         yield Asked(step, questions, marked, len(readings.dump.commits), depth)
 
 
-def begin(repository: OpenRepository, engine: Engine[R], note: Callable[[str], None]) -> Step[R]:
+def begin(repository: OpenRepository, engine: Engine[R], note: Say) -> Step[R]:
     """A step without a lock, with the plan that a dry run by retention rules would have now.
 
     Raises what `planning.make_plan` raises.

@@ -4,7 +4,7 @@ A refs dump is no snapshot: branches are dumped after commits, so heads made in 
 counts only when every branch head, tag and parent is known; what a busy server left out is fetched one by one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -24,6 +24,7 @@ from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore
 
@@ -134,7 +135,7 @@ def live_commits(
     settings: CollectionSettings,
     clock: Clock,
     prepared_until: datetime,
-    note: Callable[[str], None] = lambda message: None,
+    note: Say = lambda message: None,
     *,
     at_once: bool = False,
 ) -> LiveCommits:
@@ -164,7 +165,7 @@ def complete_dump(
     settings: CollectionSettings,
     clock: Clock,
     prepared_until: datetime,
-    note: Callable[[str], None] = lambda message: None,
+    note: Say = lambda message: None,
     *,
     at_once: bool = False,
 ) -> Dump:
@@ -192,7 +193,7 @@ def complete_dump(
     return replace(_repeated(api, store, settings, clock, note), waited=waited)
 
 
-def _wait(settings: CollectionSettings, clock: Clock, prepared_until: datetime, note: Callable[[str], None]) -> float:
+def _wait(settings: CollectionSettings, clock: Clock, prepared_until: datetime, note: Say) -> float:
     """Waits until a set time after the preparation of uncommitted data; returns for how many seconds."""
     wait = _left(settings, prepared_until, clock.now())
     if wait:
@@ -206,9 +207,7 @@ def _left(settings: CollectionSettings, prepared_until: datetime, now: datetime)
     return max((prepared_until + timedelta(seconds=settings.wait_before_dump_seconds) - now).total_seconds(), 0.0)
 
 
-def _repeated(
-    api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, note: Callable[[str], None]
-) -> Dump:
+def _repeated(api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, note: Say) -> Dump:
     started_at = clock.now()
     problem: LakeFSError | None = None
     for _ in range(_DUMP_TRIES):

@@ -7,7 +7,7 @@ The notes are one file in the run's folder. A head that it does not name is read
 damaged that is every head. An optimized run finds it in the folder of the run that it builds on.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.stored import copying, run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, StorageError
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 HEAD_RANGES = pa.schema(
@@ -111,7 +112,7 @@ class HeadNotes:
     store: ObjectStore
     run_id: str
     base_run: str | None
-    warn: Callable[[str], None]
+    warn: Say
 
     def read(self) -> HeadRanges:
         """What the base run noted; nothing where it noted nothing, or where that is not what was written."""

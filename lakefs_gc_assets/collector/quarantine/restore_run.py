@@ -1,6 +1,6 @@
 """Restoring what a run deleted: what the command line and the job of the UI do."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -9,6 +9,7 @@ from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import locked
+from lakefs_gc_assets.saying import Say
 
 
 def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str]) -> pa.Table:
@@ -25,7 +26,7 @@ def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[st
 
 
 def restore(
-    repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: Callable[[str], None]
+    repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: Say
 ) -> Iterator[Restored]:
     """Restores what a run deleted, under the lock, as somebody iterates; yields what became of each address.
 

@@ -5,7 +5,7 @@ repository without rules can be collected. A commit stays where our definition o
 can lack commits that must stay, and it may have commits that were made after the dump.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, Lak
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RetentionRules
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -141,7 +142,7 @@ def live_definition(
     clock: Clock,
     now: datetime,
     prepared_until: datetime,
-    note: Callable[[str], None] = lambda message: None,
+    note: Say = lambda message: None,
     shown: Collection[str] = (),
 ) -> LiveDefinition:
     """Reads refs, rules, policy and the server's list anew, and computes what stays.
@@ -189,7 +190,7 @@ def read(
     settings: CollectionSettings,
     clock: Clock,
     prepared_until: datetime,
-    note: Callable[[str], None],
+    note: Say,
     policy: Policy,
 ) -> Readings:
     """Reads what retention is computed from; rules and the server's list after the dump, so that they are newer.

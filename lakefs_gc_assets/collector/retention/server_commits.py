@@ -4,7 +4,6 @@ The list is a CSV file with the columns commit_id, expired and, since v0.101, me
 expired commits. It is not trusted alone (`active_commits` is the definition): it can lack commits that must stay.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,6 +16,7 @@ from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, PreparedCommits
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -47,7 +47,7 @@ def server_commits(
     namespace: Namespace,
     settings: CollectionSettings,
     clock: Clock,
-    note: Callable[[str], None] = lambda message: None,
+    note: Say = lambda message: None,
 ) -> ServerCommits:
     """Makes the server list its commits, and reads the list.
 
@@ -69,7 +69,7 @@ def prepare(
     api: LakeFSApi,
     settings: CollectionSettings,
     clock: Clock,
-    note: Callable[[str], None] = lambda message: None,
+    note: Say = lambda message: None,
 ) -> PreparedCommits:
     """Makes the server list its commits, in the background where it can. Raises LakeFSError."""
     try:
