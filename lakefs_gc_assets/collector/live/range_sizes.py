@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.live import range_notes
@@ -303,7 +304,9 @@ def _holding(store: ObjectStore, sizes: pa.Int64Array, file: SizesFile) -> dict[
     if in_parts and 2 * directory.length(blocks) > file.length:
         part = _whole(store, file)
     notes = directory.notes(part, blocks)
-    holding = set(notes.places[np.isin(notes.sizes, sizes.to_numpy())].tolist())
+    # `np.isin` sorts where sizes lie far apart, and takes five times as long.
+    holds = pc.is_in(pa.array(notes.sizes), value_set=sizes).to_numpy(zero_copy_only=False)
+    holding = set(notes.places[holds].tolist())
     return {range_id: place in holding for place, range_id in enumerate(notes.range_ids)}
 
 
