@@ -36,8 +36,8 @@ MANY_ADDRESSES = 1_000_000
 """So many are worth two readings of the rows: one that finds by hashes which are left, and one that finds those."""
 FEW_HASHES = 2_000_000
 """Up to so many hashes, of what is left, are sent to every executor: 16 MB."""
-_USUAL_STRINGS = ("spark.sql.execution.arrow.useLargeVarTypes", "false")
-"""A property of sessions, and its default: strings that Spark hands over are as those that tasks read."""
+_TYPES_OF_ROWS = {"spark.sql.execution.arrow.useLargeVarTypes": "false", "spark.sql.session.timeZone": "UTC"}
+"""Properties of sessions: strings and times that Spark hands over are of the types that tasks read."""
 _FEW_REQUESTS = 1000
 """Rows that take one bulk request, or a thousand requests at a time: about as long as for tasks to begin."""
 _ADDRESS = pa.schema([pa.field("address", pa.string())])
@@ -85,7 +85,8 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, tasks: int) -> None:
         self.spark, self._tasks = spark, tasks
         # A session may be taken as it is: what one frame hands over must be of the type that all others have.
-        spark.conf.set(*_USUAL_STRINGS)
+        for name, value in _TYPES_OF_ROWS.items():
+            spark.conf.set(name, value)
 
     @property
     def tasks(self) -> int:

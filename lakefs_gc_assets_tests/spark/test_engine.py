@@ -95,6 +95,22 @@ def test_where_a_session_hands_over_large_strings_no_address_is_missed(
         spark.conf.unset(name)
 
 
+@pytest.mark.usefixtures("all_with_spark")
+def test_times_are_those_of_utc_in_a_session_of_another_zone(spark: SparkSession) -> None:
+    name = "spark.sql.session.timeZone"
+    before = spark.conf.get(name) or "UTC"
+    try:
+        spark.conf.set(name, "Asia/Kolkata")
+        engine = SparkEngine(spark, 2)
+        read = engine.read([[listing("data/a", "data/b")]], pa.Table.to_batches, LISTED)
+        with engine.cached(read, 2) as held:
+            found = engine.map_by_address(engine.union(held, read), pa.Table.combine_chunks, LISTED, 4)
+            rows = engine.collect(found).sort_by("address").to_pylist()
+        assert rows == listing("data/a", "data/a", "data/b", "data/b").to_pylist()
+    finally:
+        spark.conf.set(name, before)
+
+
 @pytest.mark.parametrize(("count", "joined"), [(None, True), (9, False), (10**6, False)])
 @pytest.mark.usefixtures("all_with_spark")
 def test_addresses_are_compared_as_strings_however_many_there_are(
