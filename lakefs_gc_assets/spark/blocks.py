@@ -52,8 +52,8 @@ _AT_ONCE = 131_072
 """Rows that a task cuts up together."""
 _LEAST, _MOST = 20_000, 250_000
 """Rows of a part: fewer take more time for their blocks than for themselves; more, with all columns, over 50 MB."""
-_WITNESS = -1
-"""The frame of a block that shows that all of a part is there."""
+_WITNESS = 2**31 - 1
+"""The frame of a block that shows that all of a part is there: the last one of a part."""
 
 
 def parts_of(frame: Rows, rows: int) -> int:
@@ -128,13 +128,14 @@ def _in_parts(blocks: Sequence[Rows], parts: int) -> DataFrame:
     """The blocks of all frames, all of a part in one task and one after the other, each part with a witness.
 
     That they are is Spark's promise, and all that keeps live objects apart from garbage. There is one witness of each
-    part, so that a task which has some of a part without the rest of it lacks the witness, unless another one does.
+    part, so that a task which has some of a part without the rest of it lacks the witness, unless another one does. It
+    comes last, since a task that Spark ends gets no more rows and no word of it: to Python that is the end of all rows.
     """
     witnesses = tasks.session_of(blocks[0]).range(0, parts, 1, 1)
     columns = [F.col("id").cast("int").alias("part"), F.lit(_WITNESS).alias("frame"), F.lit(b"").alias("hashes")]
     nothing = [F.lit(None).cast("binary").alias(name) for name in ("others", "rows")]
     together = tasks.union_all([*map(tasks.dataframe_of, blocks), witnesses.select(*columns, *nothing)])
-    return together.repartition("part").sortWithinPartitions("part")
+    return together.repartition("part").sortWithinPartitions("part", "frame")
 
 
 def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
@@ -264,14 +265,15 @@ def _of_spans(
 def _each_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Blocks of each part together, of those that have any; they come sorted by part, in batches that may end anywhere.
 
-    Raises EngineFault where the witness of a part is not among its blocks.
+    Raises EngineFault where the witness of a part is not the last of its blocks.
     """
     for part in _runs_of_a_part(batches):
         witness = pc.equal(part.column("frame"), _WITNESS)
-        if pc.sum(witness).as_py() != 1:
+        if pc.sum(witness).as_py() != 1 or not witness[-1].as_py():
             raise EngineFault(
-                f"Spark gave part {part.column('part')[0]} of what is compared to several tasks: none of them can know "
-                "what is live. Nothing was made of it; run again with other settings of Spark, and tell us of them"
+                f"Spark gave part {part.column('part')[0]} of what is compared to several tasks, or ended this task "
+                "before it had all: none of them can know what is live. Nothing was made of it. Run again, and where "
+                "nobody ended anything, with other settings of Spark, and tell us of them"
             )
         blocks = part.filter(pc.invert(witness))
         if blocks.num_rows:

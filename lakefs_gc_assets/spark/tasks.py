@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.batches import is_one_of
 from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, ReadItem, Result
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.held_engine import HeldEngine
+from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import packed_work
 
 P = ParamSpec("P")
@@ -257,9 +258,19 @@ def _dealt(rows: Reading) -> Mapped:
     else:
         dealt, unpack = spark.range(0, len(work), 1, max(1, len(work))), partial(packed_work.of_numbers, work)
 
+    # All of the work does not travel with the function.
+    has_work = bool(work)
+
     def items(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        lacks = has_work
         for item in unpack(batches):
+            lacks = False
             yield from read(item)
+        # To Python, a task that Spark ends early looks like one without work; nobody may take it for one.
+        if lacks:
+            raise EngineFault(
+                "a task was ended before it had its work, or Spark gave it none. Nothing was made; run again"
+            )
 
     return Mapped(dealt, items, from_arrow_schema(rows.schema))
 

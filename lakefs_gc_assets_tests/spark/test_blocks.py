@@ -1,5 +1,6 @@
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -113,16 +114,55 @@ def test_hashes_are_those_of_spark(spark: SparkSession, addresses: list[str]) ->
 
 
 def witness(part: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"part": part, "frame": -1, "hashes": b""}], blocks.BLOCKS)
+    return pa.RecordBatch.from_pylist([{"part": part, "frame": blocks._WITNESS, "hashes": b""}], blocks.BLOCKS)
+
+
+def in_order(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Blocks as Spark hands them over."""
+    order = [("part", "ascending"), ("frame", "ascending")]
+    return pa.Table.from_batches(batches).sort_by(order).combine_chunks()
 
 
 @pytest.mark.parametrize("witnesses", [[0], [0, 1, 1], []])
 def test_a_part_without_its_witness_is_an_error(witnesses: list[int]) -> None:
     cut = list(blocks._blocks(partial(blocks._cut_first, 2), living(["a", "b", "c", "d"]).to_batches()))
-    together = pa.Table.from_batches([*cut, *map(witness, witnesses)]).sort_by("part")
 
     with pytest.raises(EngineFault, match="to several tasks"):
-        list(blocks._each_part(together.combine_chunks().to_batches()))
+        list(blocks._each_part(in_order([*cut, *map(witness, witnesses)]).to_batches()))
+
+
+@given(ADDRESSES, ADDRESSES, ADDRESSES, PARTS, st.integers(1, 5))
+def test_a_task_that_is_ended_takes_no_part_for_a_whole_one(
+    universe: list[str], one: list[str], other: list[str], parts: int, rows_of_a_batch: int
+) -> None:
+    """Spark may stop handing over after any batch: what is made by then is right, and of the rest nothing is made."""
+    cut = [
+        *blocks._blocks(partial(blocks._cut_rows, parts, 0, False), listing(universe).to_batches()),
+        *blocks._blocks(partial(blocks._cut_hashes, parts, 1, False), living(one).to_batches()),
+        *blocks._blocks(partial(blocks._cut_hashes, parts, 1, False), living(other).to_batches()),
+    ]
+    batches = in_order([*cut, *map(witness, range(parts))]).to_batches(max_chunksize=rows_of_a_batch)
+
+    for handed_over in range(len(batches) + 1):
+        made: list[str] = []
+        with contextlib.suppress(EngineFault):
+            for part in blocks._each_part(batches[:handed_over]):
+                left = blocks.unmatched(part)
+                made += left.column("address").to_pylist() if left.num_rows else []
+        assert not {*made}.intersection(one, other)
+    assert sorted(made) == sorted(address for address in universe if address not in {*one, *other})
+
+
+def test_blocks_come_in_the_order_of_their_frames(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The witness last, so that whatever is cut off lacks it."""
+    frames = [listing([f"data/{number}" for number in range(300)]), living([f"data/{number}" for number in range(9)])]
+    cut = [blocks.cut_hashes(held_by_spark(spark, each), 4, number) for number, each in enumerate(frames)]
+
+    found = blocks._in_parts(cut[::-1], 4).toArrow().select(["part", "frame"]).to_pylist()
+
+    for part in range(4):
+        of_part = [row["frame"] for row in found if row["part"] == part]
+        assert of_part == sorted(of_part) and of_part[-1] == blocks._WITNESS
 
 
 def test_of_a_part_that_spark_gives_to_two_tasks_nothing_is_made(
@@ -143,7 +183,7 @@ def test_a_part_may_come_in_many_batches(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(blocks, "_AT_ONCE", 3)
     rows = living([f"data/{number % 30}" for number in range(100)])
     cut = list(blocks._blocks(partial(blocks._cut_first, 4), rows.to_batches(max_chunksize=2)))
-    together = pa.Table.from_batches([*cut, *map(witness, range(4))]).sort_by("part")
+    together = in_order([*cut, *map(witness, range(4))])
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from blocks.BLOCKS.empty_table().to_batches()

@@ -13,7 +13,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, EngineFault, LockLost
 from lakefs_gc_assets.spark import packed_work, tasks
 from lakefs_gc_assets.spark.errors import from_worker
 from lakefs_gc_assets.spark.tasks import Held, Reading
@@ -88,6 +88,17 @@ def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_
     assert sorted(map(int, told.read_text().split())) == numbers
     assert len({row.share for row in found}) == sum(1 for group in groups if group)
     assert len({(row.number // 10, row.share) for row in found}) == len({row.share for row in found})
+
+
+@pytest.mark.parametrize("with_function", [packed_work.WITH_FUNCTION, 0])
+def test_a_task_without_its_work_is_an_error(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, with_function: int
+) -> None:
+    """Spark ends a task by handing over no more rows, and does not say that it did."""
+    monkeypatch.setattr(packed_work, "WITH_FUNCTION", with_function)
+    reading = tasks._dealt(Reading(spark, [[1], [2]], squares, NUMBERS))
+    with pytest.raises(EngineFault, match="run again"):
+        list(reading.change([]))
 
 
 def test_no_work_is_an_empty_frame_of_the_same_columns(spark: SparkSession) -> None:
