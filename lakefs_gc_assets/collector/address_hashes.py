@@ -101,10 +101,24 @@ class HashSet:
 
     def has(self, of: Hashes) -> Flags:
         """Whether each hash is among them."""
-        found = np.zeros(len(of), np.bool_)
+        has: Flags = self._places(of) >= 0
+        return has
+
+    def mark(self, of: Hashes, met: Flags) -> None:
+        """Notes which of them are among some hashes.
+
+        Args:
+            met: whether each was met, in the order of `ordered`; this one adds to it.
+        """
+        places = self._places(of)
+        met[places[places >= 0]] = True
+
+    def _places(self, of: Hashes) -> npt.NDArray[np.int32]:
+        """Where each hash is among them, -1 where it is not."""
+        places = np.full(len(of), -1, np.int32)
         if len(self.ordered):
-            _find_in_spans(self.ordered, self.starts, self.shift, of, found)
-        return found
+            _find_in_spans(self.ordered, self.starts, self.shift, of, places)
+        return places
 
 
 def has_hash_among(others: HashSet, rows: pa.RecordBatch) -> pa.BooleanArray:
@@ -270,17 +284,26 @@ def _find_starts(ordered: _Array, shift: np.uint64, starts: _Array) -> None:
 
 
 @compiled
-def _find_in_spans(ordered: _Array, starts: _Array, shift: np.uint64, wanted: _Array, found: _Array) -> None:
+def _find_in_spans(ordered: _Array, starts: _Array, shift: np.uint64, wanted: _Array, places: _Array) -> None:
     first, last = ordered[0], ordered[-1]
     for row in range(len(wanted)):
         value = wanted[row]
         if value < first or value > last:
             continue
         span = np.int64((value - first) >> shift)
-        for place in range(starts[span], starts[span + 1]):
-            if ordered[place] >= value:
-                found[row] = ordered[place] == value
+        place, end = starts[span], starts[span + 1]
+        # Whoever chooses names so that all their hashes are in one span makes nobody wait.
+        while end - place > 8:
+            middle = (place + end) // 2
+            if ordered[middle] > value:
+                end = middle
+            else:
+                place = middle
+        while place < end:
+            if ordered[place] == value:
+                places[row] = place
                 break
+            place += 1
 
 
 @compiled

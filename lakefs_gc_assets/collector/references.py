@@ -103,7 +103,7 @@ class References(Generic[R]):
             held: ranges whose addresses are left out before anything else is done; None for none.
         """
         rows = self._of_ranges(ranges, LiveFiles.entries, LISTED)
-        if held is not None:
+        if held:
             rows = self.engine.without(rows, self.committed(held), count=ranges.entries + held.entries)
         return self.engine.youngest_of_each(rows)
 

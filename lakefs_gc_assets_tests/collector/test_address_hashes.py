@@ -54,7 +54,12 @@ def test_a_hash_is_among_others_or_not(wanted: list[int], others: list[int]) -> 
     expected = [value in others for value in wanted]
 
     assert address_hashes.among(numbers(wanted), numbers(others)).tolist() == expected
-    assert HashSet.made(numbers(others)).has(numbers(wanted)).tolist() == expected
+    found = HashSet.made(numbers(others))
+    assert found.has(numbers(wanted)).tolist() == expected
+    met = np.zeros(len(found.ordered), np.bool_)
+    for some in (wanted[::2], wanted[1::2]):
+        found.mark(numbers(some), met)
+    assert found.ordered[met].tolist() == sorted({*others}.intersection(wanted))
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 64), st.lists(st.integers(0, 2**64 - 1), max_size=200))
@@ -68,6 +73,13 @@ def test_hashes_of_any_width_are_found(least: int, bits: int, offsets: list[int]
     assert len(found.starts) <= len({*values}) + 1
     # What tasks are sent is a copy of it.
     assert pickle.loads(pickle.dumps(found)).has(numbers(near)).tolist() == found.has(numbers(near)).tolist()
+
+
+@given(st.sets(st.integers(0, 300)), st.sets(st.integers(0, 300)))
+def test_hashes_in_one_span_are_found(values: set[int], wanted: set[int]) -> None:
+    """A hash far away makes spans so wide that one has all the others."""
+    found = HashSet.made(numbers([*values, 2**64 - 1]))
+    assert found.has(numbers([*wanted])).tolist() == [value in values for value in wanted]
 
 
 @given(FEW_HASHES, st.integers(1, 300))

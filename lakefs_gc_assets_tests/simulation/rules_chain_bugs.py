@@ -7,12 +7,14 @@ only where a server forgets commits; simulated ones forget none (`collector/univ
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.address_hashes import Hashes, HashSet
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LIVE
@@ -24,6 +26,7 @@ from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.live.named_ranges import NAMED_RANGES
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes, look_up
+from lakefs_gc_assets.collector.live.range_notes import NotesFile
 from lakefs_gc_assets.collector.run import look_around, track
 from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.collector.universe.expired_since import store_expired
@@ -77,10 +80,12 @@ def _first_look() -> Sequence[Replacement]:
     return (run, "look_around", look), (run, "store_expired", store)
 
 
-def _look_up_every_range(store: ObjectStore, wanted: Set[str], *more: Any) -> Iterator[pa.RecordBatch]:
+def _look_up_every_range(
+    store: ObjectStore, wanted: Set[str], hashes: HashSet, files: Sequence[NotesFile]
+) -> Iterator[pa.RecordBatch]:
     """Takes what is noted of ranges for held, whether they are live or have expired."""
-    *_, file = more
-    return look_up(store, IdSet(range_notes.read(HASHES, store, file).column("range_id").to_pylist()), *more)
+    noted = (range_notes.read(HASHES, store, file).column("range_id").to_pylist() for file in files)
+    return look_up(store, IdSet(chain.from_iterable(noted)), hashes, files)
 
 
 def _nothing_held(step: ArrowStep, *more: Any) -> Held[ArrowRows]:
@@ -94,11 +99,10 @@ def _only_listed(step: ArrowStep, found: Committed, asked: Sequence[StoredFrame[
     return find_held(step, found, [frame for frame in asked if frame.name != EXPIRED_DF.name], *more)
 
 
-def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, ArrowRows]:
-    """Forgets what is found in parts that begin with a large hash."""
+def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, Hashes]:
+    """Forgets large hashes, which are those of later parts."""
     told, held = _look_up_part(step, *more)
-    *_, hashes = more
-    return told, held if hashes[0] < 2**63 else step.engine.table(LIVE.empty_table())
+    return told, held[held < 2**63]
 
 
 def _note_less(self: RangeHashes, record: RangeRecord, rows: pa.Table) -> None:

@@ -36,7 +36,10 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _ASKED_AT_ONCE = 8_000_000
-"""So many addresses are looked up together: each task has all of their hashes, some 80 MB with what finds them."""
+"""So many addresses are looked up together: each task has all of their hashes, some 80 MB with what finds them.
+
+Where the rows are chosen that are held, it has the hashes of these, of all parts together.
+"""
 _ROUNDS = 4
 """So often all notes are read, one part of what is asked for after the other; to read every range takes longer."""
 _TOLD = "which addresses ranges hold"
@@ -97,15 +100,15 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
     hashes = distinct(hashed.column("hash").to_numpy().view(np.uint64))
     records = found.records
-    look_up = partial(_look_up_part, step, files, records, _named_once(records), wanted)
+    look_up = partial(_look_up_part, step, files, records, _named_once(records))
     parts = [look_up(part) for part in np.array_split(hashes, rounds)]
     told = _select_told_each_time([each for each, _ in parts])
     _require_true(step, told, records, files)
     each = told.group_by("range_id").aggregate([("addresses", "max")])
-    ids, noted = each.column("range_id").to_pylist(), pc.sum(each.column("addresses_max")).as_py() or 0
+    ids, noted = _ids(each.column("range_id")), pc.sum(each.column("addresses_max")).as_py() or 0
     step.log(f"{len(ids):,} of {len(records):,} live ranges are not read: their addresses are noted")
-    one, *others = (rows for _, rows in parts)
-    return Held(IdSet(ids), noted, engine.union(one, *others), count)
+    held = HashSet.made(np.concatenate([each for _, each in parts]))
+    return Held(ids, noted, engine.where(wanted, partial(address_hashes.has_hash_among, held)), count)
 
 
 def _look_up_part(
@@ -113,40 +116,50 @@ def _look_up_part(
     files: Sequence[NotesFile],
     records: RangeRecords,
     named: IdSet,
-    wanted: R,
-    hashes: Hashes,
-) -> tuple[pa.Table, R]:
-    """What is told (SUMS) of ranges in notes that fit, and which of the wanted rows they hold that have such a hash."""
-    read = partial(_look_up, step.repository.opener, named, HashSet.made(hashes))
+    part: Hashes,
+) -> tuple[pa.Table, Hashes]:
+    """What is told (SUMS) of ranges in notes that fit, and which of some hashes are noted of any range.
+
+    Ranges whose notes do not fit are read: what is noted of them besides can only keep something.
+    """
+    hashes = HashSet.made(part)
+    read = partial(_look_up, step.repository.opener, named, hashes)
     noted = noted_files.look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, _TOLD)
-    told = _select_fitting(step, noted, records)
-    held = HashSet.made(pc.list_flatten(told.column("found")).to_numpy().view(np.uint64))
-    return told.select(SUMS.names), step.engine.where(wanted, partial(address_hashes.has_hash_among, held))
+    ranges, held = range_hashes.require_whole(noted, hashes)
+    return _select_fitting(step, ranges, records), held
 
 
 def _select_told_each_time(told: Sequence[pa.Table]) -> pa.Table:
-    """What is told (SUMS) of the ranges that every part was looked up in.
+    """What is told (SUMS) of the ranges that every part was looked up in, the same of each part once.
 
     A file may be read one time and fail the next: which of the next part its ranges hold then nobody knows.
     """
-    ids: set[str] = set.intersection(*(set(each.column("range_id").to_pylist()) for each in told))
+    ids = pa.concat_tables(each.select(["range_id"]).group_by("range_id").aggregate([]) for each in told)
+    times = ids.group_by("range_id").aggregate([([], "count_all")])
+    each_time = times.filter(pc.equal(times.column("count_all"), len(told))).column("range_id")
     everything = pa.concat_tables(told)
-    return everything.filter(pc.is_in(everything.column("range_id"), value_set=pa.array(sorted(ids), pa.string())))
+    everything = everything.filter(pc.is_in(everything.column("range_id"), value_set=each_time.combine_chunks()))
+    return everything.group_by(SUMS.names).aggregate([])
 
 
 def _named_once(records: RangeRecords) -> IdSet:
     """The ranges of which all metaranges say the same; others are read, which fails."""
     counted = records.rows.group_by("id").aggregate([([], "count_all")])
-    once = counted.filter(pc.equal(counted.column("count_all"), 1)).column("id")
-    return IdSet.of_columns(batch.column("id") for batch in pa.table({"id": once}).to_batches(max_chunksize=8_192))
+    return _ids(counted.filter(pc.equal(counted.column("count_all"), 1)).column("id"))
 
 
-def _look_up(opener: StoreOpener, wanted: IdSet, hashes: HashSet, file: NotesFile) -> list[pa.RecordBatch]:
-    return list(range_hashes.look_up(opener.open(), wanted, hashes, file))
+def _ids(column: pa.ChunkedArray) -> IdSet:
+    return IdSet.of_columns(batch.column("id") for batch in pa.table({"id": column}).to_batches(max_chunksize=8_192))
+
+
+def _look_up(
+    opener: StoreOpener, wanted: IdSet, hashes: HashSet, files: Iterable[NotesFile]
+) -> Iterator[pa.RecordBatch]:
+    return range_hashes.look_up(opener.open(), wanted, hashes, files)
 
 
 def _select_fitting(step: Step[R], told: pa.Table, records: RangeRecords) -> pa.Table:
-    """What is told (LOOKED_UP) of ranges whose notes all have as many entries as their metarange counts."""
+    """What is told (SUMS) of ranges whose notes all have as many entries as their metarange counts."""
     places = pc.index_in(told.column("range_id"), value_set=records.rows.column("id").combine_chunks())
     fits = pc.fill_null(pc.equal(told.column("entries"), records.rows.column("count").take(places)), False)
     wrong = told.filter(pc.invert(fits)).column("range_id").unique()
@@ -163,16 +176,14 @@ def _require_true(step: Step[R], told: pa.Table, records: RangeRecords, files: S
 
     No run believes any of the files after that, whichever run it builds on.
     """
-    noted = told.to_pylist()
-    ids = sorted({row["range_id"] for row in noted})
+    ids = pc.unique(told.column("range_id")).sort()
     # Which ones is no secret, and an attempt that is made again compares the same.
-    chosen = random.Random(step.plan.run_id + step.plan.attempt).sample(ids, min(_COMPARED, len(ids)))  # noqa: S311
-    some = RangeRecords(
-        records.rows.filter(pc.is_in(records.rows.column("id"), value_set=pa.array(chosen, pa.string())))
-    )
+    drawn = random.Random(step.plan.run_id + step.plan.attempt)  # noqa: S311
+    chosen = ids.take(pa.array(drawn.sample(range(len(ids)), min(_COMPARED, len(ids))), pa.int64()))
+    some = RangeRecords(records.rows.filter(pc.is_in(records.rows.column("id"), value_set=chosen)))
     read = {row["range_id"]: row for row in step.engine.collect(step.references().sums(some)).to_pylist()}
-    for row in noted:
-        if row["range_id"] in chosen and row != read.get(row["range_id"]):
+    for row in told.filter(pc.is_in(told.column("range_id"), value_set=chosen)).to_pylist():
+        if row != read.get(row["range_id"]):
             range_notes.refute(step.repository.store, files)
             raise CorruptFile(
                 row["range_id"],

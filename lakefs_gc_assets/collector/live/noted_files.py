@@ -21,7 +21,7 @@ def look_up_files(
     step: Step[R],
     files: Sequence[_File],
     count: Callable[[_File], int],
-    look_up: Callable[[_File], Iterable[pa.RecordBatch]],
+    look_up: Callable[[Sequence[_File]], Iterable[pa.RecordBatch]],
     schema: pa.Schema,
     told: str,
 ) -> pa.Table:
@@ -31,13 +31,14 @@ def look_up_files(
 
     Args:
         count: how many values a file has.
+        look_up: of some files, together.
         schema: of what is found; the column `damage` says what is wrong with a file.
         told: what the files say, in words.
     """
     if sum(map(count, files)) <= VALUES_READ_HERE:
-        found = pa.Table.from_batches([batch for file in files for batch in look_up(file)], schema)
+        found = pa.Table.from_batches(look_up(files), schema)
     else:
-        groups = spread_by_weight(files, step.engine.tasks, count)
+        groups = [[group] for group in spread_by_weight(files, step.engine.tasks, count)]
         found = step.engine.collect(step.engine.read(groups, look_up, schema))
     damage = pc.drop_null(found.column("damage")).to_pylist()
     if damage:

@@ -4,7 +4,7 @@ Such a run asks for the ranges of every commit, live or expired: when it marks, 
 `committed` when it begins, too. Only a run that builds on another one takes over what that one has noted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -55,5 +55,7 @@ def take_over(step: Step[R]) -> None:
     noted_files.take_over(step, NAMED, _TOLD, "those metaranges are read")
 
 
-def _look_up(opener: StoreOpener, wanted: IdSet, file: NotesFile) -> list[pa.RecordBatch]:
-    return list(named_ranges.look_up(opener.open(), wanted, file))
+def _look_up(opener: StoreOpener, wanted: IdSet, files: Iterable[NotesFile]) -> Iterator[pa.RecordBatch]:
+    store = opener.open()
+    for file in files:
+        yield from named_ranges.look_up(store, wanted, file)

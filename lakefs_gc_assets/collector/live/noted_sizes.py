@@ -1,6 +1,6 @@
 """Gathers the noted sizes of ranges, those of the base run too, and selects by them the ranges that have to be read."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -85,6 +85,8 @@ def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Arra
 
 
 def _look_up(
-    opener: StoreOpener, wanted: Collection[str], sizes: pa.Int64Array, file: SizesFile
-) -> list[pa.RecordBatch]:
-    return list(range_sizes.look_up(opener.open(), wanted, sizes, file))
+    opener: StoreOpener, wanted: Collection[str], sizes: pa.Int64Array, files: Iterable[SizesFile]
+) -> Iterator[pa.RecordBatch]:
+    store = opener.open()
+    for file in files:
+        yield from range_sizes.look_up(store, wanted, sizes, file)

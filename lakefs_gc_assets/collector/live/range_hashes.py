@@ -8,7 +8,7 @@ Only ranges are noted that lie in sealed slices alone, or in none: nothing of th
 this one, so that gaps in its listing can be found without them.
 """
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import HashSet
+from lakefs_gc_assets.collector.address_hashes import Flags, Hashes, HashSet
 from lakefs_gc_assets.collector.incremental.sealed_slices import lie_in_sealed
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.range_notes import Notes, NotesFile, NotesFolder, NotesKind
 from lakefs_gc_assets.collector.stored.id_set import IdSet
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, EngineFault
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -42,16 +42,19 @@ HASHES = NotesKind(
     ascending=("hashes.list.element",),
     join=range_notes.join_each_once,
 )
-_FACTS = (
-    pa.field("range_id", pa.string()),
-    pa.field("entries", pa.int64()),
-    pa.field("addresses", pa.int64()),
-    pa.field("total", pa.int64()),
+SUMS = pa.schema(
+    [
+        pa.field("range_id", pa.string()),
+        pa.field("entries", pa.int64()),
+        pa.field("addresses", pa.int64()),
+        pa.field("total", pa.int64()),
+    ]
 )
-SUMS = pa.schema(_FACTS)
 """Ranges: how many entries and addresses each has, and the sum of the hashes of its addresses, modulo 2^64."""
-LOOKED_UP = pa.schema([*_FACTS, pa.field("found", pa.list_(pa.int64())), pa.field("damage", pa.string())])
-"""What a file notes of ranges, and which of the hashes that are looked for each has; or else what is wrong with it."""
+LOOKED_UP = pa.schema([*SUMS, pa.field("met", pa.binary()), pa.field("damage", pa.string())])
+"""What files note of ranges; in a row without `range_id`, what is wrong with a file, or else which of the hashes that
+are looked for the ranges have that `entries` counts: a bit for each, since every version of a range may have them all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,42 @@ class RangeHashes(Notes):
             self.add(record.id, pa.array(np.sort(_hashes(rows))), record.count)
 
 
-def look_up(store: ObjectStore, wanted: Set[str], hashes: HashSet, file: NotesFile) -> Iterator[pa.RecordBatch]:
-    """What a file notes of the wanted ranges, and which of some hashes they have (LOOKED_UP)."""
+def look_up(
+    store: ObjectStore, wanted: Set[str], hashes: HashSet, files: Iterable[NotesFile]
+) -> Iterator[pa.RecordBatch]:
+    """What files note of the wanted ranges, and which of some hashes these have (LOOKED_UP)."""
+    met, ranges = np.zeros(len(hashes.ordered), np.bool_), 0
+    for file in files:
+        for batch in _look_up_in(store, wanted, hashes, file, met):
+            ranges += len(batch.column("range_id").drop_null())
+            yield batch
+    yield pa.RecordBatch.from_pylist([{"entries": ranges, "met": np.packbits(met).tobytes()}], LOOKED_UP)
+
+
+def require_whole(told: pa.Table, hashes: HashSet) -> tuple[pa.Table, Hashes]:
+    """What is told of ranges (SUMS), and those of the hashes that these have.
+
+    Args:
+        told: what `look_up` gave of groups of files, without what is wrong with some.
+    Raises:
+        EngineFault: which hashes ranges have is told of fewer ranges than there are, or of more.
+    """
+    about_hashes = pc.is_null(told.column("range_id"))
+    ranges, marks = told.filter(pc.invert(about_hashes)), told.filter(about_hashes)
+    counted = pc.sum(marks.column("entries")).as_py() or 0
+    if counted != ranges.num_rows:
+        raise EngineFault(
+            f"addresses were looked up in notes of {ranges.num_rows:,} ranges, and say what {counted:,} have; run again"
+        )
+    met = np.zeros(len(hashes.ordered), np.bool_)
+    for bits in marks.column("met").to_pylist():
+        met |= np.unpackbits(np.frombuffer(bits, np.uint8), count=len(met)).view(np.bool_)
+    return ranges.select(SUMS.names), hashes.ordered[met]
+
+
+def _look_up_in(
+    store: ObjectStore, wanted: Set[str], hashes: HashSet, file: NotesFile, met: Flags
+) -> Iterator[pa.RecordBatch]:
     try:
         rows = range_notes.read(HASHES, store, file).combine_chunks()
     except CorruptFile as damage:
@@ -103,14 +140,13 @@ def look_up(store: ObjectStore, wanted: Set[str], hashes: HashSet, file: NotesFi
     lists = rows.column("hashes").combine_chunks()
     values = pc.list_flatten(lists).to_numpy()
     lengths = pc.list_value_length(lists).to_numpy()
-    hits = hashes.has(values.view(np.uint64))
-    found = _counted_by_list(hits, lengths)
+    hashes.mark(values.view(np.uint64), met)
     columns = [
         rows.column("range_id"),
         rows.column("entries"),
         lengths.astype(np.int64),
         _sum_by_list(values, lengths),
-        pa.ListArray.from_arrays(pa.array(np.cumsum([0, *found]), pa.int32()), pa.array(values[hits])),
+        pa.nulls(rows.num_rows, pa.binary()),
         pa.nulls(rows.num_rows, pa.string()),
     ]
     yield from pa.table(columns, schema=LOOKED_UP).to_batches()
@@ -131,11 +167,6 @@ def _hashes(rows: pa.Table) -> npt.NDArray[np.int64]:
     addresses = rows.column("address")
     column = addresses.combine_chunks() if isinstance(addresses, pa.ChunkedArray) else addresses
     return address_hashes.hashes(column).view(np.int64)
-
-
-def _counted_by_list(flags: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many of the flags of each list are set; lists follow each other."""
-    return _sum_by_list(flags.astype(np.int64), lengths)
 
 
 def _sum_by_list(values: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -1,5 +1,6 @@
 """Records of ranges in columns: of a million ranges 180 MB, with 32 MB of ids, where as many objects take 600 MB."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 REQUEST_WEIGHT = 20_000
 """What a request for a file costs, as a number of entries: even a file with few entries takes as long to fetch."""
+_COVERING_ONE = 4
+"""So many ranges are taken at most in place of one."""
 _AT_ONCE = 8_192
 """Records that there are as Python's values at one time."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -67,6 +70,30 @@ class RangeRecords:
         lacks = [of.lacks(batch.column("id")) for batch in self.rows.to_batches(max_chunksize=_AT_ONCE)]
         unknown = np.concatenate([np.empty(0, np.bool_), *lacks])
         return self if unknown.all() else RangeRecords(self.rows.filter(pa.array(unknown)))
+
+    def covering(self, others: "RangeRecords") -> "RangeRecords":
+        """Some of the ranges, which together have the keys of the others as far as a few have them: of each place one.
+
+        Versions of a range have mostly the same keys, and which of them is taken does not matter. So there are about as
+        many as there are others.
+        """
+        least, greatest = self.rows.column("min_key"), self.rows.column("max_key")
+        chosen: set[int] = set()
+        for start, end in zip(*(others.rows.column(name) for name in ("min_key", "max_key")), strict=True):
+            key, last = start.as_py(), end.as_py()
+            for _ in range(_COVERING_ONE):
+                after = bisect_right(range(len(self)), key, key=lambda place: least[place].as_py())
+                place = after - 1
+                if place < 0 or greatest[place].as_py() < key:
+                    # No range has the key itself, or another one does than the last that begins before it.
+                    place = after
+                if place == len(self) or least[place].as_py() > last:
+                    break
+                chosen.add(place)
+                key = greatest[place].as_py() + b"\0"
+                if key > last:
+                    break
+        return RangeRecords(self.rows.take(pa.array(sorted(chosen), pa.int64())))
 
     def packed(self, tasks: int) -> list[bytes]:
         """The ranges for so many tasks at most, of which each reads about the same number of entries.

@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
 _MANY_ENTRIES = 8_000_000
-"""Of so many, which take long to be looked up, those are left out first that new ranges hold, which are read anyway."""
+"""Of so many, which are too many to be looked up, those are left out first that ranges in their place hold."""
 
 
 def store_expired(step: Step[R], before: BaseCheckpoint, found: Committed) -> StoredFrame[NoFigures]:
@@ -33,28 +33,30 @@ def store_expired(step: Step[R], before: BaseCheckpoint, found: Committed) -> St
         CorruptFile: a range that the base run tracked is gone or damaged, or so is the file that names them.
     """
     began = step.repository.clock.now()
-    tracked = before.tracked
-    dead = tracked.without(found.ids)
+    dead = before.tracked.without(found.ids)
     step.log(f"{len(dead):,} of {before.checkpoint.tracked:,} ranges expired since run {before.run_id}")
-    new = None
+    instead = None
     if found.tells_ranges and dead.entries > _MANY_ENTRIES:
-        new = found.records.without(tracked.ids)
-        step.log(f"they have {dead.entries:,} entries: what {len(new):,} new ranges hold of these is left out first")
-    written = step.write(EXPIRED_DF, find_expired(step, before, dead, new)) if dead else ()
+        instead = found.records.covering(dead)
+        step.log(
+            f"they have {dead.entries:,} entries, of which those are left out first that {len(instead):,} live ranges "
+            "with the same keys hold"
+        )
+    written = step.write(EXPIRED_DF, find_expired(step, before, dead, instead)) if dead else ()
     return step.complete(EXPIRED_DF, NoFigures(), written, started_at=began)
 
 
-def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords, new: RangeRecords | None) -> R:
+def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords, instead: RangeRecords | None) -> R:
     """Finds the objects (LISTED) of ranges that are live no more, where this run lists nothing.
 
     Those that earlier runs deleted are left out.
 
     Args:
-        new: live ranges whose objects are left out, which only keeps them: most of what a range held is in the one that
-            took its place. None for none.
+        instead: live ranges whose objects are left out, which only keeps them: most of what a range held is in the one
+            that took its place. None for none.
     """
     engine = step.engine
-    held = engine.where(step.references().entries(dead, new), _would_be_listed)
+    held = engine.where(step.references().entries(dead, instead), _would_be_listed)
     return engine.without_exactly(select_sealed(engine, held, before.sealed), deleted_before(step))
 
 

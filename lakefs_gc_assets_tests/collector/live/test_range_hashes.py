@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.live.live_files import live_table
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes
 from lakefs_gc_assets.collector.live.range_notes import NotesFile
 from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, EngineFault
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.breaking import flipped
@@ -41,15 +41,18 @@ def note(store: LocalStore, ranges: dict[str, list[str]], sealed: pa.StringArray
     return range_notes.files_of(HASHES, store, "run", "attempt")
 
 
-def looked_up(store: LocalStore, wanted: set[str], addresses: list[str]) -> dict[str, dict[str, object]]:
-    rows = [
-        row
-        for file in range_notes.files_of(HASHES, store, "run", "attempt")
-        for batch in range_hashes.look_up(store, wanted, HashSet.made(hashes(addresses)), file)
-        for row in batch.to_pylist()
+def looked_up(
+    store: LocalStore, wanted: set[str], addresses: list[str], groups: int = 1
+) -> tuple[dict[str, dict[str, object]], list[int]]:
+    """What is told of each range, and which hashes they have; files are looked up in by so many groups."""
+    files, asked = range_notes.files_of(HASHES, store, "run", "attempt"), HashSet.made(hashes(addresses))
+    batches = [
+        batch for group in range(groups) for batch in range_hashes.look_up(store, wanted, asked, files[group::groups])
     ]
-    assert [row.pop("damage") for row in rows] == [None] * len(rows)
-    return {row["range_id"]: row for row in rows}
+    found = pa.Table.from_batches(batches)
+    assert found.column("damage").null_count == found.num_rows
+    told, met = range_hashes.require_whole(found, asked)
+    return {row["range_id"]: row for row in told.to_pylist()}, met.tolist()
 
 
 @given(
@@ -57,25 +60,38 @@ def looked_up(store: LocalStore, wanted: set[str], addresses: list[str]) -> dict
     ADDRESSES,
     st.sets(st.sampled_from("abcdefghijk")),
     st.integers(1, 10),
+    st.integers(1, 3),
 )
 @settings(max_examples=100, deadline=None)
-def test_of_what_is_looked_for_each_wanted_range_has_what_it_holds(
-    ranges: dict[str, list[str]], asked: list[str], wanted: set[str], values_of_a_file: int
+def test_of_what_is_looked_for_is_told_what_wanted_ranges_hold(
+    ranges: dict[str, list[str]], asked: list[str], wanted: set[str], values_of_a_file: int, groups: int
 ) -> None:
     with TemporaryDirectory() as folder, mock.patch.object(range_notes, "_VALUES_OF_A_FILE", values_of_a_file):
         store = LocalStore(Path(folder))
         note(store, ranges)
-        assert looked_up(store, wanted, asked) == {
+        told, met = looked_up(store, wanted, asked, groups)
+        assert told == {
             range_id: {
                 "range_id": range_id,
                 "entries": len(own),
                 "addresses": len(own),
                 "total": int(np.sum(hashes(own)).astype(np.int64)),
-                "found": sorted(hashes([address for address in own if address in asked]).view(np.int64).tolist()),
             }
             for range_id, own in ranges.items()
             if range_id in wanted
         }
+        held = {address for range_id in ranges.keys() & wanted for address in ranges[range_id]}
+        assert met == sorted(hashes([*held.intersection(asked)]).tolist())
+
+
+def test_what_is_told_in_part_is_refused(tmp_path: Path) -> None:
+    """Ranges of which nobody says which hashes they have would count as known, and as if they had none."""
+    store, asked = LocalStore(tmp_path), HashSet.made(hashes(["data/x"]))
+    files = note(store, {"a": ["data/x"], "b": ["data/y"]})
+    told = pa.Table.from_batches(range_hashes.look_up(store, {"a", "b"}, asked, files))
+    for some in (told.slice(0, 2), told.slice(1), pa.concat_tables([told, told.slice(2)])):
+        with pytest.raises(EngineFault, match="run again"):
+            range_hashes.require_whole(some, asked)
 
 
 @given(ADDRESSES)
@@ -85,9 +101,8 @@ def test_what_is_noted_is_what_a_reading_sums_up(addresses: list[str]) -> None:
     rows = live_table(pa.array(addresses, pa.string()), "month")
     with TemporaryDirectory() as folder:
         note(LocalStore(Path(folder)), {"a": addresses})
-        found = looked_up(LocalStore(Path(folder)), {"a"}, [])["a"]
-    assert found.pop("found") == []
-    assert [found] == range_hashes.sum_up(record, rows).to_pylist()
+        told, _ = looked_up(LocalStore(Path(folder)), {"a"}, [])
+    assert [told["a"]] == range_hashes.sum_up(record, rows).to_pylist()
 
 
 def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
@@ -111,7 +126,7 @@ def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
 def test_only_ranges_in_sealed_slices_are_noted(tmp_path: Path, addresses: list[str], noted: bool) -> None:
     store = LocalStore(tmp_path)
     note(store, {"a": addresses}, pa.array([SEALED]))
-    assert ("a" in looked_up(store, {"a"}, [])) == noted
+    assert ("a" in looked_up(store, {"a"}, [])[0]) == noted
 
 
 def test_notes_of_other_attempts_are_not_seen(tmp_path: Path) -> None:
@@ -133,7 +148,7 @@ class TestDamage:
         return file
 
     def told(self, store: LocalStore, file: NotesFile) -> str:
-        (batch,) = range_hashes.look_up(store, {"a", "b"}, HashSet.made(hashes(["data/x"])), file)
+        batch, _ = range_hashes.look_up(store, {"a", "b"}, HashSet.made(hashes(["data/x"])), [file])
         (row,) = batch.to_pylist()
         damage = row.pop("damage")
         assert set(row.values()) == {None}

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -105,3 +107,51 @@ def test_a_task_has_none_but_its_own() -> None:
     )
     (whole,) = records.packed(1)
     assert max(map(len, records.packed(100))) < len(whole) / 10
+
+
+def spans(bounds: list[int], name: str) -> RangeRecords:
+    """A range from each bound to the next one."""
+    return RangeRecords.of(
+        RangeRecord(f"{name}{start:03}", b"%03d" % start, b"%03d" % (end - 1), 1, 1)
+        for start, end in pairwise(sorted({*bounds}))
+    )
+
+
+@in_parts
+@given(st.lists(st.integers(0, 60), max_size=12), st.lists(st.integers(0, 60), max_size=6))
+def test_of_ranges_of_one_branch_those_cover_others_that_have_their_keys(own: list[int], theirs: list[int]) -> None:
+    live, dead = spans(own, "l"), spans(theirs, "d")
+
+    chosen = live.covering(dead)
+
+    expected = {
+        each.id
+        for other in dead
+        for each in [each for each in live if each.min_key <= other.max_key and other.min_key <= each.max_key][:4]
+    }
+    assert {*chosen.ids} == expected
+
+
+@in_parts
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6),
+)
+def test_of_any_ranges_some_cover_others(own: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> None:
+    live, dead = (
+        RangeRecords.of(
+            RangeRecord(f"{name}{number:03}", b"%03d" % min(keys), b"%03d" % max(keys), 1, 1)
+            for number, keys in enumerate(each)
+        )
+        for name, each in (("l", own), ("d", theirs))
+    )
+
+    chosen = live.covering(dead)
+
+    assert {*chosen.ids} <= {*live.ids} and len(chosen) <= 4 * len(dead)
+    for each in chosen:
+        assert any(each.min_key <= other.max_key and other.min_key <= each.max_key for other in dead)
+    # A version of the same keys is always found.
+    same = {(each.min_key, each.max_key) for each in live} & {(each.min_key, each.max_key) for each in dead}
+    for least, greatest in same:
+        assert any(each.min_key <= greatest and least <= each.max_key for each in chosen)
