@@ -68,6 +68,9 @@ _OF_EVERY_SESSION = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": _LIGHT_SIDE,
     "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": _LIGHT_SIDE,
 }
+_SPECULATION = "spark.speculation"
+_OF_SPECULATION = {"spark.rdd.cache.visibilityTracking.enabled": "true"}
+"""Of a copy that lost, and was ended before it had all its rows, nothing is used that Spark keeps for later steps."""
 _LOOPBACK = "127.0.0.1"
 _ON_THIS_MACHINE = {
     "spark.driver.bindAddress": _LOOPBACK,
@@ -107,7 +110,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         "spark.master": settings.master,
         "spark.app.name": "lakefs-gc",
         "spark.driver.memory": settings.driver_memory,
-        "spark.speculation": "false",
+        _SPECULATION: "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **_OF_EVERY_SESSION,
@@ -120,6 +123,8 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         found["spark.python.daemon.module"] = "lakefs_gc_assets.spark.start.worker_daemon"
         found |= _sockets(_socket_folder())
         found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
+    if given.get(_SPECULATION, "").lower() == "true":
+        found |= _OF_SPECULATION
     return {**found, "spark.driver.extraJavaOptions": " ".join(options), **given}
 
 

@@ -108,6 +108,14 @@ def test_a_start_that_fails_is_left_to_who_needs_the_session(monkeypatch: pytest
     spark_session.wait_for_start()
 
 
+@pytest.mark.parametrize("speculation", ["true", "True", "false", None])
+def test_of_copies_of_tasks_that_lost_nothing_is_kept(speculation: str | None) -> None:
+    config = {} if speculation is None else {"spark.speculation": speculation}
+    found = spark_session.properties(SparkSettings(master="spark://host:7077", config=config))
+    told = found.get("spark.rdd.cache.visibilityTracking.enabled")
+    assert told == ("true" if speculation in {"true", "True"} else None)
+
+
 def test_without_a_master_the_session_is_taken_as_spark_submit_made_it() -> None:
     properties = spark_session.properties(SparkSettings(master="", config={"spark.x": "y"}))
 

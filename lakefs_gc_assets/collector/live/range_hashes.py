@@ -117,7 +117,8 @@ def require_whole(told: pa.Table, hashes: HashSet) -> tuple[pa.Table, Hashes]:
     counted = pc.sum(marks.column("entries")).as_py() or 0
     if counted != ranges.num_rows:
         raise EngineFault(
-            f"addresses were looked up in notes of {ranges.num_rows:,} ranges, and say what {counted:,} have; run again"
+            f"addresses were looked up in notes of {ranges.num_rows:,} ranges, and it is told of {counted:,} which of "
+            "them they have; run again"
         )
     met = np.zeros(len(hashes.ordered), np.bool_)
     for bits in marks.column("met").to_pylist():
