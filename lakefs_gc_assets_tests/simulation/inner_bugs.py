@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
-from lakefs_gc_assets.collector.live import named_ranges, uncommitted
+from lakefs_gc_assets.collector.live import named_ranges, range_hashes, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import retention_rules
 from lakefs_gc_assets.collector.stored import records
@@ -28,7 +28,7 @@ from lakefs_gc_assets_tests.collector import (
 )
 from lakefs_gc_assets_tests.collector.frame import test_manifest
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
-from lakefs_gc_assets_tests.collector.live import test_named_ranges, test_uncommitted
+from lakefs_gc_assets_tests.collector.live import test_named_ranges, test_range_hashes, test_uncommitted
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
 from lakefs_gc_assets_tests.collector.retention import test_retention_rules
 from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced, without_call
@@ -95,6 +95,10 @@ INNER_BUGS: dict[str, TestedBug] = {
     ),
     "notes of metaranges believed as they are": TestedBug(
         without_call(named_ranges, "require_whole", named_ranges.look_up), _notes_with_a_range_left_out
+    ),
+    "hits in notes of some ranges taken for those of all": TestedBug(
+        without_call(range_hashes, "require_whole", range_hashes.tell_apart),
+        _with_store(test_range_hashes.TestDamage().test_what_is_told_in_part),
     ),
     "live set: committed addresses not looked at": TestedBug(
         without_call(guards, "require_committed", guards.require_live_set),

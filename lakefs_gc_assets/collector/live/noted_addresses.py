@@ -125,7 +125,7 @@ def _look_up_part(
     hashes = HashSet.made(part)
     read = partial(_look_up, step.repository.opener, named, hashes)
     noted = noted_files.look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, _TOLD)
-    ranges, held = range_hashes.require_whole(noted, hashes)
+    ranges, held = range_hashes.tell_apart(noted, hashes)
     return _select_fitting(step, ranges, records), held
 
 

@@ -104,26 +104,29 @@ def look_up(
     yield pa.RecordBatch.from_pylist([{"entries": ranges, "met": np.packbits(met).tobytes()}], LOOKED_UP)
 
 
-def require_whole(told: pa.Table, hashes: HashSet) -> tuple[pa.Table, Hashes]:
-    """What is told of ranges (SUMS), and those of the hashes that these have.
+def tell_apart(told: pa.Table, hashes: HashSet) -> tuple[pa.Table, Hashes]:
+    """What is told of ranges (SUMS), and those of the hashes that these have. Raises as `require_whole`.
 
     Args:
         told: what `look_up` gave of groups of files, without what is wrong with some.
-    Raises:
-        EngineFault: which hashes ranges have is told of fewer ranges than there are, or of more.
     """
     about_hashes = pc.is_null(told.column("range_id"))
     ranges, marks = told.filter(pc.invert(about_hashes)), told.filter(about_hashes)
+    require_whole(ranges, marks)
+    met = np.zeros(len(hashes.ordered), np.bool_)
+    for bits in marks.column("met").to_pylist():
+        met |= np.unpackbits(np.frombuffer(bits, np.uint8), count=len(met)).view(np.bool_)
+    return ranges.select(SUMS.names), hashes.ordered[met]
+
+
+def require_whole(ranges: pa.Table, marks: pa.Table) -> None:
+    """Raises EngineFault where which hashes ranges have is told of fewer ranges than there are, or of more."""
     counted = pc.sum(marks.column("entries")).as_py() or 0
     if counted != ranges.num_rows:
         raise EngineFault(
             f"addresses were looked up in notes of {ranges.num_rows:,} ranges, and it is told of {counted:,} which of "
             "them they have; run again"
         )
-    met = np.zeros(len(hashes.ordered), np.bool_)
-    for bits in marks.column("met").to_pylist():
-        met |= np.unpackbits(np.frombuffer(bits, np.uint8), count=len(met)).view(np.bool_)
-    return ranges.select(SUMS.names), hashes.ordered[met]
 
 
 def _look_up_in(

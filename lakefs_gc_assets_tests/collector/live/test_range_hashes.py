@@ -51,7 +51,7 @@ def looked_up(
     ]
     found = pa.Table.from_batches(batches)
     assert found.column("damage").null_count == found.num_rows
-    told, met = range_hashes.require_whole(found, asked)
+    told, met = range_hashes.tell_apart(found, asked)
     return {row["range_id"]: row for row in told.to_pylist()}, met.tolist()
 
 
@@ -82,16 +82,6 @@ def test_of_what_is_looked_for_is_told_what_wanted_ranges_hold(
         }
         held = {address for range_id in ranges.keys() & wanted for address in ranges[range_id]}
         assert met == sorted(hashes([*held.intersection(asked)]).tolist())
-
-
-def test_what_is_told_in_part_is_refused(tmp_path: Path) -> None:
-    """Ranges of which nobody says which hashes they have would count as known, and as if they had none."""
-    store, asked = LocalStore(tmp_path), HashSet.made(hashes(["data/x"]))
-    files = note(store, {"a": ["data/x"], "b": ["data/y"]})
-    told = pa.Table.from_batches(range_hashes.look_up(store, {"a", "b"}, asked, files))
-    for some in (told.slice(0, 2), told.slice(1), pa.concat_tables([told, told.slice(2)])):
-        with pytest.raises(EngineFault, match="run again"):
-            range_hashes.require_whole(some, asked)
 
 
 @given(ADDRESSES)
@@ -174,3 +164,12 @@ class TestDamage:
         short = pa.table([["a"], [2], [[1]]], schema=HASHES.schema)
         file = replace(file, digest=tables.put(store, file.key, short))
         assert "its name says 3" in self.told(store, file)
+
+    def test_what_is_told_in_part(self, store: LocalStore) -> None:
+        """Ranges of which nobody says which hashes they have would count as known, and as if they had none."""
+        asked = HashSet.made(hashes(["data/x"]))
+        files = note(store, {"a": ["data/x"], "b": ["data/y"]})
+        told = pa.Table.from_batches(range_hashes.look_up(store, {"a", "b"}, asked, files))
+        for some in (told.slice(0, 2), told.slice(1), pa.concat_tables([told, told.slice(2)])):
+            with pytest.raises(EngineFault, match="run again"):
+                range_hashes.tell_apart(some, asked)
