@@ -258,7 +258,7 @@ def _dealt(rows: Reading) -> Mapped:
     else:
         dealt, unpack = spark.range(0, len(work), 1, max(1, len(work))), partial(packed_work.of_numbers, work)
 
-    # All of the work does not travel with the function.
+    # The function takes this along, and not the work, which may be too much to travel with it.
     has_work = bool(work)
 
     def items(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,14 +3,19 @@
 from typing import Any, cast
 
 from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live.current import Committed, Unread
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 from lakefs_gc_assets_tests.collector.test_plan import PLAN
 
@@ -38,3 +43,9 @@ def made_step(
         note: is told what the step logs and warns of.
     """
     return Step(note, note, repository, engine, plan, cast(Lock, None))
+
+
+def found_live(step: Step[Any], *ranges: RangeRecord) -> Committed:
+    """Live commits with these ranges."""
+    own = Unread(step.repository, CommitSource.REFS_DUMP, (), RangeRecords.of(ranges), ())
+    return Committed(LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {}), (own,), None)

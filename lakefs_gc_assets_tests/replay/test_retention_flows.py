@@ -24,7 +24,7 @@ from lakefs_gc_assets_tests.replayed_runs import AGED
 
 @pytest.fixture
 def much_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few objects are many: what new ranges hold is left out first, and the rest is looked up in parts."""
+    """A few objects are many: what live ranges with the same keys hold is left out first, the rest is looked up."""
     monkeypatch.setattr(expired_since, "_MANY_ENTRIES", 0)
     monkeypatch.setattr(noted_addresses, "_ASKED_AT_ONCE", 3)
     monkeypatch.setattr(noted_addresses, "_ROUNDS", 1_000)

@@ -140,7 +140,7 @@ def deterministic(seed: int) -> Iterator[None]:
         # Some worlds are so large that servers are asked for many paths at once.
         if seed % 8 == 7:
             replace(patches, hidden, "_WORTH_LISTING", 1)
-        # In some so much expires that it is looked up in parts, after that is left out which new ranges hold.
+        # In some so much expires that it is looked up in parts, after that is left out which live ranges hold.
         if seed % 3 == 1:
             replace(patches, expired_since, "_MANY_ENTRIES", 0)
             replace(patches, noted_addresses, "_ASKED_AT_ONCE", 3)

@@ -153,7 +153,7 @@ def test_a_task_that_is_ended_takes_no_part_for_a_whole_one(
     assert sorted(made) == sorted(address for address in universe if address not in {*one, *other})
 
 
-def test_blocks_come_in_the_order_of_their_frames(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_come_in_the_order_of_their_frames(spark: SparkSession) -> None:
     """The witness last, so that whatever is cut off lacks it."""
     frames = [listing([f"data/{number}" for number in range(300)]), living([f"data/{number}" for number in range(9)])]
     cut = [blocks.cut_hashes(held_by_spark(spark, each), 4, number) for number, each in enumerate(frames)]

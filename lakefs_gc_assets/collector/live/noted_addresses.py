@@ -88,45 +88,39 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
         return Held()
     first, *more = (frame.rows(engine, *LIVE.names) for frame in asked)
     wanted = select_sealed(engine, engine.union(first, *more), sealed)
-    count = sum(frame.count for frame in asked)
-    if count > _ASKED_AT_ONCE:
+    count, most = sum(frame.count for frame in asked), _ROUNDS * _ASKED_AT_ONCE
+    if count > most:
         count = engine.count(wanted)
-    rounds = max(1, math.ceil(count / _ASKED_AT_ONCE))
-    if rounds > _ROUNDS:
-        step.log(f"every range is read: {count:,} addresses are asked for, more than {_ROUNDS * _ASKED_AT_ONCE:,}")
+    if count > most:
+        step.log(f"every range is read: {count:,} addresses are asked for, more than {most:,}")
         return Held()
     # Only now: where every range is read, all are noted anew.
     files = noted_files.take_over(step, HASHES, _TOLD, "the next run reads those ranges")
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
     hashes = distinct(hashed.column("hash").to_numpy().view(np.uint64))
     records = found.records
-    look_up = partial(_look_up_part, step, files, records, _named_once(records))
+    rounds = max(1, math.ceil(len(hashes) / _ASKED_AT_ONCE))
+    look_up = partial(_look_up_part, step, files, _named_once(records))
     parts = [look_up(part) for part in np.array_split(hashes, rounds)]
-    told = _select_told_each_time([each for each, _ in parts])
+    told = _select_fitting(step, _select_told_each_time([each for each, _ in parts]), records)
     _require_true(step, told, records, files)
     each = told.group_by("range_id").aggregate([("addresses", "max")])
     ids, noted = _ids(each.column("range_id")), pc.sum(each.column("addresses_max")).as_py() or 0
     step.log(f"{len(ids):,} of {len(records):,} live ranges are not read: their addresses are noted")
     held = HashSet.made(np.concatenate([each for _, each in parts]))
-    return Held(ids, noted, engine.where(wanted, partial(address_hashes.has_hash_among, held)), count)
+    rows = engine.where(wanted, partial(address_hashes.has_hash_among, held))
+    return Held(ids, noted, rows, hashed.num_rows)
 
 
-def _look_up_part(
-    step: Step[R],
-    files: Sequence[NotesFile],
-    records: RangeRecords,
-    named: IdSet,
-    part: Hashes,
-) -> tuple[pa.Table, Hashes]:
-    """What is told (SUMS) of ranges in notes that fit, and which of some hashes are noted of any range.
+def _look_up_part(step: Step[R], files: Sequence[NotesFile], named: IdSet, part: Hashes) -> tuple[pa.Table, Hashes]:
+    """What is told (SUMS) of ranges, and which of some hashes are noted of any of them.
 
-    Ranges whose notes do not fit are read: what is noted of them besides can only keep something.
+    Ranges whose notes do not fit are read later: what is noted of them besides can only keep something.
     """
     hashes = HashSet.made(part)
     read = partial(_look_up, step.repository.opener, named, hashes)
     noted = noted_files.look_up_files(step, files, lambda file: file.values, read, LOOKED_UP, _TOLD)
-    ranges, held = range_hashes.tell_apart(noted, hashes)
-    return _select_fitting(step, ranges, records), held
+    return range_hashes.tell_apart(noted, hashes)
 
 
 def _select_told_each_time(told: Sequence[pa.Table]) -> pa.Table:

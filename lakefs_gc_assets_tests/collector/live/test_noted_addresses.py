@@ -18,8 +18,7 @@ from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live import noted_addresses, noted_files, range_notes
-from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
-from lakefs_gc_assets.collector.live.current import Committed, Unread
+from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, HashesFolder, RangeHashes
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder, NotesKind
@@ -32,7 +31,7 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_steps import found_live, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
 
@@ -77,9 +76,7 @@ class Repository:
 
     def found(self, *records: RangeRecord) -> Committed:
         """Live commits with these ranges."""
-        own = Unread(self.step.repository, CommitSource.REFS_DUMP, (), RangeRecords.of(records), ())
-        commits = LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {})
-        return Committed(commits, (own,), None)
+        return found_live(self.step, *records)
 
     def asked(self, *addresses: str) -> StoredFrame[NoFigures]:
         """A frame of these addresses."""

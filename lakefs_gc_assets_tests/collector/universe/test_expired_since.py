@@ -11,8 +11,6 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF
 from lakefs_gc_assets.collector.incremental import tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
-from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -24,7 +22,7 @@ from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.made_steps import found_live, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began, ended
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
 
@@ -49,12 +47,6 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
     ended(repository, before, checkpoint=left)
     plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)
     return made_step(ArrowEngine(), repository, plan), BaseCheckpoint(repository.store, before.run_id)
-
-
-def found_live(step: Step[ArrowRows], *ranges: RangeRecord) -> Committed:
-    """Live commits with these ranges."""
-    own = Unread(step.repository, CommitSource.REFS_DUMP, (), RangeRecords.of(ranges), ())
-    return Committed(LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {}), (own,), None)
 
 
 def test_what_ranges_held_in_sealed_slices_that_are_live_no_more(repository: OpenRepository) -> None:
@@ -87,10 +79,10 @@ def test_what_an_earlier_run_deleted_is_left_out(repository: OpenRepository) -> 
 
 
 @pytest.mark.parametrize("many", [True, False])
-def test_of_much_that_expired_what_new_ranges_hold_is_left_out_first(
+def test_of_much_that_expired_what_live_ranges_with_the_same_keys_hold_is_left_out_first(
     repository: OpenRepository, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    """What ranges hold that were live before is looked up in their notes, and is not read for that."""
+    """A range with other keys is not read for that: what it holds is looked up in its notes."""
     one, other, third = (f"{SEALED_ONE[:-1]}{letter}" for letter in "012")
     dead = put_range(repository.store, {"a": Staged(one), "b": Staged(other), "c": Staged(third)})
     before_and_now = put_range(repository.store, {"c again": Staged(third)})
