@@ -16,7 +16,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import checking, lock, recheck, run, sightings
+from lakefs_gc_assets.collector import checking, lock, preparations, recheck, run, sightings
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
@@ -35,6 +35,7 @@ from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoin
 from lakefs_gc_assets.collector.live import commits, range_notes
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.named_ranges import NAMED
 from lakefs_gc_assets.collector.live.range_hashes import HASHES
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow
@@ -50,9 +51,9 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation import versioning
-from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
+from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, Asked
 from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
-from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock, moment
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, CollectorClock, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.commands import purge, restore
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
@@ -207,6 +208,12 @@ def marked(scene: Scene) -> list[str]:
     return sorted(addresses(scene.store, scene.opened.run_id, MARKED))
 
 
+def dry_run_of_old_garbage(scene: Scene) -> str:
+    """The oldest candidate of a dry run by retention rules, whose slice the next run seals."""
+    dry(scene, allowing(FOLLOWING, sweep=False), UNIFIED)
+    return max(address for address in marked(scene) if xids.is_xid(address[5:25]))
+
+
 def set_clocks_back(scene: Scene) -> None:
     """Lets the servers' clocks be behind, so that the next cutoff is earlier than the last one."""
     for server in scene.world.servers.servers:
@@ -218,6 +225,15 @@ def commit_elsewhere(scene: Scene, address: str) -> None:
     """A repository that nobody here knows of, on the same storage namespace, commits an object."""
     entry = Entry(address, 1, len(scene.world.bucket.objects[address].data), "f" * 32)
     put_commit_objects(scene.world.bucket, {"elsewhere": entry})
+
+
+def commit_on_new_branch(scene: Scene, address: str) -> None:
+    """Somebody commits what `commit_elsewhere` does, on the new branch zeta."""
+    repository = scene.world.repository
+    entry = Entry(address, 1, len(scene.world.bucket.objects[address].data), "f" * 32)
+    made = scene.world.commit({"elsewhere": entry}, (repository.branches["main"].commit_id,), 0.0)
+    repository.new_branch("zeta", made)
+    scene.world.oracle.look()
 
 
 def begin_commit(scene: Scene) -> None:
@@ -583,6 +599,30 @@ class TestRetention:
             assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
             assert set(ask.call_args.args[3]) == heads
 
+    def test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays(self) -> None:
+        """An object of it is staged again after uncommitted data was prepared, and before the branch goes."""
+        with world_of("unified") as scene:
+            dry(scene, asked=UNIFIED)
+            repository, candidates = scene.world.repository, {*marked(scene)}
+            commit_id, path, entry = min(
+                (commit_id, path, entry)
+                for commit_id, record in repository.commits.items()
+                for path, entry in record.entries.items()
+                if entry.address in candidates
+            )
+            repository.new_branch("zeta", commit_id)
+            scene.world.oracle.look()
+
+            def stage_and_delete_branch() -> None:
+                repository.stage(repository.branches["main"], path, replace(entry, metadata=entry.metadata + 1))
+                repository.branches.pop("zeta", None)
+
+            with noting(preparations, "note", stage_and_delete_branch):
+                assert approved(scene, asked=UNIFIED) is Ended.WELL
+            there = scene.world.bucket.objects.keys() & candidates
+            assert entry.address in there
+            assert there < candidates
+
     def test_the_report_of_a_dry_run_tells_of_guards_of_the_rules(self) -> None:
         with world_of("unified") as scene:
             scene.world.repository.rules = UNKNOWN
@@ -627,6 +667,17 @@ class TestOptimized:
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
             assert "were brought back" in str(scene.told.why_clean)
 
+    def test_an_approved_sweep_that_died_is_not_passed_over(self) -> None:
+        """While it was a dry run, the index of runs called it settled."""
+        with world_of("optimized") as scene:
+            dry(scene, asked=OPTIMIZED)
+            faults = before(f"put .*/{SWEPT}/manifest.json")
+            assert approved(scene, faults=faults, asked=OPTIMIZED) is Ended.DIED
+            run_id = scene.told.run_id
+            scene.world.pass_time(LOCK_EXPIRY + MINUTE)
+            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+            assert f"run {run_id} left nothing to build on" in str(scene.told.why_clean)
+
     def test_its_cutoff_was_not_later(self) -> None:
         with world_of("optimized") as scene:
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
@@ -661,6 +712,20 @@ class TestFollowingExpiry:
                 noted.append(scene.told.counts["ranges_noted"])
             # Where nothing new is committed, what one run reads the next one knows.
             assert 0 < noted[0] <= noted[1] <= noted[2]
+
+    def test_notes_of_another_version_are_not_believed(self) -> None:
+        with world_of("following") as scene:
+            run_id = next(run_folder.newest_runs(scene.store))
+            attempt = plans.read(scene.store, run_id).attempt
+            for kind in (HASHES, NAMED):
+                for file in range_notes.files_of(kind, scene.store, run_id, attempt):
+                    data, name = scene.store.get(file.key), file.key.rpartition("/")[2]
+                    scene.world.bucket.remove(file.key)
+                    other = name.replace(f"{kind.version}-", f"{kind.version + 1}-", 1)
+                    scene.world.bucket.put(kind.folder(run_id, attempt) + other, data)
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            assert scene.told.base_run == run_id
+            assert scene.told.counts["ranges_noted"] == 0
 
     def test_what_is_noted_of_ranges_is_compared_with_some(self) -> None:
         with world_of("following") as scene:
@@ -697,6 +762,20 @@ class TestFollowingExpiry:
             assert (scene.told.counts["ranges_read"], scene.told.counts["ranges_noted"]) == (0, 5)
             assert addresses(scene.store, scene.told.run_id, STAGED) == {entry.address}
             assert addresses(scene.store, scene.told.run_id, COMMITTED) == {entry.address}
+
+    def test_it_looks_at_what_no_commit_named_and_only_expired_ones_name_now(self) -> None:
+        with world_of("following") as scene:
+            garbage = dry_run_of_old_garbage(scene)
+            commit_elsewhere(scene, garbage)
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            base_run = scene.told.run_id
+            assert garbage in scene.world.bucket.objects
+            commit_on_new_branch(scene, garbage)
+            del scene.world.repository.branches["zeta"]
+            scene.world.pass_time(10 * DAY)
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            assert scene.told.base_run == base_run
+            assert garbage not in scene.world.bucket.objects
 
     def test_a_run_that_kept_all_commits_is_no_base(self) -> None:
         with world_of("following") as scene:

@@ -11,7 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import cutoff, gap_check, guards, order, planning, recheck, report, run, sightings
+from lakefs_gc_assets.collector import (
+    cutoff,
+    earlier_runs,
+    gap_check,
+    guards,
+    order,
+    planning,
+    recheck,
+    report,
+    run,
+    sightings,
+)
 from lakefs_gc_assets.collector import step as steps
 from lakefs_gc_assets.collector.frame.kinds import (
     DELETED_REPORT,
@@ -25,8 +36,9 @@ from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits, noted_addresses, ownership, range_notes, uncommitted
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed
+from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
+from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
 from lakefs_gc_assets.collector.quarantine import check, move, restore_record
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.recheck import find_live_again
@@ -58,6 +70,7 @@ from lakefs_gc_assets_tests.simulation.quiet import Kind
 _describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
 _once, _deleter = passes.sweep_once, passes._deleter
 _reason, _approve = leaving.reason_for_none, passes.approve
+_files_of, _track = range_notes.files_of, run.track
 
 
 def _describing(**changes: Any) -> Bug:
@@ -106,6 +119,29 @@ def _dump_at_once(api: Any, store: Any, settings: Any, *more: Any, **named: Any)
 def _valid_from_now(step: ArrowStep, valid: Validity) -> Any:
     """Believes a recheck from when it has ended, however long it took."""
     return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span))
+
+
+def _heads_shown_late() -> tuple[Replacement, ...]:
+    """Asks for the branch heads after uncommitted data when it asks again."""
+    late: list[str] = []
+
+    def prepare(step: ArrowStep) -> Any:
+        found = prepare_uncommitted(step)
+        late[:] = heads_shown(step)
+        return found
+
+    return ((recheck, "heads_shown", lambda step: late), (recheck, "prepare_uncommitted", prepare))
+
+
+def _any_version(kind: NotesKind, *where: Any) -> list[NotesFile]:
+    """Takes notes of other versions for those of this one."""
+    versions = (kind.version - 1, kind.version, kind.version + 1)
+    return [file for version in versions for file in _files_of(replace(kind, version=version), *where)]
+
+
+def _track_named(step: ArrowStep, found: Committed) -> str | None:
+    """Tracks the ranges that commits name alone."""
+    return _track(step, replace(found, unnamed=None))
 
 
 def _asks_for_ever(step: ArrowStep, *more: Any) -> StoredFrame[DeletedFigures]:
@@ -225,6 +261,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((recheck, "heads_shown", lambda step: [])),
         _RETENTION.test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data,
     ),
+    "recheck: heads shown after uncommitted data": TestedBug(
+        Bug(_heads_shown_late),
+        _RETENTION.test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays,
+    ),
     # Attempts and order.
     "uncommitted data: listing of any attempt": _guarding(
         Step, "require_attempt", run.read_uncommitted, _ATTEMPTS.test_uncommitted_data_is_not_asked_for
@@ -329,6 +369,9 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "run before with a later cutoff": _guarding(
         base_run, "require_earlier_cutoff", planning._build_on_base_run, _OPTIMIZED.test_its_cutoff_was_not_later
     ),
+    "approved run left in the index of runs": _guarding(
+        earlier_runs, "forget", run.sweep, _OPTIMIZED.test_an_approved_sweep_that_died_is_not_passed_over
+    ),
     # What a run by retention rules builds on.
     "run without a listing built on": TestedBug(
         replaced((leaving, "reason_for_none", _any_flow)), _FOLLOWING.test_a_run_without_a_listing_leaves_nothing
@@ -359,6 +402,14 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     "by rules: notes of the run before not taken over": TestedBug(
         replaced((range_notes, "take_over", lambda *arguments: [])), _FOLLOWING.test_notes_travel_from_run_to_run
+    ),
+    "by rules: notes of any version believed": TestedBug(
+        replaced((range_notes, "files_of", _any_version)),
+        _FOLLOWING.test_notes_of_another_version_are_not_believed,
+    ),
+    "by rules: ranges that no commit names not tracked": TestedBug(
+        replaced((run, "track", _track_named)),
+        _FOLLOWING.test_it_looks_at_what_no_commit_named_and_only_expired_ones_name_now,
     ),
     "by rules: notes of any number of entries believed": TestedBug(
         replaced((noted_addresses, "_select_fitting", lambda step, told, records: told)),

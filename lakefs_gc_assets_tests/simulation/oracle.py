@@ -32,6 +32,11 @@ class Violation(AssertionError):
     """The collector did what it must never do."""
 
 
+def refuse_change(key: str, what: object) -> None:
+    """Raises Violation: a collector only reads the store of another repository."""
+    raise Violation(f"a collector writes or deletes {key} in the store of another repository")
+
+
 @dataclass
 class Recheck:
     """When one collector checked last what is live; true times.

@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorCloc
 from lakefs_gc_assets_tests.simulation.collecting import Killed, Reached, Run, Watch
 from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
-from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation
+from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation, refuse_change
 from lakefs_gc_assets_tests.simulation.purging import purge
 from lakefs_gc_assets_tests.simulation.putting_back import put_back
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
@@ -236,8 +236,8 @@ class Process:
         view = BucketView(
             other.repository.bucket,
             lambda call: self._store_point(f"other {call}"),
-            lambda key, gone: None,
-            lambda key, data: None,
+            refuse_change,
+            refuse_change,
             page=self.world.setup.listing_page,
             delete_limit=0,
         )

@@ -16,7 +16,7 @@ from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import TASKS, Reached, Run, Watch, open_repository
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
-from lakefs_gc_assets_tests.simulation.oracle import Recheck
+from lakefs_gc_assets_tests.simulation.oracle import Recheck, refuse_change
 from lakefs_gc_assets_tests.simulation.quarantine import address_of, is_back
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
@@ -54,7 +54,7 @@ def purge(
     others: list[Reached] = []
     if world.other is not None and world.other.around.also_live:
         bucket = world.other.repository.bucket
-        seen = BucketView(bucket, point, lambda key, gone: None, lambda key, data: None, page=1000, delete_limit=0)
+        seen = BucketView(bucket, point, refuse_change, refuse_change, page=1000, delete_limit=0)
         others.append((CollectorsApi(world.other.servers, point, lambda: None, machine, 1), seen))
     repository = open_repository(api, view, settings, clock, others=others)
     watch = Watch(world.oracle.listing, world.oracle.marked, recheck.opens, recheck.ends, exactness, retention)

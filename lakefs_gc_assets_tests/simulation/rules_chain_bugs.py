@@ -21,12 +21,15 @@ from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import leaving, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
-from lakefs_gc_assets.collector.live import named_ranges, noted_addresses, range_hashes, range_notes
+from lakefs_gc_assets.collector.live import current, named_ranges, noted_addresses, range_hashes, range_notes
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.live.named_ranges import NAMED_RANGES
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
+from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes, look_up
 from lakefs_gc_assets.collector.live.range_notes import NotesFile
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import look_around, track
 from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.collector.universe.expired_since import store_expired
@@ -117,6 +120,11 @@ def _join_less(rows: pa.Table) -> pa.Table:
     return joined.set_column(joined.schema.get_field_index("last"), NAMED_RANGES.field("last"), shorter)
 
 
+def _note_of_any(step: ArrowStep, repository: OpenRepository, metarange_ids: Sequence[str]) -> RangeRecords:
+    """Notes which ranges metaranges name in the store where these are, whosoever it is."""
+    return find_ranges(replace(step, repository=repository), repository, metarange_ids)
+
+
 RULES_CHAIN_BUGS: dict[str, Bug] = {
     "ranges that were live before taken for read": without_unnamed(
         replaced((BaseCheckpoint, "read_ids", property(_read_once)))
@@ -135,6 +143,7 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "what notes hold not subtracted": replaced((run, "find_held", _nothing_held)),
     "what expired not looked up in notes": replaced((run, "find_held", _only_listed)),
     "one part of what is looked up taken for all": replaced((noted_addresses, "_look_up_part", _first_part)),
+    "other repositories: their metaranges noted": replaced((current, "find_ranges", _note_of_any)),
     "ranges in slices that are not sealed noted": replaced((range_hashes, "lie_in_sealed", lambda *arguments: True)),
     "metaranges looked for where runs begin alone": replaced(
         (named_ranges, "is_named", lambda is_wanted, first, last: is_wanted[first])

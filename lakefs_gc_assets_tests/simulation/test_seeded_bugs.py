@@ -114,6 +114,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "what expired not looked up in notes": 4,
         "one part of what is looked up taken for all": 4,
         "ranges in slices that are not sealed noted": 5,
+        "other repositories: their metaranges noted": 21,
         "notes that lack an address believed": 6,
     },
 }

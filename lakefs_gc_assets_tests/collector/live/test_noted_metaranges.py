@@ -129,6 +129,17 @@ def test_by_other_flows_nothing_is_noted(repository: Repository) -> None:
     assert range_notes.files_of(NAMED, repository.store, step.plan.run_id, step.plan.attempt) == []
 
 
+def test_of_other_repositories_nothing_is_noted_anywhere(tmp_path: Path, repository: Repository) -> None:
+    (tmp_path / "other").mkdir()
+    other = opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://other/"))
+    part = put_range(other.store, {"a": Staged("data/a")})
+    metarange = put_metarange(other.store, [part])
+    step = repository.earlier
+    assert {*find_ranges(step, other, [metarange])} == {part}
+    for store in (repository.store, other.store):
+        assert range_notes.files_of(NAMED, store, step.plan.run_id, step.plan.attempt) == []
+
+
 def test_metaranges_of_damaged_notes_are_read_and_it_is_told(repository: Repository) -> None:
     repository.found(repository.earlier, 0, 1)
     repository.damage(repository.earlier)
