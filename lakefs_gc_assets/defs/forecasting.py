@@ -33,6 +33,8 @@ from lakefs_gc_assets.spark.errors import from_worker
 
 JOB = "forecast"
 _UNLIMITED = -1
+# Each is a scenario of its own; a launch may ask for no more.
+_MOST_SCENARIOS = 100
 _BARS = 6
 _ROWS = 200
 _NAME = 30
@@ -44,10 +46,12 @@ class Forecasting(dg.Config):
 
     days: list[int] = Field(
         default=[_UNLIMITED if days is None else days for days in AGES],
+        max_length=_MOST_SCENARIOS,
         description="Retention of all branches and dangling commits, in days; -1 for unlimited.",
     )
     policies: dict[str, str] = Field(
         default={},
+        max_length=_MOST_SCENARIOS,
         description="Further policies: the text of each, as a policy file has it, by a name.",
     )
     by_path: int = Field(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from fnmatch import translate
 from functools import cache
 
 LONGEST_RETENTION = timedelta(days=36_500)
@@ -73,8 +74,8 @@ class Policy:
 
 @cache
 def _expression(pattern: str) -> re.Pattern[str]:
-    parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(character, re.escape(character)) for character in pattern), re.DOTALL)
+    # `translate` never goes back behind a star that has matched: with plain `.*`, a pattern of many stars never ends.
+    return re.compile(translate(pattern))
 
 
 def in_units(duration: timedelta) -> str:

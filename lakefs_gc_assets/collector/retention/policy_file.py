@@ -29,6 +29,8 @@ _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?", re.ASCII)
 _NEGATIVE = re.compile(r"-\d+[hdw]?", re.ASCII)
 _PATTERN = re.compile(r"[\w./*?-]+", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{64}")
+# A launch may bring a policy, so its cost is bounded: each rule meets each branch, and YAML nests by recursion.
+_LONGEST_FILE, _LONGEST_PATTERN, _MOST_RULES = 1_000_000, 1_000, 10_000
 _FLAGS = {"true": True, "false": False}
 _SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
 _KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "replace")
@@ -47,8 +49,12 @@ def load(file: Path) -> Policy:
 
 def parse(text: str, file: str) -> Policy:
     """The policy that a text states; `file` is its name, for messages."""
+    if len(text) > _LONGEST_FILE:
+        raise ConfigurationError(f"{file}: a policy has at most {_LONGEST_FILE:,} characters, this one {len(text):,}")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise ConfigurationError(f"{file}: lists and mappings are nested too deeply for a policy") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
@@ -93,8 +99,12 @@ class _Reader:
         )
 
     def _rules(self, node: yaml.Node) -> tuple[BranchRule, ...]:
-        rules = []
+        rules: list[BranchRule] = []
         for key, value in self._items(node, "branches"):
+            if len(rules) == _MOST_RULES:
+                self._wrong(key, f"a policy has rules for at most {_MOST_RULES:,} branches and patterns")
+            if len(key.value) > _LONGEST_PATTERN:
+                self._wrong(key, f"a name or pattern of branches has at most {_LONGEST_PATTERN:,} characters")
             if not _PATTERN.fullmatch(key.value):
                 self._wrong(
                     key,

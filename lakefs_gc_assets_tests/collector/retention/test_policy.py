@@ -104,6 +104,19 @@ class TestFiles:
         assert str(caught.value).startswith(f"policy.yaml, line {line}: ")
         assert words in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("# " + "x" * 1_000_000, "at most 1,000,000 characters"),
+            ("default: " + "[" * 5_000, "nested too deeply"),
+            ("branches:\n  " + "a" * 1_001 + ": 3d", "at most 1,000 characters"),
+            ("branches:\n" + "".join(f"  b{number}: 3d\n" for number in range(10_001)), "at most 10,000 branches"),
+        ],
+    )
+    def test_a_policy_that_would_cost_without_bound_is_refused(self, text: str, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=words):
+            read(text)
+
     def test_files_that_cannot_be_read(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"cannot read policy file .*nowhere\.yaml: No such file"):
             policy_file.load(tmp_path / "nowhere.yaml")
@@ -151,6 +164,22 @@ class TestRulesOfBranches:
             found = Policy(rules=order).rule_of("ab")
             assert found is not None
             assert found.pattern == "*b"
+
+    @pytest.mark.parametrize("pattern", ["*" * 600 + "x", "a*" * 400 + "x", "?*" * 400 + "x"])
+    def test_a_pattern_of_many_stars_ends(self, pattern: str) -> None:
+        branch = "a" * 1_000
+        assert not BranchRule(pattern, DAY, 1).fits(branch)
+        assert BranchRule(pattern, DAY, 1).fits(branch + "x")
+
+    @given(st.text("ab*?", max_size=8).filter(lambda pattern: {"*", "?"} & set(pattern)), st.text("ab", max_size=8))
+    def test_patterns_mean_what_their_stars_say(self, pattern: str, branch: str) -> None:
+        reached = {0}
+        for character in pattern:
+            if character == "*":
+                reached = set(range(min(reached, default=len(branch) + 1), len(branch) + 1))
+            else:
+                reached = {place + 1 for place in reached if place < len(branch) and character in ("?", branch[place])}
+        assert BranchRule(pattern, DAY, 1).fits(branch) == (len(branch) in reached)
 
     def test_dots_are_dots(self) -> None:
         rule = Policy(rules=(BranchRule("v1.*", DAY, 1),))
