@@ -39,6 +39,7 @@ from lakefs_gc_assets.collector.live.named_ranges import NAMED
 from lakefs_gc_assets.collector.live.range_hashes import HASHES
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
@@ -55,7 +56,7 @@ from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, Asked
 from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, CollectorClock, MachineClock, moment
 from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
-from lakefs_gc_assets_tests.simulation.commands import purge, restore
+from lakefs_gc_assets_tests.simulation.commands import copies, purge, restore
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, FOLLOWING, MOVE, OPTIMIZED, RULES, SWEEP
 from lakefs_gc_assets_tests.simulation.faults import scene_before
@@ -908,6 +909,25 @@ class TestPurge:
             told, options = Faults(), allowing(MOVE, allow_rules_of_unknown_branches=False)
             assert purge(scene, told, options) is Ended.FAILED
             assert "rules of unknown branches" in scene.world.log[-1]
+
+    def test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays(self) -> None:
+        """The branch is made after the first look. In the second one it goes, and an object of it is staged again."""
+        with world_of("purge") as scene:
+            repository, moved = scene.world.repository, {*copies(scene).values()}
+            zeta = repository.branches.pop("zeta")
+            path, entry = min((path, entry) for path, entry in repository.head(zeta).items() if entry.address in moved)
+
+            def make_branch() -> None:
+                repository.branches["zeta"] = zeta
+                scene.world.oracle.look()
+
+            def stage_and_delete_branch() -> None:
+                if repository.branches.pop("zeta", None):
+                    repository.stage(repository.branches["main"], path, replace(entry, metadata=entry.metadata + 1))
+
+            with noting(LiveCheck, "_look", make_branch), noting(preparations, "note", stage_and_delete_branch):
+                assert purge(scene, Faults(), MOVE) is Ended.WELL
+            assert entry.address in scene.world.bucket.objects
 
     def test_nothing_live(self) -> None:
         with world_of("purge") as scene, nothing_committed():

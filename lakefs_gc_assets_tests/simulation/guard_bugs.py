@@ -7,6 +7,7 @@ it: with the bug that very test fails.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -121,8 +122,8 @@ def _valid_from_now(step: ArrowStep, valid: Validity) -> Any:
     return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span))
 
 
-def _heads_shown_late() -> tuple[Replacement, ...]:
-    """Asks for the branch heads after uncommitted data when it asks again."""
+def _heads_shown_late(asking: object) -> tuple[Replacement, ...]:
+    """A module that asks again asks for the branch heads after uncommitted data."""
     late: list[str] = []
 
     def prepare(step: ArrowStep) -> Any:
@@ -130,7 +131,7 @@ def _heads_shown_late() -> tuple[Replacement, ...]:
         late[:] = heads_shown(step)
         return found
 
-    return ((recheck, "heads_shown", lambda step: late), (recheck, "prepare_uncommitted", prepare))
+    return ((asking, "heads_shown", lambda step: late), (asking, "prepare_uncommitted", prepare))
 
 
 def _any_version(kind: NotesKind, *where: Any) -> list[NotesFile]:
@@ -262,7 +263,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _RETENTION.test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data,
     ),
     "recheck: heads shown after uncommitted data": TestedBug(
-        Bug(_heads_shown_late),
+        Bug(partial(_heads_shown_late, recheck)),
         _RETENTION.test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays,
     ),
     # Attempts and order.
@@ -437,6 +438,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     "purge: guards of the rules not raised": _guarding(
         check, "require_retention_holds", LiveCheck._look, _PURGE.test_the_rules_hold
+    ),
+    "purge: heads shown after uncommitted data": TestedBug(
+        Bug(partial(_heads_shown_late, check)),
+        _PURGE.test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays,
     ),
     "purge: empty live set accepted": _guarding(
         guards, "require_committed", LiveCheck._require_believable, _PURGE.test_nothing_live
