@@ -33,6 +33,7 @@ _DECIDED = {
     Outcome.QUARANTINED: "moved to quarantine",
     Outcome.RESTORED: "brought it back",
     Outcome.PURGED: "purged its copy from quarantine",
+    Outcome.DELETED_BY_ANOTHER_RUN: "found it deleted by another run",
     Outcome.DRY_RUN: "found it to be a candidate, in a dry run",
 }
 

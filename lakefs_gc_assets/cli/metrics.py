@@ -17,6 +17,17 @@ from lakefs_gc_assets.defs import purging
 
 _LOOKED_AT = 200
 _PREFIX = "lakefs_gc_"
+_COUNTED = (
+    "listed",
+    "uncommitted",
+    "committed",
+    "candidates",
+    "deleted",
+    "quarantined",
+    "failed",
+    "kept_live",
+    "deleted_by_another_run",
+)
 
 Sample = tuple[str, Mapping[str, str], float]
 """A measurement: name without prefix, labels, value."""
@@ -87,7 +98,7 @@ def _measure_run(figures: RunFigures) -> Iterator[Sample]:
     for step, seconds in figures.seconds.items():
         yield "last_run_step_duration_seconds", {"step": step}, seconds
         yield "last_run_step_wait_seconds", {"step": step}, figures.waited.get(step, 0.0)
-    for what in ("listed", "uncommitted", "committed", "candidates", "deleted", "quarantined", "failed", "kept_live"):
+    for what in _COUNTED:
         if what in found.counts:
             yield "last_run_objects", {"kind": what}, found.counts[what]
     for what, size in found.object_bytes.items():

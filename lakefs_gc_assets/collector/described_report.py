@@ -37,6 +37,8 @@ def describe(found: Report) -> list[str]:
         lines.append(
             f"  not gone    {counts['failed']:>12,} failed, {counts['kept_live']:,} kept as live at the recheck"
         )
+    if elsewhere := counts.get("deleted_by_another_run", 0):
+        lines.append(f"  gone before {elsewhere:>12,} deleted by another run after this run listed them")
     if waited := sum(found.waited_seconds.values()):
         worked = (found.ended_at - found.started_at).total_seconds() - waited
         lines.append(f"  took        {worked:>12,.1f} s, and {waited:,.1f} s of waits that protect")

@@ -1,10 +1,13 @@
 """What earlier runs did, from what they left in the store."""
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import takewhile
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame import files
@@ -13,6 +16,7 @@ from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
@@ -30,14 +34,54 @@ def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str
         since: leaves out what was deleted earlier; UTC.
         newer_than: a run; only runs that were opened after it are looked at.
     """
+    runs = EarlierRuns(step.repository.store)
+    newer = takewhile(lambda run_id: newer_than is None or run_id < newer_than, runs.newest_first())
+    return _deleted_by(step, runs, newer, since)
+
+
+def deleted_since(step: Step[R], moment: datetime) -> R:
+    """Addresses (`address`) that other runs deleted or moved to quarantine since a moment, and nobody restored.
+
+    A run that a newer one has overtaken deletes nothing. So runs are read newest first, up to the first one whose sweep
+    ended before the moment: the reads do not grow with the number of earlier runs.
+
+    Args:
+        moment: UTC, by the clocks of the machines that swept.
+    Raises:
+        CorruptFile: a receipt of such a run cannot be read.
+        StorageError: the store cannot be asked.
+    """
+    runs = EarlierRuns(step.repository.store)
+    return _deleted_by(step, runs, _runs_that_may_have_swept_since(step.repository.store, runs, moment), moment)
+
+
+def _runs_that_may_have_swept_since(store: ObjectStore, runs: EarlierRuns, moment: datetime) -> Iterator[str]:
+    for run_id in runs.newest_first():
+        yield run_id
+        known = runs.settled(run_id)
+        if known is None or known.swept:
+            ended = _sweep_ended_at(store, run_id)
+            if ended is not None and ended < moment:
+                return
+
+
+def _sweep_ended_at(store: ObjectStore, run_id: str) -> datetime | None:
+    """When the sweep of a run came to its end, UTC; None where it did not, or where its report cannot be read."""
+    try:
+        ended = report.read(store, run_id)
+    except CorruptFile:
+        return None
+    if ended is None or ended.dry_run or ended.ending is Ending.FAILED:
+        return None
+    return ended.ended_at
+
+
+def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since: datetime | None) -> R:
     store, opener, engine = step.repository.store, step.repository.opener, step.engine
     any_restored = restore_record.read(store) is not None
-    runs = EarlierRuns(store)
     reported: list[FrameFile] = []
     keys: list[str] = []
-    for run_id in runs.newest_first():
-        if newer_than is not None and run_id >= newer_than:
-            break
+    for run_id in run_ids:
         known = runs.settled(run_id)
         if run_id == step.plan.run_id or (known is not None and not known.deleted):
             continue

@@ -60,7 +60,8 @@ class Report:
         windows: slice windows that the run was about.
         last_read_slice: the newest slice that was listed; empty where none was.
         counts: objects, addresses, commits and ranges by what they were found to be; empty where the run failed. Among
-            the names are listed, uncommitted, committed, candidates, deleted, quarantined, failed and kept_live.
+            the names are listed, uncommitted, committed, candidates, deleted, quarantined, failed, kept_live, and
+            deleted_by_another_run: what another run deleted after this one had listed it.
         object_bytes: sizes of what was listed, candidates, deleted and quarantined; empty where the run failed.
         kept: unreferenced objects that stay, by reason.
         commit_source: how the run learned of commits, such as a refs dump; empty where it failed.
@@ -143,7 +144,7 @@ def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> En
         quarantine: whether the sweep was to move them to quarantine; matters only where it neither moved nor deleted.
         outcomes: how many candidates had each outcome; those that are not named had none.
     """
-    if not any(outcomes.values()):
+    if not any(count for outcome, count in outcomes.items() if outcome is not Outcome.DELETED_BY_ANOTHER_RUN):
         return Ending.NOTHING_TO_DELETE
     if not sweep:
         return Ending.MARKED

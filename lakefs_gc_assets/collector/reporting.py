@@ -144,6 +144,7 @@ def make_report(
             "failed": objects[Outcome.FAILED],
             "undeletable": len(failures.failing) if failures else 0,
             "kept_live": objects[Outcome.KEPT_LIVE],
+            "deleted_by_another_run": objects[Outcome.DELETED_BY_ANOTHER_RUN],
         },
         object_bytes={
             "listed": mark.listed_bytes,

@@ -412,10 +412,13 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         passes.wait_for_recheck(step, listed.manifest.span.ended_at)
     remaining, left, done = passes.resume(step, candidates)
     yield from done
+    if left:
+        remaining, left, gone = passes.exclude_deleted(step, remaining, left, listed.manifest.span.started_at)
+        yield from gone
     while left:
         outcomes = passes.sweep_once(step, remaining, left)
         yield from outcomes.manifest.files
         before, left = left, left - outcomes.count
         if left:
-            remaining = passes.leave_out(step, remaining, before, outcomes)
+            remaining = passes.exclude_decided(step, remaining, before, outcomes)
             step.log(f"{left:,} candidates are left after {settings.recheck_valid_minutes:.0f} minutes")

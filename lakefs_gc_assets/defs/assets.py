@@ -217,6 +217,8 @@ def report_figures(report: Report) -> dict[str, object]:
     rows: dict[str, object] = {}
     for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
         rows[name] = described(report.counts[name], report.object_bytes.get(name))
+    if elsewhere := report.counts.get("deleted_by_another_run"):
+        rows["deleted by another run"] = described(elsewhere, None)
     return {"ending": report.ending.value, "outcome": table_of(rows), "from_stored_to_deleted": funnel(report)}
 
 

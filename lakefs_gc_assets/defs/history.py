@@ -216,6 +216,7 @@ def run_metadata(figures: RunFigures) -> dict[str, Any]:
         "quarantined_bytes": sizes.get("quarantined"),
         "failed_objects": counts.get("failed"),
         "kept_live_at_recheck": counts.get("kept_live"),
+        "deleted_by_another_run": counts.get("deleted_by_another_run"),
         "listed_objects": counts.get("listed"),
         "listed_bytes": sizes.get("listed"),
         "stored_objects": figures.stored,

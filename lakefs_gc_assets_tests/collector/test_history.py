@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, DeletedFigures
-from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.history import deleted_before, deleted_since
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Ending
@@ -146,3 +146,37 @@ def test_the_receipts_of_the_run_itself_do_not_count(opened: OpenRepository) -> 
     receipts.write(opened.store, plan.run_id, "batch", rows(Outcome.ACCEPTED, "data/a"))
     found = deleted_before(made_step(ArrowEngine(2), opened, plan))
     assert ArrowEngine(2).collect(found).num_rows == 0
+
+
+class TestDeletedSince:
+    """What a sweep is told of runs that swept after it had listed."""
+
+    @staticmethod
+    def told(opened: OpenRepository, ago: timedelta) -> list[str]:
+        step = made_step(ArrowEngine(2), opened, began(opened, timedelta()))
+        found = deleted_since(step, NOW - ago)
+        return sorted(step.engine.collect(found).column("address").to_pylist())
+
+    @pytest.mark.parametrize("note", [False, True])
+    def test_it_is_of_any_run_that_swept_since(self, opened: OpenRepository, note: bool) -> None:
+        swept(opened, 5 * HOUR, rows(Outcome.ACCEPTED, "data/a", ago=3 * HOUR), rows(Outcome.FAILED, "data/b"))
+        swept(opened, 4 * HOUR, rows(Outcome.QUARANTINED, "data/c"), note=note)
+        assert self.told(opened, 2 * HOUR) == ["data/c"]
+
+    def test_a_sweep_that_failed_counts(self, opened: OpenRepository) -> None:
+        plan = began(opened, 5 * HOUR)
+        receipts.write(opened.store, plan.run_id, "batch", rows(Outcome.ACCEPTED, "data/a"))
+        ended(opened, plan, success=False, ending=Ending.FAILED, error="500", checkpoint=None)
+        assert self.told(opened, 2 * HOUR) == ["data/a"]
+
+    @pytest.mark.parametrize("damaged", [False, True])
+    def test_runs_that_a_sweep_before_the_moment_overtook_are_not_read(
+        self, opened: OpenRepository, damaged: bool
+    ) -> None:
+        """A sweep with a damaged report may have ended at any time."""
+        swept(opened, 5 * HOUR, rows(Outcome.ACCEPTED, "data/a"))
+        plan = swept(opened, 4 * HOUR, rows(Outcome.ACCEPTED, "data/b", ago=3 * HOUR))
+        ended(opened, plan, ended_at=NOW - 3 * HOUR, counts={"deleted": 1})
+        if damaged:
+            opened.store.put(run_folder.report(plan.run_id), b"{")
+        assert self.told(opened, 2 * HOUR) == (["data/a"] if damaged else [])

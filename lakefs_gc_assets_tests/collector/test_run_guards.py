@@ -40,6 +40,7 @@ from lakefs_gc_assets.collector.live.range_hashes import HASHES
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
@@ -433,6 +434,22 @@ class TestGuards:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             scene.opened, told = opened, Faults()
             refused(scene, approved(scene, faults=told), "is newer than run", told)
+
+    def test_what_an_older_run_deleted_since_the_listing_is_left_out(self) -> None:
+        with world_of("clean") as scene:
+            dry(scene)
+            older, told = scene.opened, Faults()
+            dry(scene)
+            newer = scene.opened
+            scene.opened = older
+            assert approved(scene) is Ended.WELL
+            deleted = scene.told.counts["deleted"]
+            scene.opened = newer
+            assert approved(scene, faults=told) is Ended.WELL
+            assert not [call for call in told.told if re.match(DELETES, call)]
+            assert scene.told.counts["deleted_by_another_run"] == deleted > 0
+            assert (scene.told.counts["deleted"], scene.told.success) == (0, True)
+            assert scene.told.ending is Ending.NOTHING_TO_DELETE
 
 
 class TestRecheck:

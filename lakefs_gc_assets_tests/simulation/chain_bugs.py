@@ -157,7 +157,7 @@ def _sealed_anew(step: ArrowStep) -> frozenset[str]:
 
 def _dealt_with(*outcomes: Outcome) -> Replacement:
     """Does not ask again about what has one of these outcomes."""
-    return leaving, "receipts", SimpleNamespace(GONE=(*receipts.GONE, *(each.value for each in outcomes)))
+    return leaving, "receipts", SimpleNamespace(NOT_THERE=(*receipts.NOT_THERE, *(each.value for each in outcomes)))
 
 
 def _as_if_swept(step: ArrowStep, outcomes: Frame) -> str | None:

@@ -7,6 +7,7 @@ it: with the bug that very test fails.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -159,6 +160,10 @@ def _any_flow(step: ArrowStep, outcomes: StoredFrame[DeletedFigures]) -> str | N
 
 def _nothing_deleted(step: ArrowStep, **about: Any) -> Any:
     return step.engine.table(pa.table({"address": pa.array([], pa.string())}))
+
+
+def _nothing_deleted_since(step: ArrowStep, moment: datetime) -> Any:
+    return _nothing_deleted(step)
 
 
 def _any_content(self: BaseCheckpoint, step: ArrowStep, kind: Any, digest: str) -> Any:
@@ -325,6 +330,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "overtaken run sweeps": _guarding(
         run, "require_not_overtaken", sweep_candidates, _GUARDS.test_a_newer_run_that_swept
     ),
+    "what other runs deleted since the listing not asked": TestedBug(
+        replaced((passes, "deleted_since", _nothing_deleted_since)),
+        _GUARDS.test_what_an_older_run_deleted_since_the_listing_is_left_out,
+    ),
     "multipart seen a moment ago": TestedBug(
         replaced((sightings, "MULTIPART_SIGHTING_SECONDS", 0)),
         tests.test_what_was_uploaded_in_parts_was_seen_long_before_the_listing,
@@ -479,6 +488,7 @@ _IN_HISTORIES: dict[Kind, tuple[str, ...]] = {
         "recheck: ranges that no commit names taken for orphans",
         "gap in the listing not looked for",
         "guards of amount not raised",
+        "what other runs deleted since the listing not asked",
     ),
     "optimized": (),
     "retention": (

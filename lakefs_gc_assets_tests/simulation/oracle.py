@@ -81,15 +81,19 @@ class Watched:
     Attributes:
         accepted: deletions that the store accepted, with sizes.
         receipted: those of them that a receipt names.
+        receipted_at: when the first receipt of each of these was stored.
         forgotten: those that none did when the run was gone on with: no attempt after that can know of them.
+        process_began: when the last process of the run began.
     """
 
     run_id: str
     accepted: dict[str, int] = field(default_factory=dict)
     receipted: set[str] = field(default_factory=set)
+    receipted_at: dict[str, float] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
     restored: set[str] = field(default_factory=set)
     listing_began: float = 0.0
+    process_began: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -295,6 +299,8 @@ class Oracle:
     def deletion(self, run_id: str, key: str, recheck: Recheck) -> None:
         """A key is being deleted."""
         self.deleted += 1
+        if key not in self.bucket.objects and (other := self.deleted_elsewhere(run_id, key)):
+            raise Violation(f"run {run_id} deletes {key} again, which run {other} deleted after it was listed")
         problem = self.protects(key)
         if problem:
             raise Violation(f"run {run_id} deletes {key}: {problem}")
@@ -307,9 +313,22 @@ class Oracle:
             self.losses.append(key)
         self.accepted(run_id, key)
 
+    def deleted_elsewhere(self, run_id: str, key: str) -> str | None:
+        """The other run that deleted a key after this one listed it; None where this run cannot know of one.
+
+        It knows of receipts that were stored before its process began: later ones are of a run that lost its lock.
+        """
+        watched = self.runs[run_id]
+        for other in self.runs.values():
+            at = other.receipted_at.get(key, -math.inf)
+            if other is not watched and watched.listing_began <= at < watched.process_began:
+                return other.run_id
+        return None
+
     def begins(self, run_id: str) -> None:
         """A process begins to make a run, or goes on with it where another one ended."""
         watched = self.runs.setdefault(run_id, Watched(run_id))
+        watched.process_began = self.time.now
         watched.forgotten = watched.accepted.keys() - watched.receipted
 
     def accepted(self, run_id: str, key: str) -> None:
@@ -335,6 +354,7 @@ class Oracle:
                 if address not in accepted:
                     raise Violation(f"run {run_id} has a receipt for {address}, which was not deleted")
                 watched.receipted.add(address)
+                watched.receipted_at.setdefault(address, self.time.now)
             elif address in accepted and address not in watched.forgotten:
                 raise Violation(f"run {run_id} has a receipt {outcome} for {address}, which was deleted")
 
@@ -362,7 +382,13 @@ class Oracle:
         open_ = candidates - watched.accepted.keys()
         # What became live, or was refused, after the run was gone on with counts as there, though it may be forgotten.
         unknown = len(watched.forgotten - watched.receipted)
-        left = counts["failed"] + counts["kept_live"]
+        elsewhere = [key for key in candidates if self.deleted_elsewhere(run_id, key)]
+        if not report["dry_run"] and counts["deleted_by_another_run"] < len(elsewhere):
+            raise Violation(
+                f"the report of run {run_id} says that other runs deleted {counts['deleted_by_another_run']} of its "
+                f"candidates, and they deleted {len(elsewhere)}"
+            )
+        left = counts["failed"] + counts["kept_live"] + counts["deleted_by_another_run"]
         if not report["dry_run"] and not len(open_) <= left <= len(open_) + unknown:
             raise Violation(f"the report of run {run_id} accounts for {left} candidates left, of {len(open_)}")
         if report["success"] and not report["dry_run"] and counts["failed"]:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets_tests.simulation.around import Around, Repositories
-from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.histories import Maker
 from lakefs_gc_assets_tests.simulation.playing import DELETE, DRY_RUN, FLOWS, MOVE, History, Step
 
 SHARE = 0.4
 """So many histories have surroundings."""
+SHARE_OF_TWO_SWEEPS = 0.2
+"""Share of the histories that end with two runs which are to delete the same garbage."""
 _OPERATIONS = {
     "other_import": 3,
     "other_import_old": 2,
@@ -340,6 +342,33 @@ class Surroundings:
         self.maker.steps += [Step(other, "put_back"), Step(name, "approve", (1000,))]
         self.maker.finish(name)
 
+    def two_sweeps_of_the_same_garbage(self) -> None:
+        """Two runs find the same garbage; the older one deletes it first, and then the newer one goes on.
+
+        The newer one is a dry run that is approved as well, or a sweep that failed right before it deleted anything.
+        """
+        maker, (older, newer) = self.maker, self.chance.sample(("c0", "c1"), 2)
+        maker.finish(older)
+        maker.finish(newer)
+        self._fill(4)
+        self._wait(27, 36)
+        self._start(older, DRY_RUN)
+        maker.finish(older)
+        maker.wait(self.chance.choice((10, 20 * MINUTE)))
+        if self.chance.random() < 0.5:
+            self._start(newer, DRY_RUN)
+            maker.finish(newer)
+            last = Step(newer, "approve", (1000,))
+        else:
+            self._start(newer, self.chance.choice((DELETE, MOVE)))
+            maker.steps += [Step(newer, "fail_on", (_SWEEP_BEGINS, self.chance.randint(1, 2)))]
+            maker.finish(newer)
+            last = Step(newer, "resume", (0, 1000))
+        maker.steps.append(Step(older, "approve", (1000,)))
+        maker.finish(older)
+        maker.steps.append(last)
+        maker.finish(newer)
+
     def refused_dumps(self) -> None:
         """Between mark and sweep somebody takes the permission to dump away."""
         self.episodes.append(self.dumps_refused)
@@ -457,9 +486,19 @@ def surrounded(history: History, maker_of: Callable[[random.Random], Maker]) -> 
         maker_of: makes histories of its kind.
     """
     chance = random.Random(f"around {history.kind} {history.setup.seed}")
-    if chance.random() >= SHARE:
-        return history
+    if chance.random() < SHARE:
+        history = Surroundings(history, _maker_like(history, chance, maker_of), chance).added()
+    chance = random.Random(f"two sweeps {history.kind} {history.setup.seed}")
+    if chance.random() < SHARE_OF_TWO_SWEEPS:
+        two = Surroundings(history, _maker_like(history, chance, maker_of), chance)
+        two.two_sweeps_of_the_same_garbage()
+        history = replace(history, steps=(*history.steps, *two.maker.steps))
+    return history
+
+
+def _maker_like(history: History, chance: random.Random, maker_of: Callable[[random.Random], Maker]) -> Maker:
+    """Makes steps with the settings of the first run of a history."""
     maker = maker_of(chance)
     _, age, window, *_ = next(step.numbers for step in history.steps if step.what == "start")
     maker.stay_with(age, window)
-    return Surroundings(history, maker, chance).added()
+    return maker

@@ -55,6 +55,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "recheck: ranges that no commit names taken for orphans": 131,
         "gap in the listing not looked for": 27,
         "guards of amount not raised": 27,
+        "what other runs deleted since the listing not asked": 5,
         "other repositories: staged references not asked for": 1,
         "other repositories: commits not asked for": 70,
         "recheck: other repositories not asked again": 26,

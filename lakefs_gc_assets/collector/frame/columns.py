@@ -106,7 +106,7 @@ RECEIPT_COLUMNS: Columns = (
     Column(
         "outcome",
         pa.string(),
-        "dry_run, accepted by the store, quarantined, failed, or kept_live at the recheck.",
+        "dry_run, accepted by the store, quarantined, failed, kept_live at the recheck, or deleted_by_another_run.",
         allowed=tuple(each.value for each in Outcome if each not in (Outcome.COPIED, Outcome.RESTORED, Outcome.PURGED)),
     ),
     Column("error", pa.string(), "What the store said of a failed deletion.", True),

@@ -45,7 +45,7 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
     unheld, there = step.stored(UNHELD_DF), looked_at(step, listed, committed)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     sealed = seal(step)
-    ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.GONE)
+    ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.NOT_THERE)
     deleted = engine.select(ended, "address")
     waiting_rows = select_pending(engine, unheld.rows(engine), sealed, deleted, unheld.count + outcomes.count)
     with engine.in_background(partial(_store_committed, step, committed, sealed)) as stored_committed:
@@ -160,11 +160,12 @@ def seal(step: Step[R]) -> frozenset[str]:
 
 
 def select_pending(engine: Engine[R], unheld: R, sealed: Iterable[str], deleted: R, count: int | None = None) -> R:
-    """Selects the pending objects: in sealed slices, or in no slice, held by no commit, and not deleted by this run.
+    """Selects the pending objects: in sealed slices, or in no slice, held by no commit, and not deleted.
 
     Args:
         unheld: objects that no commit holds.
-        deleted: addresses whose deletion the store accepted, compared as strings.
+        deleted: addresses whose deletion the store accepted, in this run or meanwhile in another one, compared as
+            strings.
         count: how many objects and addresses there are together, about, where that is known.
     """
     return engine.without_exactly(select_sealed(engine, unheld, sealed), deleted, count)

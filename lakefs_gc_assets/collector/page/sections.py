@@ -113,6 +113,7 @@ def _what_it_found(facts: RunFacts) -> Iterator[Element]:
             ("Moved to quarantine", f"{counts['quarantined']:,}", _shown(sizes.get("quarantined"))),
             ("Deletions that failed", f"{counts['failed']:,}", ""),
             ("Live again at the recheck, kept", f"{counts['kept_live']:,}", ""),
+            ("Deleted by another run since the listing", f"{counts.get('deleted_by_another_run', 0):,}", ""),
         ]
     yield table("Objects by what they were found to be", ("What", "Objects", "Bytes"), rows, numbers=2)
     if facts.retention:

@@ -8,7 +8,8 @@ class Outcome(StrEnum):
 
     `COPIED` says that there is a copy in quarantine, `QUARANTINED` that the object was deleted after that. `RESTORED`
     is a later receipt of the same address and attempt, after one of GONE or `COPIED`. `PURGED` is a later receipt too:
-    the copy was deleted, for good.
+    the copy was deleted, for good. `DELETED_BY_ANOTHER_RUN` says that another run deleted or moved the object since
+    this one listed it. It stands in `deleted_report` alone: the receipt is the other run's.
     """
 
     DRY_RUN = "dry_run"
@@ -19,3 +20,4 @@ class Outcome(StrEnum):
     QUARANTINED = "quarantined"
     RESTORED = "restored"
     PURGED = "purged"
+    DELETED_BY_ANOTHER_RUN = "deleted_by_another_run"

@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CandidateFigu
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.history import deleted_since
 from lakefs_gc_assets.collector.lock import LockToken
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.recheck import find_live_again
@@ -92,6 +93,31 @@ def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R,
     return remaining, left, written
 
 
+def exclude_deleted(
+    step: Step[R], remaining: R, left: int, listed_at: datetime
+) -> tuple[R, int, tuple[FrameFile, ...]]:
+    """The candidates that no other run has deleted since this one listed them, their number, and files of the others.
+
+    An older run may have swept meanwhile, and this one would claim its deletions: the store accepts to delete what is
+    not there, and adds a second delete marker where it keeps versions.
+
+    Args:
+        left: how many candidates remain.
+        listed_at: when this run began to list, UTC. Other machines' clocks may be behind by the skew.
+    """
+    engine = step.engine
+    elsewhere = engine.among_exactly(deleted_since(step, listed_at - step.plan.skew), remaining)
+    with engine.cached(engine.distinct(elsewhere), left) as gone:
+        count = engine.count(gone)
+        if not count:
+            return remaining, left, ()
+        rows = engine.among_exactly(remaining, gone, left + count)
+        written = step.write(DELETED_REPORT, _decide(step, rows, Outcome.DELETED_BY_ANOTHER_RUN))
+        done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
+    step.log(f"{count:,} candidates were deleted by another run since this run listed them")
+    return exclude_decided(step, remaining, left, done), left - count, written
+
+
 def _first_of_each(found: pa.Table) -> pa.Table:
     """One receipt for each address."""
     numbered = found.append_column("row", pa.array(range(found.num_rows), pa.int64()))
@@ -146,7 +172,7 @@ def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts
     return verdict
 
 
-def leave_out(step: Step[R], remaining: R, left: int, outcomes: StoredFrame[DeletedFigures]) -> R:
+def exclude_decided(step: Step[R], remaining: R, left: int, outcomes: StoredFrame[DeletedFigures]) -> R:
     """The candidates that have no outcome yet.
 
     Args:

@@ -26,7 +26,9 @@ _READ_HERE = 100
 """So few files are read by the process that makes a run: tasks would take longer to begin."""
 
 GONE = (Outcome.ACCEPTED.value, Outcome.QUARANTINED.value)
-"""Outcomes of objects that are no more at their address."""
+"""Outcomes of objects that the run deleted from their address."""
+NOT_THERE = (*GONE, Outcome.DELETED_BY_ANOTHER_RUN.value)
+"""Outcomes of objects that are no longer at their address, whichever run deleted them."""
 
 
 def table(

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, passes, receipts, undeletable
@@ -132,6 +132,46 @@ def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Rep
     assert plans.read(runs.repository.store, opened.run_id).sweep is False
     assert plans.read(runs.repository.store, opened.run_id).windows == opened.windows
     assert runs.server.refused_deletes == set()
+
+
+class TestTwoRunsOfTheSameGarbage:
+    """Dry runs that are both approved, the older one first: the newer one claims nothing that is not its own."""
+
+    @staticmethod
+    def swept(replaying: Replaying, **settings: Any) -> tuple[PlainRuns, Report, Report]:
+        """The reports of the older and of the newer run."""
+        runs = replaying("small", deletes="overlay", max_candidate_share=1, **settings)
+        dry = []
+        for _ in range(2):
+            runs.clock.sleep(5)
+            dry.append(runs.open())
+            assert runs.make(dry[-1]).success
+        for opened in dry:
+            runs.clock.sleep(20 * 60)
+            runs.settings["approve_run"] = opened.run_id
+            result = runs.make(opened, assets=["deleted_report"])
+            assert result.success, result.failures
+        older, newer = (runs.report(opened.run_id) for opened in dry)
+        assert outcomes(runs, newer.run_id) == dict.fromkeys(
+            outcomes(runs, older.run_id), Outcome.DELETED_BY_ANOTHER_RUN
+        )
+        assert not receipts.keys(runs.repository.store, newer.run_id)
+        return runs, older, newer
+
+    def test_what_the_older_one_deleted(self, replaying: Replaying) -> None:
+        runs, older, newer = self.swept(replaying)
+        garbage = len(runs.server.deleted)
+        assert (older.counts["deleted"], newer.counts["deleted"], newer.object_bytes["deleted"]) == (garbage, 0, 0)
+        assert (newer.counts["deleted_by_another_run"], newer.ending) == (garbage, Ending.NOTHING_TO_DELETE)
+        # What the next run builds on knows that it is gone.
+        assert newer.checkpoint is not None
+        assert older.checkpoint is not None
+        assert newer.checkpoint.pending == older.checkpoint.pending
+
+    def test_what_the_older_one_moved_to_quarantine(self, replaying: Replaying) -> None:
+        _, older, newer = self.swept(replaying, sweep_mode="quarantine")
+        assert (newer.success, newer.counts["failed"], newer.counts["quarantined"]) == (True, 0, 0)
+        assert newer.counts["deleted_by_another_run"] == older.counts["quarantined"] > 0
 
 
 def stage(runs: ReplayedRuns, run_id: str, address: str) -> None:
@@ -587,6 +627,6 @@ class TestLeaveOut:
     def test_what_is_decided_is_left_out(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
         outcomes = run.outcomes(run.receipts(Outcome.ACCEPTED, KEYS[0]), run.receipts(Outcome.FAILED, KEYS[1]))
-        left = passes.leave_out(run.step, run.rows(*KEYS), len(KEYS), outcomes)
+        left = passes.exclude_decided(run.step, run.rows(*KEYS), len(KEYS), outcomes)
         assert run.engine.collect(left).column("address").to_pylist() == KEYS[2:]
         assert run.engine.counts == [4 + 2]
