@@ -1,11 +1,9 @@
 """`lakefs-gc approve`: deletes what an earlier dry run found."""
 
-import sys
 from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import (
     CONFIG,
@@ -22,6 +20,7 @@ from lakefs_gc_assets.cli.run import require_report, tell_ended
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.defs.running import execute_approved, instance
+from lakefs_gc_assets.errors import CollectionError
 
 
 @click.command()
@@ -40,7 +39,8 @@ def approve(
     The run's own plan holds, every guard of a sweep too; collection.max_mark_age_hours says how old it may be. In the
     Dagster UI the job approve does the same.
 
-    Exit status 0 if every deletion was accepted, 6 if some were not; `lakefs-gc --help` lists all of them.
+    Exit status 0 if every deletion was accepted, 6 if some were not, 7 if objects are lost that earlier runs deleted;
+    `lakefs-gc --help` lists all of them.
     """
     level = level_of(quiet, verbose)
     loaded = loaded_configuration(file, repository)
@@ -52,7 +52,7 @@ def approve(
         show_progress(f"run {run_id} of {found.span.ended_at:%F %T}Z found {objects}")
     does = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
     if not yes and not click.confirm(f"{does}, unless they are live by now?", err=True):
-        sys.exit(Status.FAILED)
+        raise CollectionError("it was not confirmed: nothing was deleted")
     with instance() as home, shown_progress(level) as (progress, watch):
         error = execute_approved(loaded, run_id, progress, collector.clock, home, level, watch)
     if error is not None:

@@ -1,5 +1,6 @@
 """How a command ends that could not do what it was asked for: one line on standard error, and an exit status."""
 
+import json
 import logging
 import os
 import signal
@@ -32,6 +33,7 @@ class Status(IntEnum):
     REFUSED = 4
     LOCKED = 5
     INCOMPLETE = 6
+    LOST = 7
     INTERRUPTED = 130
 
 
@@ -43,6 +45,7 @@ MEANINGS = {
     Status.REFUSED: "a guard refused: nothing more was deleted",
     Status.LOCKED: "somebody else holds the repository's lock",
     Status.INCOMPLETE: "it came to its end, but not for every object: the lines say for which not",
+    Status.LOST: "a run ended well and found that objects are lost: earlier runs deleted what is referenced now",
     Status.INTERRUPTED: "it was interrupted",
 }
 """What each status says to the one who calls the command."""
@@ -63,17 +66,32 @@ def status_of(error: CollectionError) -> Status:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turns what went wrong into one line on standard error and an exit status; SIGTERM interrupts as Ctrl-C does."""
+def one_line_errors(as_json: bool = False) -> Iterator[None]:
+    """Turns what went wrong into one line on standard error and an exit status; SIGTERM interrupts as Ctrl-C does.
+
+    Args:
+        as_json: whether a line with the error and the exit status is answered in JSON as well.
+    """
     if "DAGSTER_HOME" not in os.environ:
         logging.getLogger("dagster").setLevel(logging.ERROR)
     try:
         with _terminated_as_interrupted():
             yield
     except CollectionError as error:
-        _end(str(error), status_of(error))
+        _end(str(error), status_of(error), as_json)
     except KeyboardInterrupt:
-        _end("interrupted", Status.INTERRUPTED)
+        _end("interrupted", Status.INTERRUPTED, as_json)
+    except click.exceptions.Exit:
+        raise
+    except click.ClickException as error:
+        if as_json:
+            _answer_error(error.format_message(), error.exit_code)
+        raise
+    except Exception as error:
+        # Click ends the process with status 1 for an abort at a question, Python for any other error.
+        if as_json:
+            _answer_error(str(error) or type(error).__name__, Status.FAILED)
+        raise
 
 
 @contextmanager
@@ -89,6 +107,12 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _end(line: str, status: Status) -> None:
+def _answer_error(line: str, status: int) -> None:
+    click.echo(json.dumps({"error": line, "status": int(status)}, ensure_ascii=False))
+
+
+def _end(line: str, status: Status, as_json: bool) -> None:
+    if as_json:
+        _answer_error(line, status)
     click.echo(f"lakefs-gc: {line}", err=True)
     sys.exit(status)

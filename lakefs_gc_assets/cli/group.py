@@ -83,9 +83,10 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Does what the command does; what goes wrong is one line on standard error."""
+        """Does what the command does; what goes wrong is one line on standard error, and with --json on output too."""
         interpreter.look_for_cycles_seldom()
         # Dagster warns of each use of what may change in another version; pyproject.toml pins it.
         warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
-        with one_line_errors():
+        # The command may fail before click has read its options.
+        with one_line_errors(as_json="--json" in ctx.args):
             return super().invoke(ctx)

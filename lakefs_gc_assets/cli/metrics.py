@@ -27,6 +27,8 @@ _COUNTED = (
     "failed",
     "kept_live",
     "deleted_by_another_run",
+    "lost",
+    "named_again",
 )
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -34,7 +36,7 @@ Sample = tuple[str, Mapping[str, str], float]
 
 HELP = {
     "last_run_timestamp_seconds": "When the newest run ended that left a report.",
-    "last_run_success": "Whether it came to its end and every deletion was accepted.",
+    "last_run_success": "Whether it came to its end, every deletion was accepted, and no earlier run lost an object.",
     "last_run_duration_seconds": "How long it took.",
     "last_run_step_duration_seconds": "How long each of its steps worked.",
     "last_run_step_wait_seconds": "For how long each of its steps waited because that protects; 0 where it did not.",
@@ -83,7 +85,7 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     ended = next((found for found in reports if found.ending is not Ending.FAILED), None)
     if ended is not None:
         yield from _measure_run(figures_of(store, ended))
-    swept = next((found for found in reports if found.success and not found.dry_run), None)
+    swept = next((found for found in reports if found.is_complete and not found.dry_run), None)
     if swept is not None:
         yield "last_sweep_timestamp_seconds", {}, swept.ended_at.timestamp()
     quarantine = purging.plan_purge(repository, None)

@@ -77,6 +77,10 @@ def set_rules(file: Path | None, repository: str | None, yes: bool, quiet: bool,
     The file is what `lakectl gc set-config` takes. Rules that cannot be meant are refused.
     """
     proposal = Proposal.read(loaded_configuration(file, repository), rules, progress_unless(quiet))
+    if as_json and yes:
+        proposal.accept()
+        proposal.found.tell(as_json)
+        return
     proposal.found.tell(as_json)
     if not yes and not click.confirm("Set these rules?", err=as_json):
         sys.exit(Status.FAILED)

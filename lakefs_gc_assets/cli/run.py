@@ -63,8 +63,8 @@ def run(
 
     An optimized run that has nothing to build on becomes a clean one and says why.
 
-    Exit status 0 if the run came to its end and every deletion was accepted, 6 if some were not; `lakefs-gc --help`
-    lists all of them.
+    Exit status 0 if the run came to its end and every deletion was accepted, 6 if some were not, 7 if objects are
+    lost that earlier runs deleted; `lakefs-gc --help` lists all of them.
     """
     level = level_of(quiet, verbose)
     loaded = loaded_configuration(file, repository)
@@ -107,11 +107,11 @@ def require_report(store: ObjectStore, run_id: str) -> Report:
 
 
 def tell_ended(found: Report, as_json: bool) -> None:
-    """Says what a run did, and ends the process where not every deletion was accepted."""
+    """Says what a run did; ends the process where not every deletion was accepted, or objects are lost."""
     if as_json:
         answer(json.loads(found.to_json()))
     else:
         for line in describe(found):
             click.echo(line)
     if not found.success:
-        sys.exit(Status.INCOMPLETE)
+        sys.exit(Status.LOST if found.is_complete else Status.INCOMPLETE)

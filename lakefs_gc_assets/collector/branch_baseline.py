@@ -50,4 +50,6 @@ def _counted(store: ObjectStore, run_id: str, settled: SettledRun | None) -> tup
         if corrupt.check == records.VERSION_CHECK:
             return None, False
         raise
-    return (None, False) if report is None else (report.counts.get("branches"), report.success and not report.dry_run)
+    return (
+        (None, False) if report is None else (report.counts.get("branches"), report.is_complete and not report.dry_run)
+    )

@@ -78,5 +78,5 @@ def find_empty_live_set(
 
 def find_losses(candidates: StoredFrame[CandidateFigures]) -> list[Violation]:
     """Finds that a branch head or staging holds objects that earlier runs deleted."""
-    told = describe_losses(candidates)
+    told = describe_losses(candidates.figures)
     return [Violation("nothing deleted is live", told, candidates.figures.lost)] if told else []

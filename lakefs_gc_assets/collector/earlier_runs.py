@@ -159,8 +159,8 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
     Args:
         overtaken: whether a newer run has swept, so that this one deletes nothing more.
     """
-    run_id, ended_well = plan.run_id, report is not None and report.success
-    swept = report is not None and report.success and not report.dry_run
+    run_id, ended_well = plan.run_id, report is not None and report.is_complete
+    swept = report is not None and report.is_complete and not report.dry_run
     approved = not swept and approval.read(store, run_id) is not None
     if not overtaken and (not ended_well or approved):
         return None

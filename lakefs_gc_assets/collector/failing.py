@@ -18,7 +18,7 @@ def store_report(store: ObjectStore, plan: Plan, now: datetime, error: str) -> N
     """
     earlier = reports.read(store, plan.run_id)
     swept = plan.sweep or bool(receipts.keys(store, plan.run_id))
-    if earlier is None or not earlier.success or (earlier.dry_run and swept):
+    if earlier is None or not earlier.is_complete or (earlier.dry_run and swept):
         reports.write(store, replace(reports.failed(plan, now, error), dry_run=not swept))
 
 

@@ -38,7 +38,7 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
         return f"run {newest.run_id}, which is to delete, has not ended"
     if found.dry_run:
         return f"run {newest.run_id} was approved and has not deleted yet"
-    if not found.success and not found.only_undeletable:
+    if not found.is_complete and not found.only_undeletable:
         return (
             f"run {newest.run_id} did not succeed ({found.error or found.ending.value}): make it again, or a clean run"
         )

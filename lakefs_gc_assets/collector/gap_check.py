@@ -5,7 +5,7 @@ together, so that the subtraction would miss what is live.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_checkpoint
+from lakefs_gc_assets.collector.named_again import select_expired
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.id_set import IdSet, lacking
 from lakefs_gc_assets.lakefs import xids
@@ -41,6 +42,8 @@ class Gap:
         examples: a few of the missing ones.
         lost: those that earlier runs of ours deleted, and a branch head or staging holds all the same.
         lost_examples: a few of them.
+        named_again: those that had expired by rule when earlier runs deleted them, and are referenced again.
+        named_again_examples: a few of them.
     """
 
     missing: int
@@ -48,6 +51,8 @@ class Gap:
     examples: tuple[str, ...] = ()
     lost: int = 0
     lost_examples: tuple[str, ...] = ()
+    named_again: int = 0
+    named_again_examples: tuple[str, ...] = ()
 
 
 def find_gap(
@@ -77,11 +82,27 @@ def find_gap(
     missing = engine.select(engine.without(heads, there, count=count), "address")
     with (
         engine.cached(missing, at_most=count) as lacking,
-        engine.cached(engine.among_exactly(lacking, deleted_before(step)), at_most=count) as lost,
+        engine.cached(engine.among_exactly(lacking, deleted_before(step)), at_most=count) as gone,
     ):
-        unexplained, gone = engine.without_exactly(lacking, lost), _examples(engine, lost)
-        examples = _examples(engine, unexplained)
-        return Gap(engine.count(unexplained), engine.count(heads), examples, engine.count(lost), gone)
+        unexplained = engine.without_exactly(lacking, gone)
+        gap = Gap(engine.count(unexplained), engine.count(heads), _examples(engine, unexplained))
+        return _with_gone(step, gap, gone)
+
+
+def _with_gone(step: Step[R], gap: Gap, gone: R) -> Gap:
+    """The gap with what earlier runs deleted: lost, or expired by rule then and referenced again."""
+    engine, count = step.engine, step.engine.count(gone)
+    if not count:
+        return gap
+    again = engine.hold(select_expired(step, gone, count), count)
+    lost = engine.without_exactly(gone, again)
+    return replace(
+        gap,
+        lost=engine.count(lost),
+        lost_examples=_examples(engine, lost),
+        named_again=engine.count(again),
+        named_again_examples=_examples(engine, again),
+    )
 
 
 def _examples(engine: Engine[R], rows: R) -> tuple[str, ...]:

@@ -24,9 +24,17 @@ from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
+DELETIONS = pa.schema([RECEIPTS.field("address"), RECEIPTS.field("attempt")])
+"""Addresses, each with the attempt of the run that deleted it; null in receipts of old versions."""
+
 
 def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
-    """Addresses (`address`) that earlier runs deleted or moved to quarantine, and nobody restored.
+    """Addresses (`address`) of `deletions`."""
+    return step.engine.select(deletions(step, since, newer_than), "address")
+
+
+def deletions(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
+    """What earlier runs deleted or moved to quarantine, and nobody restored (DELETIONS).
 
     Of a run whose sweep came to its end its report says so, in few files; of others their receipts do.
 
@@ -103,7 +111,7 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
     if since is not None:
         moment = pa.scalar(since, RECEIPTS.field("decided_at").type)
         deleted = engine.where(deleted, lambda batch: pc.greater_equal(batch.column("decided_at"), moment))
-    return engine.select(deleted, "address")
+    return engine.select(deleted, *DELETIONS.names)
 
 
 def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:

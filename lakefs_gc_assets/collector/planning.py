@@ -45,7 +45,7 @@ def begin(
     if repository.settings.quarantines:
         move.require_copies(repository.store)
     earlier = report.read(repository.store, run_id)
-    if earlier is not None and earlier.success:
+    if earlier is not None and earlier.is_complete:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
     made = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
     made = inventoried.planned(repository, made)

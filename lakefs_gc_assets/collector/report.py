@@ -16,7 +16,7 @@ from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 2
-_ADDED = ("waited_seconds",)
+_ADDED = ("waited_seconds", "ended_well")
 
 
 class Ending(StrEnum):
@@ -51,8 +51,8 @@ class Report:
         flow: clean, optimized, committed or unified, as the run was made.
         previous_run: the newest run that was opened before; null where there is none.
         dry_run: nothing was to be deleted.
-        success: every step ended, and every deletion was accepted or none was asked for; failures that earlier runs had
-            noted as undeletable do not count.
+        success: `ended_well`, and nothing is lost: no branch head and nothing staged holds an object that an earlier
+            run deleted although it had not expired. The exit status says the same.
         ending: how the run ended, one of the endings.
         started_at: run start time.
         ended_at: when the report was made.
@@ -74,6 +74,9 @@ class Report:
         no_checkpoint: why it cannot, for a run that came to its end.
         loosened: settings that launches changed for this run, at its mark or at its approval, `sweep` among them where
             one asked for that.
+        ended_well: every step ended, and every deletion was accepted or none was asked for; failures that earlier runs
+            had noted as undeletable do not count. Later runs go by this, since the run itself lost nothing. Null in
+            reports of failed runs and of earlier versions, where `success` says it.
         waited_seconds: for how long steps waited because that protects, by the name of each step that did; no work.
     """
 
@@ -104,7 +107,13 @@ class Report:
     no_checkpoint: str | None = None
     loosened: dict[str, bool | int | float] = field(default_factory=dict)
     waited_seconds: dict[str, float] = field(default_factory=dict)
+    ended_well: bool | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every step ended and no deletion failed unexpectedly; losses of earlier runs do not count."""
+        return self.success if self.ended_well is None else self.ended_well
 
     @property
     def moved(self) -> bool:

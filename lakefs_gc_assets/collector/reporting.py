@@ -30,6 +30,11 @@ from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
 
+_WAY_BACK = (
+    "`lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address ADDRESS` brings it back "
+    "where the bucket keeps versions or the run moved it to quarantine"
+)
+
 
 @dataclass(frozen=True)
 class Amounts:
@@ -96,7 +101,7 @@ def make_report(
     amounts: Amounts,
     failures: Verdict | None,
 ) -> Report:
-    """The report; `success` only where every deletion was accepted, is known to be impossible, or none was asked for.
+    """The report of a run that came to its end.
 
     Args:
         left: what the next run can build on, or why it cannot.
@@ -107,6 +112,7 @@ def make_report(
     mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
     objects, sizes = amounts.objects, amounts.sizes
     plan, swept = step.plan, outcomes.figures.swept
+    swept_well = failures is None or failures.success
     return Report(
         run_id=plan.run_id,
         attempt=plan.attempt,
@@ -115,7 +121,8 @@ def make_report(
         flow=plan.flow.value,
         previous_run=plan.previous_run,
         dry_run=not swept,
-        success=failures is None or failures.success,
+        success=swept_well and not candidates.figures.lost,
+        ended_well=swept_well,
         ending=ending(swept, step.repository.settings.quarantines, objects),
         started_at=plan.started_at,
         ended_at=step.repository.clock.now(),
@@ -132,6 +139,7 @@ def make_report(
             "branches": mark.branches,
             "missing": mark.missing,
             "lost": candidates.figures.lost,
+            "named_again": candidates.figures.named_again,
             "ranges_read": committed.figures.ranges_read,
             "ranges_noted": committed.figures.ranges_noted,
             "unnamed_ranges": committed.figures.unnamed_ranges,
@@ -180,26 +188,38 @@ def list_warnings(
     swept: bool,
 ) -> tuple[str, ...]:
     """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
-    lost = describe_losses(candidates)
     tripped = () if swept else guards.tripped(mark, settings)
     unasked = describe_unasked(candidates, settings)
     return (
-        *([lost] if lost else []),
+        *describe_gone(candidates.figures),
         *([unasked] if unasked else []),
         *committed.figures.retention_warnings,
         *(f"a sweep would be refused: {guard}" for guard in tripped),
     )
 
 
-def describe_losses(candidates: StoredFrame[CandidateFigures]) -> str | None:
+def describe_gone(figures: CandidateFigures) -> tuple[str, ...]:
+    """Lines about what is referenced although earlier runs deleted it: losses, and what had expired by rule."""
+    named_again = (
+        [
+            f"{figures.named_again:,} objects are referenced again by a branch head or by staging, such as "
+            f"{', '.join(figures.named_again_examples)}. Only expired commits held them when earlier runs deleted "
+            f"them, so this is no loss: a branch was made on an expired commit, for example. {_WAY_BACK}"
+        ]
+        if figures.named_again
+        else []
+    )
+    lost = describe_losses(figures)
+    return (*([lost] if lost else []), *named_again)
+
+
+def describe_losses(figures: CandidateFigures) -> str | None:
     """What is referenced although earlier runs deleted it: the most important figure of all. None where nothing is."""
-    lost, examples = candidates.figures.lost, candidates.figures.lost_examples
-    if not lost:
+    if not figures.lost:
         return None
     return (
-        f"{lost:,} objects that earlier runs deleted are held by a branch head or by staging, such as "
-        f"{', '.join(examples)}. `lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address "
-        "ADDRESS` brings it back where the bucket keeps versions or the run moved it to quarantine"
+        f"{figures.lost:,} objects that earlier runs deleted are held by a branch head or by staging, such as "
+        f"{', '.join(figures.lost_examples)}. {_WAY_BACK}"
     )
 
 

@@ -61,7 +61,7 @@ from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.reporting import (
     count_amounts,
-    describe_losses,
+    describe_gone,
     describe_unasked,
     make_report,
     mark_of,
@@ -328,6 +328,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
                 missing_examples=gap.examples,
                 lost=gap.lost,
                 lost_examples=gap.lost_examples,
+                named_again=gap.named_again,
+                named_again_examples=gap.named_again_examples,
             )
             written = step.write(CANDIDATES_DF, cleared.candidates, say_why(step))
             stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
@@ -335,8 +337,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     guards.require_live_set(found)
     for warning in guards.tripped(found, step.repository.settings):
         step.log(f"a sweep would be refused: {warning}")
-    if lost := describe_losses(stored):
-        step.warn(lost)
+    for line in describe_gone(stored.manifest.figures):
+        step.warn(line)
     if unasked := describe_unasked(stored, step.repository.settings):
         step.warn(unasked)
     return stored

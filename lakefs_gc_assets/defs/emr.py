@@ -81,7 +81,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
             historian.ended(repository.store, report)
             context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
             if not report.success:
-                raise CollectionError(f"run {report.run_id} failed: {report.error}")
+                raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")
 
     @dg.job(
         name=names.of("collect_on_emr_serverless"),

@@ -111,7 +111,7 @@ class Historian:
     def ended(self, store: ObjectStore, report: Report) -> None:
         """Notes a run that came to its end. A successful sweep also removes overtaken runs from the partitions."""
         self._try(lambda: self._note(figures_of(store, report), store))
-        if not report.dry_run and report.success:
+        if not report.dry_run and report.is_complete:
             self._try(lambda: forget_overtaken(self.instance, self.names, report.run_id))
             self._try(lambda: self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS))
 

@@ -89,7 +89,7 @@ def execute(
     except BaseException as error:
         _end_if_left(collecting, new.run_id, owner, summary(error))
         raise
-    failure = _failure(result, new.run_id)
+    failure = failure_of(result, new.run_id)
     if failure is not None:
         told = "interrupted" if isinstance(failure, Interrupted) else str(failure)
         _end_if_left(collecting, new.run_id, owner, told)
@@ -132,7 +132,7 @@ def execute_approved(
         asset_selection=[names.asset(STEPS[-1])],
         raise_on_error=False,
     )
-    return _failure(result, run_id)
+    return failure_of(result, run_id)
 
 
 def decided_here(loaded: Loaded, **collection: object) -> Loaded:
@@ -216,11 +216,14 @@ def _tell_event(watch: Watch, step: str, event: dg.DagsterEvent) -> None:
         watch.ends(step)
 
 
-def _failure(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionError | None:
-    """What the first check or step that failed said, in one line; None where none did."""
+def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionError | None:
+    """What the first blocking check or step that failed said, in one line; None where none did.
+
+    What a check finds that ends no run is in the report.
+    """
     start = f"run {run_id} failed:"
     for evaluation in result.get_asset_check_evaluations():
-        if not evaluation.passed:
+        if evaluation.blocking and not evaluation.passed:
             return RunFailed(f"{start} {one_line(evaluation.description or evaluation.check_name)}")
     for event in result.all_events:
         if event.is_step_failure:

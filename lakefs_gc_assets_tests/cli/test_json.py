@@ -1,5 +1,6 @@
 """What commands answer in JSON has the names that docs/command-line.md says, no more and no fewer."""
 
+import dataclasses
 import json
 import re
 import threading
@@ -20,7 +21,10 @@ import lakefs_gc_assets
 from lakefs_gc_assets.cli import COMMANDS, main
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import embedded as embedded_command
+from lakefs_gc_assets.cli import status as status_command
 from lakefs_gc_assets.cli import ui as ui_command
+from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.run import tell_ended
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository
@@ -108,14 +112,7 @@ def require_documented(command: str, content: Any) -> None:
 
 
 def test_every_command_has_json_and_is_documented() -> None:
-    commands: dict[str, click.Command] = {}
-    for name, lazy in COMMANDS.items():
-        command = lazy.load()
-        if isinstance(command, click.Group):
-            commands |= {f"{name} {each}": found for each, found in command.commands.items()}
-        else:
-            commands[name] = command
-    for name, command in commands.items():
+    for name, command in leaves().items():
         assert any("--json" in each.opts for each in command.params), name
         assert f"{name} --json" in documented(), name
 
@@ -160,6 +157,64 @@ def test_a_new_configuration(asked: Callable[..., str]) -> None:
     answer = json.loads(asked("init", *options))
     require_documented("init --json", answer)
     assert Path(answer["file"]).exists()
+
+
+def leaves() -> dict[str, click.Command]:
+    """All commands, by the words that call each."""
+    found: dict[str, click.Command] = {}
+    for name, lazy in COMMANDS.items():
+        command = lazy.load()
+        if isinstance(command, click.Group):
+            found |= {f"{name} {each}": below for each, below in command.commands.items()}
+        else:
+            found[name] = command
+    return found
+
+
+def arguments_of(command: click.Command) -> list[str]:
+    """Something for each argument and option that a command requires."""
+    required = [each for each in command.params if each.required]
+    return [word for each in required for word in (*each.opts[:1], "x") if word.startswith("-") or word == "x"]
+
+
+@pytest.mark.parametrize("words", sorted(leaves()))
+def test_what_fails_is_answered_in_json_by_every_command(asked: Callable[..., str], words: str) -> None:
+    def error(*arguments: str, status: int) -> str:
+        answer = json.loads(asked(*words.split(), *arguments, status=status))
+        assert set(answer) == {"error", "status"} and answer["status"] == status
+        return str(answer["error"])
+
+    command = leaves()[words]
+    assert "--none-such" in error("--none-such", status=Status.USAGE)
+    if any("--config" in each.opts for each in command.params):
+        arguments = arguments_of(command)
+        assert "none.yaml" in error("--config", "none.yaml", *arguments, status=Status.CONFIGURATION)
+
+
+def test_an_error_that_nobody_expects_is_answered_in_json_too(
+    asked: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr(status_command, "_described", fail)
+    assert json.loads(asked("status", status=1)) == {"error": "'unexpected'", "status": 1}
+
+
+def test_a_question_that_is_not_answered_with_yes(asked: Callable[..., str], repository: Repository) -> None:
+    answer = json.loads(asked("approve", "--quiet", repository.dry.run_id, status=1).splitlines()[-1])
+    assert answer["status"] == 1
+
+
+@pytest.mark.parametrize(("success", "ended_well", "status"), [(False, True, 7), (False, False, 6), (False, None, 6)])
+def test_report_and_exit_status_of_a_run_agree(
+    repository: Repository, capsys: pytest.CaptureFixture[str], success: bool, ended_well: bool | None, status: int
+) -> None:
+    found = dataclasses.replace(repository.dry, success=success, ended_well=ended_well)
+    with pytest.raises(SystemExit) as ended:
+        tell_ended(found, as_json=True)
+    assert ended.value.code == status
+    assert json.loads(capsys.readouterr().out)["success"] is success
 
 
 def test_no_page_and_no_text_for_people_has_a_secret(

@@ -192,7 +192,7 @@ def _committed_leniently(self: References[ArrowRows], ranges: Sequence[Any], *no
 
 def _succeeded(*arguments: Any) -> Any:
     """Calls a run a success whose deletions failed in part."""
-    return replace(make_report(*arguments), success=True)
+    return replace(make_report(*arguments), success=True, ended_well=True)
 
 
 def _earliest_clock(repository: OpenRepository) -> datetime:

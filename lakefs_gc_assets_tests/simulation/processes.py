@@ -381,7 +381,7 @@ class Process:
     def _count(self, report: dict[str, Any]) -> None:
         figures, before = self.figures, report["base_run"]
         if "branches" in report["counts"]:
-            swept = report["success"] and not report["dry_run"]
+            swept = report["ended_well"] and not report["dry_run"]
             self.world.branches_told[report["run_id"]] = report["counts"]["branches"], swept
         if report["ending"] != Ending.FAILED:
             figures.optimized += report["flow"] == Flow.OPTIMIZED

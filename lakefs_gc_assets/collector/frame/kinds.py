@@ -168,6 +168,8 @@ class CandidateFigures:
         missing_examples: a few of them.
         lost: addresses that earlier runs deleted and a branch head or staging holds all the same.
         lost_examples: a few of them.
+        named_again: addresses that had expired by rule when earlier runs deleted them, and are referenced again.
+        named_again_examples: a few of them.
     """
 
     kept: Mapping[str, int]
@@ -178,6 +180,8 @@ class CandidateFigures:
     lost: int = 0
     lost_examples: tuple[str, ...] = ()
     paths_unasked: int = 0
+    named_again: int = 0
+    named_again_examples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

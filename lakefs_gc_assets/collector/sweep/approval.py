@@ -42,9 +42,9 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
     planned, found = plans.read(store, run_id), reports.read(store, run_id)
     if planned.sweep:
         raise CollectionError(f"run {run_id} was no dry run: what it was to delete needs no approval")
-    if found is not None and found.success and not found.dry_run:
+    if found is not None and found.is_complete and not found.dry_run:
         raise CollectionError(f"run {run_id} was approved before: {found.did}")
-    if found is None or not (found.success or read(store, run_id) is not None):
+    if found is None or not (found.is_complete or read(store, run_id) is not None):
         raise CollectionError(f"run {run_id} did not come to its end: make a new one")
     try:
         return manifests.read(store, run_id, CANDIDATES_DF)

@@ -1,0 +1,101 @@
+"""Objects that expired by rule and are referenced again are told apart from losses, on the embedded server."""
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import Loaded
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.spark.frame_rows import listed
+
+DAY = timedelta(days=1)
+FULL: dict[str, Any] = {"full_listing_days": 0}
+
+
+class Repository:
+    """A file that was replaced 40 and 20 days ago, and rules that keep a week."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.server, now = server, datetime.now(UTC)
+        clients.repository(server)
+        self.addresses: list[str] = []
+        self.commits: list[dict[str, Any]] = []
+        for number, days in enumerate((60, 40, 20)):
+            with server.clock.at(now - days * DAY):
+                self.addresses.append(clients.upload(server, "file", b"%d" % number))
+                clients.upload(server, f"other{number}", b"stays")
+                self.commits.append(clients.commit(server, f"{days} days ago"))
+        self.call("PUT", "/settings/gc_rules", {"default_retention_days": 7, "branches": []})
+
+    def folder_of(self, run_id: str) -> Path:
+        return self.server.objects_folder / "repo" / run_folder.folder(run_id)
+
+    def call(self, method: str, path: str, body: object = None, **query: str) -> object:
+        status, answer = clients.call(self.server, method, f"/repositories/repo{path}", body, **query)
+        assert status < 300, answer
+        return answer
+
+    def collect(self, flow: Flow = Flow.UNIFIED, **collection: Any) -> Report:
+        given = demo.configuration(self.server, "repo")
+        changes = {"sweep": True, "max_candidate_share": 1.0, **collection}
+        settings = given.collection.model_copy(update=changes)
+        return ArrowRuns(Loaded(given.model_copy(update={"collection": settings}), {})).collect(flow)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Iterator[Repository]:
+    with EmbeddedServer(tmp_path) as server:
+        yield Repository(server)
+
+
+def gone(found: Report) -> tuple[int, int, bool]:
+    """How many objects are lost, how many had expired by rule, and whether the run succeeded."""
+    return found.counts["lost"], found.counts["named_again"], found.success
+
+
+def test_what_a_branch_or_a_merge_of_an_expired_commit_names_again_is_no_loss(repository: Repository) -> None:
+    first = repository.collect()
+    assert first.counts["deleted"] == 2
+    repository.call("POST", "/branches", {"name": "back", "source": repository.commits[1]["id"]})
+    found = repository.collect(Flow.CLEAN)
+    assert gone(found) == (0, 1, True)
+    (told,) = [line for line in found.warnings if "referenced again" in line]
+    assert told.startswith("1 objects are referenced again") and repository.addresses[1] in told
+    # No metarange of an expired commit is live then, and yet a head holds what one held.
+    repository.call("DELETE", "/branches/back")
+    repository.call("POST", "/branches/main/revert", {"ref": repository.commits[2]["id"], "parent_number": 0})
+    assert gone(repository.collect(**FULL)) == (0, 1, True)
+    # The frames of the run go, and its list of expired commits with them.
+    shutil.rmtree(repository.folder_of(first.run_id) / "committed_df")
+    assert gone(repository.collect(**FULL)) == (0, 1, True)
+
+
+def test_what_was_deleted_although_a_commit_held_it_is_lost(repository: Repository) -> None:
+    first = repository.collect()
+    live = repository.addresses[2]
+    rows = pa.Table.from_pylist([listed(live)], schema=LISTED)
+    store = LocalStore(repository.server.objects_folder / "repo")
+    attempt = plans.read(store, first.run_id).attempt
+    made = receipts.table(rows, [Outcome.ACCEPTED], [None], datetime.now(UTC), attempt)
+    shutil.rmtree(repository.folder_of(first.run_id) / "deleted_report")
+    receipts.write(store, first.run_id, "more", made)
+    store.delete([live])
+    found = repository.collect(**FULL, max_missing_share=1)
+    assert gone(found) == (1, 0, False) and found.is_complete
+    assert any(line.startswith("1 objects that earlier runs deleted are held") for line in found.warnings)
