@@ -60,7 +60,8 @@ def deleted_since(step: Step[R], moment: datetime) -> R:
         StorageError: the store cannot be asked.
     """
     runs = EarlierRuns(step.repository.store)
-    return _deleted_by(step, runs, _runs_that_may_have_swept_since(step.repository.store, runs, moment), moment)
+    swept = _runs_that_may_have_swept_since(step.repository.store, runs, moment)
+    return step.engine.select(_deleted_by(step, runs, swept, moment), "address")
 
 
 def _runs_that_may_have_swept_since(store: ObjectStore, runs: EarlierRuns, moment: datetime) -> Iterator[str]:
