@@ -5,9 +5,16 @@ records are the protobuf messages CommitData, BranchData and TagData of lakeFS's
 metarange is read with `ranges.read_metarange(…, entity=…)`, each of its ranges with the functions below, those of
 commits with `commit_columns`. Every function raises CorruptFile like `ranges.read_range`, and where a record's key is
 not the id in its message.
+
+A server that compacts staging records a metarange on the branch, its compacted base. The open source server reads such
+branches (`Branch.CompactedBaseMetaRangeID` in lakeFS's `pkg/graveler/graveler.go`), and its BranchData, as of 1.80, has
+no field for it: the number is of whoever compacts. A table states its own fields in its property `schema_definition`,
+a descriptor of the message in protobuf's JSON form (`pkg/graveler/serde.go`), so the field is found by its name there.
 """
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,21 +23,33 @@ from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets.lakefs.formats.blocks import varint
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START
+from lakefs_gc_assets.lakefs.formats.sstables import Table
 
 Entity = Literal["commit", "branch", "tag"]
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_HIDDEN = 5
+"""The last field of BranchData in the open source server."""
+_SCHEMA = b"schema_definition"
+_METARANGE_ID = re.compile(r"[0-9a-f]{64}")
+_NAMES_METARANGE = re.compile(r"meta_?range", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class BranchRecord:
-    """A branch as a dump holds it; entries not yet committed lie under its staging and sealed tokens."""
+    """A branch as a dump holds it; entries not yet committed lie under its staging and sealed tokens.
+
+    Attributes:
+        compacted_bases: metaranges that the branch rests on in place of its commit's, which a compaction of staging
+            wrote: one, or none where nothing was compacted since the commit.
+    """
 
     id: str
     commit_id: str
     staging_token: str
     sealed_tokens: tuple[str, ...]
     hidden: bool
+    compacted_bases: tuple[str, ...] = ()
 
 
 class _Message:
@@ -63,6 +82,12 @@ class _Message:
         """A string, empty where absent."""
         return (self.texts(number) or ("",))[-1]
 
+    def metarange_ids_beyond(self, number: int) -> tuple[str, ...]:
+        """Every value that has the form of a metarange's id, in fields of a higher number."""
+        values = (value for at, fields in self._fields.items() if at > number for _, value in fields)
+        texts = (value.decode("latin-1") for value in values if isinstance(value, bytes))
+        return tuple(text for text in texts if _METARANGE_ID.fullmatch(text))
+
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     position, end = 0, len(data)
@@ -88,32 +113,59 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 
 def read_branches(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[BranchRecord]:
-    """Branches in order of their names, hidden ones included."""
+    """Branches in order of their names, hidden ones included.
+
+    Where the table does not state its fields, each value beyond the known ones that looks like the id of a metarange is
+    taken for a compacted base: what is read for nothing only keeps more.
+    """
+    table = read_checked(data, file, "ranges", "branch", expected)
     try:
-        return [
-            BranchRecord(
-                id=message.text(1),
-                commit_id=message.text(2),
-                staging_token=message.text(3),
-                sealed_tokens=message.texts(4),
-                hidden=message.flag(5),
-            )
-            for message in _messages(data, file, "branch", expected)
-        ]
+        numbers = _field_numbers(table.layout.properties)
+        return [_branch(message, numbers) for message in _messages(table, file, "branch")]
     except ValueError as error:
         raise CorruptFile(file, "branch", str(error)) from None
 
 
+def _field_numbers(properties: Mapping[bytes, bytes]) -> dict[str, int] | None:
+    """The number of each field of the message by its name, as the table states them; None where it does not."""
+    if _SCHEMA not in properties:
+        return None
+    try:
+        fields = json.loads(properties[_SCHEMA])["field"]
+        return {str(each["name"]): int(each["number"]) for each in fields}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"its {_SCHEMA.decode()} cannot be read: {error!r}") from None
+
+
+def _branch(message: _Message, numbers: Mapping[str, int] | None) -> BranchRecord:
+    if numbers is None:
+        bases = message.metarange_ids_beyond(_HIDDEN)
+    else:
+        named = [number for name, number in numbers.items() if _NAMES_METARANGE.search(name)]
+        bases = tuple(base for number in named for base in message.texts(number) if base)
+        for base in bases:
+            if not _METARANGE_ID.fullmatch(base):
+                raise ValueError(f"{base!r} is no id of a metarange")
+    return BranchRecord(
+        id=message.text(1),
+        commit_id=message.text(2),
+        staging_token=message.text(3),
+        sealed_tokens=message.texts(4),
+        hidden=message.flag(_HIDDEN if numbers is None else numbers.get("hidden", 0)),
+        compacted_bases=bases,
+    )
+
+
 def read_tags(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[Branch]:
     """Tags in order of their names, each with its commit."""
+    table = read_checked(data, file, "ranges", "tag", expected)
     try:
-        return [Branch(message.text(1), message.text(2)) for message in _messages(data, file, "tag", expected)]
+        return [Branch(message.text(1), message.text(2)) for message in _messages(table, file, "tag")]
     except ValueError as error:
         raise CorruptFile(file, "tag", str(error)) from None
 
 
-def _messages(data: bytes | memoryview, file: str, entity: Entity, expected: RangeRecord | None) -> Iterator[_Message]:
-    table = read_checked(data, file, "ranges", entity, expected)
+def _messages(table: Table, file: str, entity: Entity) -> Iterator[_Message]:
     buffer = table.buffer.tobytes()
     offsets, joined = table.keys()
     keys = joined.tobytes()

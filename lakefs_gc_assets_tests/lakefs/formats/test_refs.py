@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -55,6 +56,46 @@ def test_absent_fields_are_zero_and_unknown_ones_passed_over() -> None:
     unknown = varint(20 << 3 | 1) + bytes(8) + varint(21 << 3 | 5) + bytes(4) + integer(22, 1) + text(23, b"\xff")
     found = refs.read_branches(_table("branch", {"main": text(1, "main") + unknown}), "branches")
     assert found == [refs.BranchRecord("main", "", "", (), False)]
+
+
+def schema_of(*names: str) -> bytes:
+    """How a table states the fields of its message, which have the numbers from 1 on."""
+    fields = [{"name": name, "number": number} for number, name in enumerate(names, 1)]
+    return json.dumps({"name": "BranchData", "field": fields}).encode()
+
+
+_KNOWN = ("id", "commit_id", "staging_token", "sealed_tokens")
+_BASE = "compacted_base_meta_range_id"
+
+
+@pytest.mark.parametrize("names", [(*_KNOWN, "hidden", _BASE), (*_KNOWN, _BASE, "hidden"), (*_KNOWN, "x", "y", _BASE)])
+def test_the_compacted_base_is_found_by_what_the_table_says_of_its_fields(names: tuple[str, ...]) -> None:
+    base, commit = "b" * 64, "c" * 64
+    others = {name: text(number, commit) for number, name in enumerate(names, 1) if name in ("x", "y")}
+    message = text(1, "main") + text(names.index(_BASE) + 1, base) + b"".join(others.values())
+    if "hidden" in names:
+        message += integer(names.index("hidden") + 1, 1)
+    table = _table("branch", {"main": message}, schema_definition=schema_of(*names))
+    (found,) = refs.read_branches(table, "branches")
+    assert (found.compacted_bases, found.hidden) == ((base,), "hidden" in names)
+
+
+def test_a_table_that_does_not_state_its_fields_may_name_a_metarange_in_any_it_has_more() -> None:
+    message = text(1, "main") + text(2, "c" * 64) + text(9, "b" * 64) + text(10, "b" * 63) + text(11, b"\xff" * 64)
+    (found,) = refs.read_branches(_table("branch", {"main": message}), "branches")
+    assert found.compacted_bases == ("b" * 64,)
+
+
+@pytest.mark.parametrize("schema", [b"{", b"[]", b'{"field": [{"name": "id"}]}', b"\xff"])
+def test_a_statement_of_fields_that_cannot_be_read_is_an_error(schema: bytes) -> None:
+    with pytest.raises(CorruptFile, match="schema_definition"):
+        refs.read_branches(_table("branch", {"main": text(1, "main")}, schema_definition=schema), "branches")
+
+
+def test_a_compacted_base_that_is_no_metarange_is_an_error() -> None:
+    table = _table("branch", {"main": text(1, "main") + text(5, "x")}, schema_definition=schema_of(*_KNOWN, _BASE))
+    with pytest.raises(CorruptFile, match="no id of a metarange"):
+        refs.read_branches(table, "branches")
 
 
 _READERS: dict[str, Any] = {"branch": refs.read_branches, "tag": refs.read_tags}
