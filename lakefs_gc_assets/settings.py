@@ -364,6 +364,12 @@ class CollectionSettings(Settings):
         "repository on the same storage namespace may have committed it, also one of another server. Turn it off where "
         "such ranges are known to be left over from commits, merges and imports that failed.",
     )
+    keep_old_unnamed_ranges: bool = Field(
+        default=True,
+        description="With `keep_unnamed_ranges`, such ranges count however old they are. Turn it off where the server "
+        "compacts staging (lakeFS Enterprise) and no other repository is on the storage namespace: a range counts then "
+        "as long as it is not older than an object must be to go, and what superseded compactions hold can be deleted.",
+    )
     approve_run: str = Field(
         default="",
         description="Id of a dry run whose candidates are to be deleted after all, for `lakefs-gc approve`; in the UI "

@@ -77,6 +77,8 @@ def describe(found: Explanation) -> Iterator[str]:
         yield f"  … and in {len(found.unnamed) - _SHOWN:,} more ranges that no commit names"
     if found.uncommitted and not found.staged:
         yield "  staged: yes, says the server's uncommitted data; no branch shows where"
+    for place in found.compacted:
+        yield f"  compacted: staged or held on {place.repository}, branch {place.branch}, path {place.path}"
     for place in found.staged:
         yield f"  staged: {place.repository}, branch {place.branch}, path {place.path}"
     for decision in found.decisions:
@@ -93,6 +95,9 @@ def verdict(found: Explanation) -> str:
         return f"stays: {len(found.active):,} active commits hold it"
     if found.uncommitted:
         return "stays: it is staged"
+    if found.compacted:
+        bases = len({(place.repository, place.branch) for place in found.compacted})
+        return f"stays: the compacted staging of {bases:,} branches holds it, until it is compacted again or committed"
     if found.unnamed:
         return (
             f"stays: {len(found.unnamed):,} ranges that no commit names hold it, which may be another repository's; "

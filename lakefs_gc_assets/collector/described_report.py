@@ -24,6 +24,7 @@ def describe(found: Report) -> list[str]:
         f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, "
         f"by the {found.commit_source}, {counts['ranges_read']:,} ranges read",
         *_describe_unnamed(counts.get("unnamed_ranges", 0)),
+        *_describe_provisional(counts.get("provisional_ranges", 0), counts.get("compacted_bases", 0)),
         f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
         *(f"  kept        {count:>12,} objects: {_explain(why)}" for why, count in sorted(found.kept.items())),
     ]
@@ -60,6 +61,16 @@ def _explain(why: str) -> str:
     if why == Kept.UNCERTAIN:
         return f"{why}; collection.hidden_suspect_limit says how many"
     return why
+
+
+def _describe_provisional(ranges: int, bases: int) -> list[str]:
+    """Says what is kept only as long as it is staged or young; reports of older versions do not know."""
+    if not ranges:
+        return []
+    return [
+        f"  provisional {ranges:>12,} ranges are of {bases:,} compacted bases of branches, or young and named by "
+        "nothing: what they hold is kept for now"
+    ]
 
 
 def _describe_unnamed(ranges: int) -> list[str]:

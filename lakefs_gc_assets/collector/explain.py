@@ -74,7 +74,8 @@ class Explanation:
         uncommitted: whether the server's uncommitted data names it, or a branch shows it.
         staged: where, as far as branches show it.
         decisions: by runs, newest first.
-        unnamed: ranges that no commit names; none where `keep_unnamed_ranges` is off: they count for nothing then.
+        unnamed: ranges that no commit names and that count by the settings; none where `keep_unnamed_ranges` is off.
+        compacted: compacted bases of branches that hold it, and no active commit does: it is, or was, staged there.
     """
 
     address: str
@@ -84,6 +85,7 @@ class Explanation:
     staged: tuple[StagedAt, ...]
     decisions: tuple[Decision, ...]
     unnamed: tuple[UnnamedRange, ...] = ()
+    compacted: tuple[StagedAt, ...] = ()
 
     @property
     def active(self) -> tuple[Holder, ...]:
@@ -106,10 +108,12 @@ def explain(repository: OpenRepository, address: str, now: datetime, note: Say =
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
     asked = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for each in asked for place in _staged_at(repository.namespace, each, key))
-    own, read = _own_holders(repository, key, now, note)
+    own, read, compacted = _own_holders(repository, key, now, note)
     holders = [*own]
     for other in repository.others:
-        holders += _other_holders(repository.namespace, other, key, note)
+        theirs, bases = _other_holders(repository.namespace, other, key, note)
+        holders += theirs
+        compacted += bases
     return Explanation(
         key,
         _stored(repository, key),
@@ -117,7 +121,8 @@ def explain(repository: OpenRepository, address: str, now: datetime, note: Say =
         is_uncommitted or bool(staged),
         staged,
         tuple(_decisions(repository, key)),
-        tuple(_unnamed(repository, key, read, note)) if repository.settings.keep_unnamed_ranges else (),
+        tuple(_unnamed(repository, key, read, now, note)) if repository.settings.keep_unnamed_ranges else (),
+        () if any(holder.why for holder in holders) else compacted,
     )
 
 
@@ -140,8 +145,10 @@ def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
         return None
 
 
-def _own_holders(repository: OpenRepository, key: str, now: datetime, note: Say) -> tuple[list[Holder], frozenset[str]]:
-    """The commits of the repository that hold the address, and ids of all that its commits name."""
+def _own_holders(
+    repository: OpenRepository, key: str, now: datetime, note: Say
+) -> tuple[list[Holder], frozenset[str], tuple[StagedAt, ...]]:
+    """The commits of the repository that hold the address, ids of all that they and branches name, compacted bases."""
     policy = retention.policy_of(repository.settings)
     readings = retention.read(
         repository.api,
@@ -162,19 +169,32 @@ def _own_holders(repository: OpenRepository, key: str, now: datetime, note: Say)
         for commit_id, metarange_id in found.late.items()
         if metarange_id in held
     ]
-    return holders, read
+    return holders, read, _compacted(repository, readings.dump, held)
 
 
-def _other_holders(namespace: Namespace, other: OpenRepository, key: str, note: Say) -> Iterator[Holder]:
-    """The commits of a repository that `also_live` names: all of them count."""
+def _other_holders(
+    namespace: Namespace, other: OpenRepository, key: str, note: Say
+) -> tuple[list[Holder], tuple[StagedAt, ...]]:
+    """The commits of a repository that `also_live` names, which all count, and its compacted bases."""
     dump = commits.complete_dump(other.api, other.store, other.settings, other.clock, other.clock.now(), note)
     held, _ = _paths(namespace, other, _metaranges(dump), key, note)
-    for _, commit_id, paths in _holding(dump, held):
-        yield Holder(commit_id, paths, (f"repository {other.facts.id} holds it",))
+    why = (f"repository {other.facts.id} holds it",)
+    holders = [Holder(commit_id, paths, why) for _, commit_id, paths in _holding(dump, held)]
+    return holders, _compacted(other, dump, held)
 
 
 def _metaranges(dump: Dump) -> list[str]:
-    return list(commits.distinct_metaranges(dump.commits).to_pylist())
+    """The metaranges of all commits, and the compacted bases of branches."""
+    return [*commits.distinct_metaranges(dump.commits).to_pylist(), *dump.compacted]
+
+
+def _compacted(repository: OpenRepository, dump: Dump, held: dict[str, tuple[str, ...]]) -> tuple[StagedAt, ...]:
+    """The compacted bases that hold the address."""
+    return tuple(
+        StagedAt(repository.facts.id, branch, path)
+        for base, branch in dump.compacted.items()
+        for path in held.get(base, ())
+    )
 
 
 def _holding(dump: Dump, held: dict[str, tuple[str, ...]]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
@@ -210,14 +230,17 @@ def _paths(
     return {metarange_id: at for metarange_id, at in held.items() if at}, frozenset(metaranges).union(parts)
 
 
-def _unnamed(repository: OpenRepository, key: str, read: Collection[str], note: Say) -> Iterator[UnnamedRange]:
-    """The ranges beside those of the repository's commits that hold the address.
+def _unnamed(
+    repository: OpenRepository, key: str, read: Collection[str], now: datetime, note: Say
+) -> Iterator[UnnamedRange]:
+    """The ranges beside those of the repository's commits and compacted bases that hold the address, and that count.
 
     Args:
-        read: ids of all that its commits name.
+        read: ids of all that its commits and compacted bases name.
     """
+    since = None if repository.settings.keep_old_unnamed_ranges else now - repository.min_age - repository.skew
     files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
-    names = [name for name in list_ids(repository.store) if name not in read]
+    names = [name for name in list_ids(repository.store, since=since) if name not in read]
     with ThreadPoolExecutor(_READERS) as pool:
         rows = [row for table in pool.map(files.unnamed, names) for row in table.to_pylist()]
         records = {row["id"]: RangeRecord(**row) for row in rows if row["id"] not in read}

@@ -115,7 +115,10 @@ def live_definition(repository: OpenRepository) -> str:
     """What counts as live, in words."""
     others = sorted(other.facts.id for other in repository.others)
     words = f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
-    return words if repository.settings.keep_unnamed_ranges else f"{words}, without ranges that no commit names"
+    settings = repository.settings
+    if not settings.keep_unnamed_ranges:
+        return f"{words}, without ranges that no commit names"
+    return words if settings.keep_old_unnamed_ranges else f"{words}, without old ranges that no commit names"
 
 
 def find_base_run(repository: OpenRepository, before: str | None = None, definition: str | None = None) -> BaseRun:

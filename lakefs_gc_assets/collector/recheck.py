@@ -43,7 +43,7 @@ def find_live_again(step: Step[R]) -> R:
     require_retention_holds(found)
     guards.require_commits_ended({**marked.sealed, **(sealed or {})}, found.own.sealed)
     guards.require_branches(len(found.own.heads), len(marked.heads), repository.settings)
-    live = step.engine.union(*prepared.addresses, *found.addresses(step))
+    live = step.engine.union(*prepared.addresses, *found.addresses(step), *found.provisional_addresses(step))
     require_uncommitted_kept(step, live, prepared, found)
     step.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
     return live

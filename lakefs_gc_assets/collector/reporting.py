@@ -143,6 +143,8 @@ def make_report(
             "ranges_read": committed.figures.ranges_read,
             "ranges_noted": committed.figures.ranges_noted,
             "unnamed_ranges": committed.figures.unnamed_ranges,
+            "compacted_bases": committed.figures.compacted_bases,
+            "provisional_ranges": committed.figures.provisional_ranges,
             "expired_objects": committed.figures.expired,
             **committed.figures.retention,
             "candidates": mark.candidates,
@@ -190,9 +192,11 @@ def list_warnings(
     """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
     tripped = () if swept else guards.tripped(mark, settings)
     unasked = describe_unasked(candidates, settings)
+    compacted = describe_compacted(committed.figures, settings)
     return (
         *describe_gone(candidates.figures),
         *([unasked] if unasked else []),
+        *([compacted] if compacted else []),
         *committed.figures.retention_warnings,
         *(f"a sweep would be refused: {guard}" for guard in tripped),
     )
@@ -221,6 +225,26 @@ def describe_losses(figures: CandidateFigures) -> str | None:
         f"{figures.lost:,} objects that earlier runs deleted are held by a branch head or by staging, such as "
         f"{', '.join(figures.lost_examples)}. {_WAY_BACK}"
     )
+
+
+def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) -> str | None:
+    """What a server that compacts staging means for the settings of unnamed ranges; None where they suit it."""
+    if not figures.compacted_bases:
+        return None
+    seen = f"the server compacts staging: {figures.compacted_bases:,} compacted bases are on branches"
+    if not settings.keep_unnamed_ranges:
+        return (
+            f"{seen}, and collection.keep_unnamed_ranges is off, so that what moves from staging into a new base is "
+            "kept by the server's list and by the refs dump alone. Turn it on, and collection.keep_old_unnamed_ranges "
+            "off: young ranges count then whoever names them, and what superseded compactions hold goes all the same"
+        )
+    if settings.keep_old_unnamed_ranges and figures.unnamed_ranges:
+        return (
+            f"{seen}, and {figures.unnamed_ranges:,} ranges that nothing names keep what they hold. What superseded "
+            "compactions hold goes only with collection.keep_old_unnamed_ranges turned off, where no other repository "
+            "is on this storage namespace"
+        )
+    return None
 
 
 def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> str | None:

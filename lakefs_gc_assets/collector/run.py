@@ -28,6 +28,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
     DELETED_REPORT,
     EXPIRED_DF,
+    PROVISIONAL_DF,
     STORE_DF,
     UNCOMMITTED_DF,
     UNRECOGNISED_DF,
@@ -190,7 +191,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
     if found.unnamed and found.unnamed.ranges:
         step.log(f"{found.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
-    inputs: list[StoredFrame[Any]] = [uncommitted]
+    inputs: list[StoredFrame[Any]] = [uncommitted, *store_provisional(step, found)]
     held: Held[R] = Held()
     if before and step.plan.follows_expiry:
         inputs += [step.stored(STORE_DF), store_expired(step, before, found)]
@@ -228,6 +229,18 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     # What was asked before this step began would be too early, and is to be found out by the order of the frames.
     began = min(step.started_at, found.own.started_at)
     return step.complete(COMMITTED_DF, figures, written, inputs, began)
+
+
+def store_provisional(step: Step[R], found: Committed) -> tuple[StoredFrame[NoFigures], ...]:
+    """Stores what is live and not committed for good as the frame `provisional`; nothing where there is none."""
+    ranges = sum(each.ranges for each in found.provisional)
+    if not ranges:
+        return ()
+    bases = len(found.own.compacted)
+    step.log(f"{ranges:,} ranges of compacted staging ({bases:,} bases), or young and named by nothing, count as live")
+    count = sum(each.count for each in found.provisional)
+    written = step.write_distinct(PROVISIONAL_DF, found.provisional_addresses(step), count)
+    return (step.complete(PROVISIONAL_DF, NoFigures(), written),)
 
 
 def track(step: Step[R], found: Committed) -> str | None:
@@ -272,6 +285,8 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
         branches_before=branches_before,
         read_sha256=read_sha256,
         unnamed_ranges=found.unnamed.ranges if found.unnamed else 0,
+        compacted_bases=len(live.compacted),
+        provisional_ranges=sum(each.ranges for each in found.provisional),
         dump_at_once=live.at_once,
     )
     if definition is None:
@@ -303,7 +318,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     with ExitStack() as stack:
         found_gap = stack.enter_context(engine.in_background(find_gap))
         unheld = subtract_committed(step, listed, committed)
-        rows = subtract_live(step, listed, unheld, uncommitted, earlier)
+        rows = subtract_live(step, listed, unheld, committed, uncommitted, earlier)
         unreferenced = stack.enter_context(engine.cached(rows, unheld.count))
         reasons = count_reasons(engine, unreferenced)
         unkept = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)

@@ -6,11 +6,13 @@ checkpoint are made of that.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from lakefs_gc_assets.collector import sightings
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.kinds import (
+    PROVISIONAL_DF,
     UNHELD_DF,
     CommittedFigures,
     NoFigures,
@@ -20,6 +22,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.universe.looked_at import looked_at
+from lakefs_gc_assets.errors import OrderViolation
 
 
 def subtract_committed(
@@ -45,6 +48,7 @@ def subtract_live(
     step: Step[R],
     listed: StoredFrame[StoredFigures],
     unheld: StoredFrame[NoFigures],
+    committed: StoredFrame[CommittedFigures],
     uncommitted: StoredFrame[UncommittedFigures],
     earlier: R,
 ) -> R:
@@ -53,13 +57,30 @@ def subtract_live(
     Args:
         unheld: those that no commit holds.
         earlier: first sightings of objects uploaded in parts.
+    Raises:
+        OrderViolation: what is provisional was stored again after `committed_df` was, which names it.
     """
     engine = step.engine
+    staged: tuple[StoredFrame[Any], ...] = (uncommitted, *_provisional(step, committed))
     unreferenced = engine.without(
-        unheld.rows(engine), uncommitted.rows(engine, "address"), count=unheld.count + uncommitted.count
+        unheld.rows(engine),
+        *(frame.rows(engine, "address") for frame in staged),
+        count=unheld.count + sum(frame.count for frame in staged),
     )
     sighted = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
     return engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
+
+
+def _provisional(step: Step[R], committed: StoredFrame[CommittedFigures]) -> tuple[StoredFrame[NoFigures], ...]:
+    """What is live and not committed for good, where there is any."""
+    if not committed.figures.provisional_ranges:
+        return ()
+    found = step.stored(PROVISIONAL_DF)
+    if committed.manifest.inputs.get(found.name) != found.manifest.digest:
+        raise OrderViolation(
+            f"{found.name} was made again after {committed.name}, which names it. Materialize {committed.name} again"
+        )
+    return (found,)
 
 
 @dataclass(frozen=True)

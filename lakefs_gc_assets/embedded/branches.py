@@ -1,12 +1,17 @@
-"""Branches: made, moved, reset, removed; each has a staging token, under which its uncommitted entries lie."""
+"""Branches: made, moved, reset, removed; each has a staging token, under which its uncommitted entries lie.
+
+A branch may rest on a compacted base in place of its commit's metarange: what was staged, folded into a metarange that
+no commit names (https://docs.lakefs.io/admin/compaction/). A commit, a reset and whatever moves the branch end it.
+"""
 
 import re
 import secrets
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lakefs_gc_assets.embedded import commits, staging
+from lakefs_gc_assets.embedded import commits, committed, staging
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_found
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -16,12 +21,13 @@ _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch and the commit it points to."""
+    """A branch and the commit it points to; `compacted_base` is empty where nothing was compacted since."""
 
     id: str
     commit_id: str
     staging_token: str
     hidden: bool
+    compacted_base: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """As the API shows it."""
@@ -33,7 +39,7 @@ def insert(
 ) -> None:
     """Adds a branch that is known not to exist."""
     database.execute(
-        "INSERT INTO branches VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO branches (repository, id, commit_id, staging_token, hidden) VALUES (?, ?, ?, ?, ?)",
         (repository.id, branch_id, commit_id, _new_token(repository, branch_id), int(hidden)),
     )
 
@@ -63,10 +69,10 @@ def find(core: Core, repository: Repository, branch_id: str) -> Branch | None:
     """The branch of this name, None where there is none."""
     with core.database.transaction() as database:
         row = database.execute(
-            "SELECT id, commit_id, staging_token, hidden FROM branches WHERE repository = ? AND id = ?",
+            "SELECT id, commit_id, staging_token, hidden, compacted_base FROM branches WHERE repository = ? AND id = ?",
             (repository.id, branch_id),
         ).fetchone()
-    return None if row is None else Branch(row[0], row[1], row[2], bool(row[3]))
+    return None if row is None else Branch(row[0], row[1], row[2], bool(row[3]), row[4])
 
 
 def get(core: Core, repository: Repository, branch_id: str) -> Branch:
@@ -81,11 +87,11 @@ def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
     """Branches by name."""
     with core.database.transaction() as database:
         rows = database.execute(
-            "SELECT id, commit_id, staging_token, hidden FROM branches "
+            "SELECT id, commit_id, staging_token, hidden, compacted_base FROM branches "
             "WHERE repository = ? AND hidden <= ? ORDER BY id",
             (repository.id, int(hidden)),
         ).fetchall()
-    return [Branch(row[0], row[1], row[2], bool(row[3])) for row in rows]
+    return [Branch(row[0], row[1], row[2], bool(row[3]), row[4]) for row in rows]
 
 
 def delete(core: Core, repository: Repository, branch_id: str) -> None:
@@ -103,9 +109,32 @@ def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> 
     with core.database.transaction() as database:
         staging.drop(database, branch.staging_token)
         database.execute(
-            "UPDATE branches SET commit_id = ?, staging_token = ? WHERE repository = ? AND id = ?",
+            "UPDATE branches SET commit_id = ?, staging_token = ?, compacted_base = '' WHERE repository = ? AND id = ?",
             (commit_id, _new_token(repository, branch.id), repository.id, branch.id),
         )
+
+
+def compact(core: Core, repository: Repository, branch_id: str) -> str:
+    """Folds what is staged into a metarange of everything that the branch shows; returns its id.
+
+    The metarange that it replaces stays in the object store, and so do its ranges. Raises ApiFailure 404.
+    """
+    with core.database.transaction() as database:
+        branch = get(core, repository, branch_id)
+        head = commits.get(core, repository, branch.commit_id)
+        entries = {record[0]: record for record in committed.records(core, head.metarange_id)}
+        for change in staging.changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base):
+            if change.data is None or change.identity is None:
+                del entries[change.path]
+            else:
+                entries[change.path] = (change.path, change.identity, change.data)
+        base = committed.write(core, repository, [entries[path] for path in sorted(entries)])
+        staging.drop(database, branch.staging_token)
+        database.execute(
+            "UPDATE branches SET staging_token = ?, compacted_base = ? WHERE repository = ? AND id = ?",
+            (_new_token(repository, branch.id), base, repository.id, branch.id),
+        )
+    return base
 
 
 def hard_reset(core: Core, repository: Repository, branch_id: str, reference: str, *, force: bool) -> None:
@@ -122,19 +151,34 @@ def require_clean(core: Core, repository: Repository, branch: Branch, doing: str
     """Raises ApiFailure 400 where the branch has uncommitted changes."""
     head = commits.get(core, repository, branch.commit_id)
     with core.database.transaction() as database:
-        if next(staging.changes(core, database, branch.staging_token, head.metarange_id), None) is not None:
+        changes = staging.changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base)
+        if next(changes, None) is not None:
             raise bad_request(f"{doing}: uncommitted changes (dirty branch)")
 
 
 def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: str) -> None:
     """Drops what is staged: everything, one object, or all below a prefix."""
     with core.database.transaction() as database:
-        token = get(core, repository, branch_id).staging_token
+        branch = get(core, repository, branch_id)
+        token = branch.staging_token
         if kind == "reset":
-            staging.drop(database, token)
+            move(core, repository, branch, branch.commit_id)
         elif kind == "object":
             staging.drop_path(database, token, path)
+            _take_back(core, repository, branch, lambda key: key == staging.encode_path(path))
         elif kind == "common_prefix":
             staging.drop_prefix(database, token, path)
+            _take_back(core, repository, branch, lambda key: key.startswith(staging.encode_path(path)))
         else:
             raise bad_request(f"reset type not found: {kind}")
+
+
+def _take_back(core: Core, repository: Repository, branch: Branch, chosen: Callable[[bytes], bool]) -> None:
+    """Stages what the commit has at some paths where the compacted base has something else."""
+    if not branch.compacted_base:
+        return
+    head = commits.get(core, repository, branch.commit_id)
+    with core.database.transaction() as database:
+        changes = staging.changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base)
+        for path in [change.path for change in changes if chosen(change.path)]:
+            staging.put_record(database, branch.staging_token, path, committed.lookup(core, head.metarange_id, path))

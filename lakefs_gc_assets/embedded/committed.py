@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lakefs_gc_assets.embedded import entries
 from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.repositories import Repository, store_of
+from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.tables import table, varint
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
@@ -121,7 +121,8 @@ def _write_file(core: Core, repository: Repository, file: TableFile) -> bool:
             "INSERT OR IGNORE INTO files VALUES (?, ?)", (repository.storage_namespace, file.id)
         ).rowcount
         if inserted:
-            store_of(core, repository).put(METADATA_PREFIX + file.id, table(file.records, file.properties))
+            content = table(file.records, file.properties)
+            core.blockstore.put(repository.storage_namespace, METADATA_PREFIX + file.id, content)
     return bool(inserted)
 
 

@@ -27,17 +27,15 @@ def commit(
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-        changes = list(staging.changes(core, database, branch.staging_token, head.metarange_id))
+        changes = list(staging.changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base))
         metarange_id = head.metarange_id
         if changes:
             entries = {path: (path, identity, data) for path, identity, data in committed.scan(database, metarange_id)}
-            staged = {path: identity for path, identity, _ in staging.scan(database, branch.staging_token)}
             for change in changes:
-                identity = staged[change.path]
-                if change.data is None or identity is None:
+                if change.data is None or change.identity is None:
                     del entries[change.path]
                 else:
-                    entries[change.path] = (change.path, identity, change.data)
+                    entries[change.path] = (change.path, change.identity, change.data)
             metarange_id = committed.write(core, repository, [entries[path] for path in sorted(entries)])
         elif not allow_empty:
             raise bad_request("commit: no changes")

@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS repositories (
 );
 CREATE TABLE IF NOT EXISTS branches (
     repository TEXT, id TEXT, commit_id TEXT NOT NULL, staging_token TEXT NOT NULL, hidden INTEGER NOT NULL,
-    PRIMARY KEY (repository, id)
+    compacted_base TEXT NOT NULL DEFAULT '', PRIMARY KEY (repository, id)
 );
 CREATE TABLE IF NOT EXISTS tags (
     repository TEXT, id TEXT, commit_id TEXT NOT NULL, PRIMARY KEY (repository, id)
@@ -70,6 +70,9 @@ class Database:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = OFF")
         self._connection.executescript(_SCHEMA)
+        if "compacted_base" not in {row[1] for row in self._connection.execute("PRAGMA table_info(branches)")}:
+            # A file of an earlier version.
+            self._connection.execute("ALTER TABLE branches ADD COLUMN compacted_base TEXT NOT NULL DEFAULT ''")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -23,7 +23,8 @@ def of_branch(core: Core, repository: Repository, branch_id: str, start: bytes) 
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-    for change in staging.changes(core, database, branch.staging_token, head.metarange_id, start):
+    token, base = branch.staging_token, branch.compacted_base
+    for change in staging.changes(core, database, token, head.metarange_id, base, start):
         data = change.data if change.data is not None else change.base_data
         assert data is not None
         yield Difference(change.type, change.path, data)

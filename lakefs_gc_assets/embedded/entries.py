@@ -3,6 +3,7 @@
 Fields as in lakeFS's `catalog.proto` and `graveler.proto`; a field with its default value is left out.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -171,16 +172,39 @@ def commit_data(
 
 
 def branch_data(
-    branch_id: str, commit_id: str, staging_token: str, sealed_tokens: Iterable[str], hidden: bool
+    branch_id: str,
+    commit_id: str,
+    staging_token: str,
+    sealed_tokens: Iterable[str],
+    hidden: bool,
+    compacted_base: str = "",
 ) -> bytes:
-    """A branch in a refs dump."""
+    """A branch in a refs dump, with the metarange that a compaction of its staging left."""
     return (
         _string(1, branch_id)
         + _string(2, commit_id)
         + _string(3, staging_token)
         + b"".join(_string(4, token, always=True) for token in sealed_tokens)
         + _number(5, int(hidden))
+        + _string(6, compacted_base)
     )
+
+
+_BRANCH_FIELDS = ("id", "commit_id", "staging_token", "sealed_tokens", "hidden", "compacted_base_meta_range_id")
+
+
+def branch_schema() -> str:
+    """The fields of `branch_data` as a dump states them: a descriptor of the message in protobuf's JSON form."""
+    fields = [
+        {
+            "name": name,
+            "number": number,
+            "label": "LABEL_REPEATED" if name == "sealed_tokens" else "LABEL_OPTIONAL",
+            "type": "TYPE_BOOL" if name == "hidden" else "TYPE_STRING",
+        }
+        for number, name in enumerate(_BRANCH_FIELDS, 1)
+    ]
+    return json.dumps({"name": "BranchData", "field": fields})
 
 
 def tag_data(tag_id: str, commit_id: str) -> bytes:

@@ -51,10 +51,12 @@ def find(core: Core, repository: Repository, reference: str, path: str) -> Found
                     raise not_found()
                 return Found(path, decode_entry(data), True)
         metarange_id = commits.resolve(core, repository, reference).metarange_id
-        record = committed.lookup(core, metarange_id, staging.encode_path(path)) if metarange_id else None
+        key, base = staging.encode_path(path), branch.compacted_base if branch is not None else ""
+        found = [committed.lookup(core, each, key) if each else None for each in (metarange_id, base)]
+    record = found[1] if base else found[0]
     if record is None:
         raise not_found()
-    return Found(path, decode_entry(record[2]), False)
+    return Found(path, decode_entry(record[2]), record != found[0])
 
 
 def read(core: Core, repository: Repository, entry: Entry) -> bytes:
@@ -142,8 +144,8 @@ def delete(core: Core, repository: Repository, branch_id: str, path: str) -> Non
     """Removes a path from a branch; a path that is not there is no error."""
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
-        head = commits.get(core, repository, branch.commit_id)
-        staging.remove(core, database, branch.staging_token, head.metarange_id, path)
+        base = branch.compacted_base or commits.get(core, repository, branch.commit_id).metarange_id
+        staging.remove(core, database, branch.staging_token, base, path)
 
 
 def copy(
@@ -265,7 +267,8 @@ def scan(core: Core, repository: Repository, reference: str, prefix: str, after:
     with core.database.transaction() as database:
         branch = branches.find(core, repository, reference)
         metarange_id = commits.resolve(core, repository, reference).metarange_id
-        base = committed.scan(database, metarange_id, start)
+        compacted = branch.compacted_base if branch is not None else ""
+        base = committed.scan(database, compacted or metarange_id, start)
         if branch is None:
             merged: Iterator[tuple[bytes, bytes | None, bool]] = ((path, data, False) for path, _, data in base)
         else:

@@ -44,7 +44,9 @@ def dump(core: Core, repository: Repository) -> dict[str, Any]:
             (
                 branch.id,
                 branch.commit_id,
-                entries.branch_data(branch.id, branch.commit_id, branch.staging_token, (), branch.hidden),
+                entries.branch_data(
+                    branch.id, branch.commit_id, branch.staging_token, (), branch.hidden, branch.compacted_base
+                ),
             )
             for branch in branches.every(core, repository, hidden=True)
         ],
@@ -70,4 +72,6 @@ def _renamed(tag: dict[str, Any]) -> dict[str, str]:
 def _write(core: Core, repository: Repository, entity: str, rows: list[tuple[str, str, bytes]]) -> str:
     records = sorted((key.encode("utf-8", "surrogateescape"), identity.encode(), data) for key, identity, data in rows)
     properties = {"entity": entity, "schema_name": f"io.treeverse.lakefs.graveler.{_SCHEMAS[entity]}"}
+    if entity == "branch":
+        properties["schema_definition"] = entries.branch_schema()
     return committed.write(core, repository, records, more_properties=properties)

@@ -153,7 +153,8 @@ def _rows(core: Core, repository: Repository, branch_id: str, start: str) -> Ite
                 return
             metarange_id = commits.get(core, repository, branch.commit_id).metarange_id
             part: list[staging.Change] = []
-            for change in staging.changes(core, database, branch.staging_token, metarange_id, position):
+            token, base = branch.staging_token, branch.compacted_base
+            for change in staging.changes(core, database, token, metarange_id, base, position):
                 if len(part) == _ROWS_READ_AT_ONCE:
                     break
                 part.append(change)

@@ -4,15 +4,33 @@ from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
-from lakefs_gc_assets.collector.reporting import describe_unasked
+from lakefs_gc_assets.collector.reporting import describe_compacted, describe_unasked
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, made_frame
+from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, made_frame
 from lakefs_gc_assets_tests.simulation.asked import ASKED
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
 from lakefs_gc_assets_tests.simulation.faults import scene_before
 from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.scenes import Ended
+
+
+class TestServersThatCompact:
+    SEEN = replace(COMMITTED_FIGURES, compacted_bases=2, unnamed_ranges=1_000)
+
+    def test_the_settings_that_do_not_suit_one_are_named(self) -> None:
+        kept = describe_compacted(self.SEEN, CollectionSettings())
+        assert kept is not None and "2 compacted bases" in kept and "1,000 ranges" in kept
+        assert "collection.keep_old_unnamed_ranges turned off, where no other repository" in kept
+        loose = describe_compacted(self.SEEN, CollectionSettings(keep_unnamed_ranges=False))
+        assert loose is not None and "collection.keep_unnamed_ranges is off" in loose
+
+    def test_nothing_is_said_where_they_suit_it_or_none_was_seen(self) -> None:
+        assert describe_compacted(self.SEEN, CollectionSettings(keep_old_unnamed_ranges=False)) is None
+        assert describe_compacted(replace(self.SEEN, unnamed_ranges=0), CollectionSettings()) is None
+        unseen = replace(self.SEEN, compacted_bases=0)
+        for settings in (CollectionSettings(), CollectionSettings(keep_unnamed_ranges=False)):
+            assert describe_compacted(unseen, settings) is None
 
 
 class TestWhatCouldNotBeAskedFor:

@@ -4,12 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STORE_DF, UNCOMMITTED_DF, UNHELD_DF, NoFigures
-from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
+from lakefs_gc_assets.collector.frame.kinds import (
+    COMMITTED_DF,
+    PROVISIONAL_DF,
+    STORE_DF,
+    UNCOMMITTED_DF,
+    UNHELD_DF,
+    NoFigures,
+)
+from lakefs_gc_assets.collector.frame.schemas import LIVE, SIGHTINGS
 from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
+from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -133,7 +142,7 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
     step = made_step(engine, opened_by(opener), plan)
     unheld = subtract_committed(step, stored, committed)
     unreferenced = subtract_live(
-        step, stored, unheld, staged, engine.table(pa.Table.from_pylist(earlier, schema=schema))
+        step, stored, unheld, committed, staged, engine.table(pa.Table.from_pylist(earlier, schema=schema))
     )
 
     found = engine.collect(unreferenced)
@@ -183,6 +192,32 @@ def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
     schema = pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")])
     step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))
     unheld = subtract_committed(step, stored, committed)
-    left = subtract_live(step, stored, unheld, staged, engine.table(schema.empty_table()))
+    left = subtract_live(step, stored, unheld, committed, staged, engine.table(schema.empty_table()))
     reasons = count_reasons(engine, left)
     assert (reasons, reasons.unrecognised) == (Reasons(eligible=0, kept={}, multipart=0), 0)
+
+
+def test_what_is_live_and_not_committed_for_good_is_subtracted_and_stays_pending(tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
+    engine = ArrowEngine()
+    stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
+    staged = frame_of_rows(opener, UNCOMMITTED_DF, [], UNCOMMITTED_FIGURES)
+    step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))
+    provisional = step.complete(PROVISIONAL_DF, NoFigures(), step.write(PROVISIONAL_DF, engine.table(live_rows("a"))))
+    figures = replace(COMMITTED_FIGURES, provisional_ranges=1)
+    committed = step.complete(COMMITTED_DF, figures, (), (provisional,))
+    unheld = subtract_committed(step, stored, committed)
+    earlier = engine.table(SIGHTINGS.empty_table())
+
+    left = subtract_live(step, stored, unheld, committed, staged, earlier)
+
+    assert engine.collect(left).column("address").to_pylist() == ["b"]
+    assert sorted(unheld.table()["address"].to_pylist()) == ["a", "b"]
+    step.complete(PROVISIONAL_DF, NoFigures(), step.write(PROVISIONAL_DF, engine.table(live_rows("b"))))
+    with pytest.raises(OrderViolation, match="provisional was made again"):
+        subtract_live(step, stored, unheld, committed, staged, earlier)
+
+
+def live_rows(*addresses: str) -> pa.Table:
+    return pa.Table.from_pylist([live(address) for address in addresses], LIVE)

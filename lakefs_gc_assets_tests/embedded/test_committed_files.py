@@ -170,7 +170,8 @@ def test_changes_are_those_that_comparing_with_all_records_finds(server: Embedde
         token = branches.every(core, repositories.get(core, "repo"), hidden=True)[0].staging_token
         for start in (b"", b"0013", b"0040", b"x"):
             staged = list(staging.scan(database, token, start))
-            found = {change.path: change.type for change in staging.changes(core, database, token, metarange_id, start)}
+            changes = staging.changes(core, database, token, metarange_id, "", start)
+            found = {change.path: change.type for change in changes}
             expected: dict[bytes, str] = {}
             for path, identity, _ in staged:
                 base = records.get(path)

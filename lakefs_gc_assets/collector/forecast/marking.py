@@ -33,7 +33,8 @@ from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live import noted_sizes
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, read_every_commit
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
+from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.id_set import IdSet
@@ -69,8 +70,9 @@ class _Elsewhere:
     """What keeps objects whatever the rules of this repository say.
 
     Attributes:
-        unread: of each other repository that counts, what all its commits hold.
-        unnamed: ranges that no commit names, or that what no commit names names as well.
+        unread: of each other repository that counts, what all its commits and compacted bases hold.
+        unnamed: ranges that no commit names, or that what no commit names names as well: compacted bases of this
+            repository's branches, too.
     """
 
     unread: tuple[Unread, ...]
@@ -139,13 +141,18 @@ def _find_elsewhere(
     uncommitted: Uncommitted[R],
     tables: tuple[str, ...],
 ) -> _Elsewhere:
-    unread = tuple(read_every_commit(step, each, uncommitted.ended_at) for each in step.repository.others)
-    if not step.repository.settings.keep_unnamed_ranges:
-        return _Elsewhere(unread, RangeRecords.of([]))
+    others, settings = step.repository.others, step.repository.settings
+    unread = tuple(found for each in others for found in read_every_commit(step, each, uncommitted.ended_at))
+    compacted = tuple(questions.definition.live.compacted)
+    bases = find_ranges(step, step.repository, compacted)
+    if not settings.keep_unnamed_ranges:
+        return _Elsewhere(unread, bases)
     read = frozenset(tables).union(*(each.ids for each in unread))
-    named = ranges | IdSet(questions.metaranges)
-    unnamed = find_unnamed(step.repository.store, step.references(), read, named)
-    return _Elsewhere(unread, unnamed.records)
+    named = ranges | IdSet(questions.metaranges) | IdSet(compacted)
+    since = None if settings.keep_old_unnamed_ranges else step.plan.cutoff
+    unnamed = find_unnamed(step.repository.store, step.references(), read, named, since)
+    rows = pa.concat_tables([unnamed.records.rows, bases.rows])
+    return _Elsewhere(unread, RangeRecords.of_rows(each_once(rows)))
 
 
 def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R) -> tuple[R, bool]:

@@ -123,6 +123,9 @@ class CommittedFigures:
         retention_guards: guards that retention tripped: name, figures, and what lifts it.
         retention_differences: where our definition and the server's list differ, a line each.
         unnamed_ranges: how many of the ranges that were read no commit names.
+        compacted_bases: how many compacted bases the branches of this repository rest on.
+        provisional_ranges: how many ranges of the frame `provisional` were read: of compacted bases, of other
+            repositories' too, and young ones that nothing names; where it is 0 the run has no such frame.
         dump_at_once: whether refs were dumped right after uncommitted data, so that `sealed` may lack a token that was
             sealed shortly before.
         tracked_sha256: SHA-256 of the file with all ranges that are live, in flows by retention; None where it cannot
@@ -148,6 +151,8 @@ class CommittedFigures:
     retention_guards: tuple[tuple[str, str, str], ...] = ()
     retention_differences: str = ""
     unnamed_ranges: int = 0
+    compacted_bases: int = 0
+    provisional_ranges: int = 0
     dump_at_once: bool = False
     tracked_sha256: str | None = None
     expired: int = 0
@@ -218,6 +223,12 @@ EXPIRED_DF = Frame(
     LISTED_COLUMNS,
     NoFigures,
 )
+PROVISIONAL_DF = Frame(
+    "provisional",
+    "Every address that is live though no commit holds it: of compacted staging, and young ranges that nothing names.",
+    LIVE_COLUMNS,
+    NoFigures,
+)
 UNHELD_DF = Frame("unheld", "Objects of `store_df` and `expired` that no live commit holds.", LISTED_COLUMNS, NoFigures)
 UNRECOGNISED_DF = Frame(
     "unrecognised", "Unreferenced objects whose names lakeFS never makes.", UNRECOGNISED_COLUMNS, NoFigures
@@ -247,6 +258,7 @@ FRAMES: Mapping[str, Frame[Any]] = {
         CANDIDATES_DF,
         DELETED_REPORT,
         EXPIRED_DF,
+        PROVISIONAL_DF,
         UNHELD_DF,
         UNRECOGNISED_DF,
         SIGHTINGS_DF,

@@ -55,6 +55,8 @@ class LiveCommits:
         dump_tables: ids of the dump's own files, which lie beside the metaranges and hold no objects.
         waited: seconds of waiting before them that protect and are no work.
         at_once: whether refs were dumped without that wait.
+        compacted: the branch of each compacted base: a metarange that holds what is staged there, and no commit names.
+            Empty with the fallback, which counts every file.
     """
 
     source: CommitSource
@@ -69,6 +71,7 @@ class LiveCommits:
     dump_tables: tuple[str, ...] = ()
     waited: float = 0.0
     at_once: bool = False
+    compacted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Dump:
         fetched: how many commits the dump lacked and the API gave.
         sealed: the branch of each sealed staging token.
         tables: ids of its files.
-        waited, at_once: as in LiveCommits.
+        waited, at_once, compacted: as in LiveCommits.
     """
 
     started_at: datetime
@@ -93,6 +96,7 @@ class Dump:
     tables: tuple[str, ...] = ()
     waited: float = 0.0
     at_once: bool = False
+    compacted: Mapping[str, str] = field(default_factory=dict)
 
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
         """All of its commits, or those that stay; branch heads are always among them."""
@@ -111,6 +115,7 @@ class Dump:
             self.tables,
             self.waited,
             self.at_once,
+            self.compacted,
         )
 
 
@@ -238,7 +243,9 @@ def _dumped(
     if fetched:
         commits = CommitColumns.joined([commits, CommitColumns.of(fetched)])
     sealed = {token: branch.id for branch in records for token in branch.sealed_tokens}
-    return Dump(started_at, clock.now(), commits, branches, tags, len(fetched), sealed, tuple(tables))
+    compacted = {base: branch.id for branch in records for base in branch.compacted_bases}
+    ended_at = clock.now()
+    return Dump(started_at, ended_at, commits, branches, tags, len(fetched), sealed, tuple(tables), compacted=compacted)
 
 
 def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -> RefsDump:

@@ -167,7 +167,10 @@ class Committed:
         own: the live commits of this repository.
         unread: what was not read before of each repository, this one's first.
         definition: what retention rules keep; None in flows that do not apply them.
-        unnamed: files of this repository's metadata folder that no commit names; None where they are not looked for.
+        unnamed: files of this repository's metadata folder that no commit names; None where they are not looked for, or
+            where only young ones count, which are among what is provisional.
+        provisional: what is live now and perhaps no more in the next run, since no commit holds it: compacted bases of
+            branches, and young ranges that nothing names. Nothing of it counts as read: it is read in each run anew.
         waited: seconds of waiting that protect and are no work, for all repositories.
     """
 
@@ -175,11 +178,12 @@ class Committed:
     unread: tuple[Unread, ...]
     definition: LiveDefinition | None
     unnamed: Unread | None = None
+    provisional: tuple[Unread, ...] = ()
     waited: float = 0.0
 
     @property
     def everything(self) -> tuple[Unread, ...]:
-        """All that is read."""
+        """All that is read of what is committed, or may be by others: what stays known for good."""
         return self.unread if self.unnamed is None else (*self.unread, self.unnamed)
 
     @property
@@ -218,6 +222,10 @@ class Committed:
         """
         return [each.addresses(step, sizes_into, hashes_into) for each in self.everything]
 
+    def provisional_addresses(self, step: Step[R]) -> list[R]:
+        """The addresses (LIVE) of what is provisional, an address perhaps several times."""
+        return [each.addresses(step) for each in self.provisional]
+
     @property
     def tells_ranges(self) -> bool:
         """Whether the ranges of this repository are known one by one, and no other repository's are among them."""
@@ -239,6 +247,10 @@ def ask_committed(
 ) -> Committed:
     """Finds the live commits, and reads those of their metaranges that are not among the known ids.
 
+    A branch may rest on a compacted base, which holds what is staged: it is read as well. The server lists what differs
+    there from the commit as uncommitted. But an entry that moves into the base while it lists may be in neither of its
+    answers, and what is staged over an entry of the base hides it until that is reset.
+
     It then looks for ranges that no commit names, since they may be another repository's. It does not where
     `collection.keep_unnamed_ranges` is off, or where every range of the metadata folder counts anyway.
 
@@ -253,30 +265,60 @@ def ask_committed(
         ConfigurationError: a retention rule cannot be meant, in flows that apply retention rules.
     """
     definition = define_live(step, prepared_until, shown) if step.plan.flow.by_retention else None
-    at_once = at_once and step.repository.settings.keep_unnamed_ranges
+    settings = step.repository.settings
+    at_once = at_once and settings.keep_unnamed_ranges and settings.keep_old_unnamed_ranges
     own = definition.live if definition else _every_commit(step, step.repository, prepared_until, at_once=at_once)
     unread, waited = [find_unread(step, step.repository, own, known)], own.waited
+    bases = [find_compacted(step, step.repository, own, known, unread[0])]
     for each in step.repository.others:
         live = _every_commit(step, each, prepared_until)
         unread.append(find_unread(step, each, live, known))
+        bases.append(find_compacted(step, each, live, known, unread[-1]))
         waited += live.waited
-    found = Committed(own, tuple(unread), definition, waited=waited)
-    if not step.repository.settings.keep_unnamed_ranges or own.source is CommitSource.METADATA_FOLDER:
+    provisional = tuple(base for base in bases if base.metarange_ids)
+    found = Committed(own, tuple(unread), definition, provisional=provisional, waited=waited)
+    if not settings.keep_unnamed_ranges or own.source is CommitSource.METADATA_FOLDER:
         return found
-    return replace(found, unnamed=_find_unnamed(step, found, known))
+    unnamed = _find_unnamed(step, found, known, bases[0])
+    if settings.keep_old_unnamed_ranges:
+        return replace(found, unnamed=unnamed)
+    return replace(found, provisional=(*provisional, unnamed) if unnamed.records else provisional)
 
 
-def _find_unnamed(step: Step[R], found: Committed, known: Set[str]) -> Unread:
+def find_compacted(
+    step: Step[R], repository: OpenRepository, live: LiveCommits, known: Set[str], committed: Unread
+) -> Unread:
+    """Finds the compacted bases of a repository's branches; returns their ranges that no commit has.
+
+    Args:
+        known: ids of ranges that were read before.
+        committed: what is read of the repository's commits.
+    """
+    records = find_ranges(step, repository, tuple(live.compacted))
+    if records:
+        records = records.without(known | committed.ids)
+    return Unread(repository, live.source, tuple(live.compacted), records, ())
+
+
+def _find_unnamed(step: Step[R], found: Committed, known: Set[str], bases: Unread) -> Unread:
+    """What no commit and no branch names: all of it, or what is not older than the cutoff.
+
+    A compacted base that another one replaced is named by nothing, and so is what others have committed here: only who
+    knows that there are no others can let go what is old.
+    """
     repository, definition = step.repository, found.definition
     metaranges = definition.expired_metaranges if definition else ()
-    expired = find_ranges(step, repository, metaranges).ids | IdSet(metaranges)
-    unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired)
+    expired = find_ranges(step, repository, metaranges).ids | IdSet(metaranges) | bases.ids
+    since = None if repository.settings.keep_old_unnamed_ranges else step.plan.cutoff
+    unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired, since)
     return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
 
 
-def read_every_commit(step: Step[R], repository: OpenRepository, prepared_until: datetime) -> Unread:
-    """What all commits of another repository that counts hold. Raises as `ask_committed`."""
-    return find_unread(step, repository, _every_commit(step, repository, prepared_until), frozenset())
+def read_every_commit(step: Step[R], repository: OpenRepository, prepared_until: datetime) -> tuple[Unread, ...]:
+    """What all commits of another repository that counts hold, and its compacted bases. Raises as `ask_committed`."""
+    live = _every_commit(step, repository, prepared_until)
+    committed = find_unread(step, repository, live, frozenset())
+    return committed, find_compacted(step, repository, live, frozenset(), committed)
 
 
 def _every_commit(

@@ -8,6 +8,7 @@ writes them before it exists. Where a range comes from cannot be known, so the o
 
 from collections.abc import Set
 from dataclasses import dataclass
+from datetime import datetime
 
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
@@ -35,6 +36,7 @@ def find_unnamed(
     references: References[R],
     read: Set[str],
     expired: Set[str],
+    since: datetime | None = None,
 ) -> Unnamed:
     """Lists the metadata folder, and reads of it only what no commit names.
 
@@ -43,9 +45,10 @@ def find_unnamed(
     Args:
         read: ids of everything that was read before, or is read by this question.
         expired: ids of metaranges and ranges that only expired commits name. They are no sign of another repository,
-            but such a range stays where an unnamed metarange names it, too.
+            but such a range stays where an unnamed metarange names it, too. So it is with a branch's compacted base.
+        since: only files that were last modified at this moment, UTC, or later; None for all.
     Raises:
         CorruptFile: a file is of no known kind, or damaged.
     """
-    ids = list_ids(store, IdSet.of(read) | expired)
+    ids = list_ids(store, IdSet.of(read) | expired, since)
     return Unnamed(ids, references.unnamed_records(ids).without(read))

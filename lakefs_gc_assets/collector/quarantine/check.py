@@ -75,7 +75,7 @@ class LiveCheck(Generic[R]):
             order.require_same_source(found.source, self._first.source)
             guards.require_commits_ended(self._first.own.sealed, found.own.sealed)
         committed = engine.union(*found.addresses(step))
-        live = engine.union(committed, *prepared.addresses)
+        live = engine.union(committed, *found.provisional_addresses(step), *prepared.addresses)
         held = engine.collect(engine.select(engine.among_exactly(copies, live), "address"))
         self._live |= frozenset(held.column("address").to_pylist())
         self._known |= found.ids

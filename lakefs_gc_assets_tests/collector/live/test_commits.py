@@ -117,6 +117,12 @@ class TestDumps:
         found = live(dumping(dump), store)
         assert found.sealed == {"one": "main", "two": "main"}
 
+    def test_compacted_bases_are_told_by_their_branches_and_are_no_commits(self, store: LocalStore) -> None:
+        dump = put_dump(store, LINE, [*MAIN, branch("x", "a")], compacted={"x": "b" * 64})
+        found = live(dumping(dump), store)
+        assert found.compacted == {"b" * 64: "x"}
+        assert "b" * 64 not in (*found.metarange_ids, *found.heads.values())
+
     def test_a_table_that_is_missing_or_damaged_ends_the_run(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, MAIN)
         for metarange_id in (dump.commits_meta_range_id, dump.branches_meta_range_id, dump.tags_meta_range_id):

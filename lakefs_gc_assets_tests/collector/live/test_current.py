@@ -1,3 +1,4 @@
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -39,7 +40,14 @@ from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import NOW, opened
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.test_plan import PLAN
-from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
+from lakefs_gc_assets_tests.collector.written import (
+    Staged,
+    put_commit_objects,
+    put_dump,
+    put_metarange,
+    put_range,
+    put_uncommitted,
+)
 
 __all__ = ["opened"]
 
@@ -90,13 +98,14 @@ class Repositories:
         return made_step(ArrowEngine(), replace(self.own, others=(self.other,)), replace(PLAN, **changes))
 
     @staticmethod
-    def commit(repository: OpenRepository, *addresses: str) -> str:
-        """A branch whose head holds these addresses; returns the id of its metarange."""
+    def commit(repository: OpenRepository, *addresses: str, compacted: str | None = None) -> str:
+        """A branch whose head holds these addresses, perhaps on a compacted base; returns the id of its metarange."""
         api = cast(ScriptedApi, repository.api)
         types = {each: AddressType.FULL if "://" in each else AddressType.RELATIVE for each in addresses}
         held = put_commit_objects(repository.store, {each: Staged(each, type_) for each, type_ in types.items()})
         head = Commit("c" * 64, held, (), 7)
-        api.dumps = Script(put_dump(repository.store, [head], [Branch("main", head.id)]))
+        bases = {} if compacted is None else {"main": compacted}
+        api.dumps = Script(put_dump(repository.store, [head], [Branch("main", head.id)], compacted=bases))
         api.branch_lists, api.commits = Script((Branch("main", head.id),)), {head.id: Script(head)}
         return held
 
@@ -203,6 +212,67 @@ class TestCommits:
         step.repository = replace(step.repository, settings=CollectionSettings(keep_unnamed_ranges=False))
         assert ask_committed(step, NOW, frozenset()).unnamed is None
 
+    @pytest.mark.parametrize("unnamed", [True, False])
+    def test_compacted_bases_of_all_repositories_are_live_for_now(
+        self, repositories: Repositories, unnamed: bool
+    ) -> None:
+        base = put_commit_objects(repositories.own.store, {"s": Staged("data/s")})
+        theirs = f"{repositories.own.namespace.uri}data/t"
+        other = put_commit_objects(repositories.other.store, {"t": Staged(theirs, AddressType.FULL)})
+        repositories.commit(repositories.own, "data/x", compacted=base)
+        repositories.commit(repositories.other, "data/y", compacted=other)
+        step = repositories.step()
+        step.repository = replace(step.repository, settings=CollectionSettings(keep_unnamed_ranges=unnamed))
+        found = ask_committed(step, NOW, frozenset())
+        assert addresses(step, found.provisional_addresses(step)) == {"data/s", "data/t"}
+        assert addresses(step, found.addresses(step)) == {"data/x", "data/y"}
+        # A later run must read it again: the branch may rest on it no more.
+        assert not {base, other, *found.provisional[0].records.ids} & set(found.ids)
+        again = ask_committed(step, NOW, found.ids)
+        assert addresses(step, again.provisional_addresses(step)) == {"data/s", "data/t"}
+        bases = read_every_commit(step, repositories.other, NOW)[1]
+        assert addresses(step, [bases.addresses(step)]) == {"data/t"}
+
+    def test_a_base_that_names_what_commits_hold_adds_nothing(self, repositories: Repositories) -> None:
+        base = put_commit_objects(repositories.own.store, {"data/x": Staged("data/x")})
+        assert repositories.commit(repositories.own, "data/x", compacted=base) == base
+        repositories.commit(repositories.other)
+        found = ask_committed(repositories.step(), NOW, frozenset())
+        assert sum(each.ranges for each in found.provisional) == 0 and base in found.ids
+
+    def test_a_range_of_a_base_that_another_metarange_names_too_is_read_for_good(
+        self, repositories: Repositories
+    ) -> None:
+        part = put_range(repositories.own.store, {"s": Staged("data/s")})
+        base = put_metarange(repositories.own.store, [part])
+        more = put_range(repositories.own.store, {"t": Staged("data/t")})
+        put_metarange(repositories.own.store, [part, more])
+        repositories.commit(repositories.own, "data/x", compacted=base)
+        repositories.commit(repositories.other)
+        step = repositories.step()
+        found = ask_committed(step, NOW, frozenset())
+        assert addresses(step, found.addresses(step)) == {"data/s", "data/t", "data/x"}
+
+    def test_where_old_ranges_do_not_count_young_ones_are_live_for_now(self, repositories: Repositories) -> None:
+        repositories.commit(repositories.own, "data/x")
+        repositories.commit(repositories.other)
+        old = put_commit_objects(repositories.own.store, {"old": Staged("data/old")})
+        put_commit_objects(repositories.own.store, {"young": Staged("data/young")})
+        step = repositories.step()
+        cutoff = step.plan.cutoff.timestamp()
+        folder = Path(repositories.own.opener.settings.local_root or "") / "own" / "_lakefs"
+        for file in folder.iterdir():
+            os.utime(file, (cutoff, cutoff))
+        for record in step.references().range_records([old]):
+            os.utime(folder / record.id, (cutoff - 1, cutoff - 1))
+        os.utime(folder / old, (cutoff - 1, cutoff - 1))
+        settings = CollectionSettings(keep_old_unnamed_ranges=False)
+        step.repository = replace(step.repository, settings=settings)
+        found = ask_committed(step, NOW, frozenset())
+        assert found.unnamed is None
+        assert addresses(step, found.provisional_addresses(step)) == {"data/young"}
+        assert addresses(step, found.addresses(step)) == {"data/x"}
+
     def test_by_the_metadata_folder_all_are_read_anyway(self, repositories: Repositories) -> None:
         repositories.commit(repositories.own, "data/x")
         repositories.commit(repositories.other)
@@ -218,7 +288,8 @@ class TestCommits:
     def test_of_another_repository_are_read_whole(self, repositories: Repositories) -> None:
         held = repositories.commit(repositories.other, f"{repositories.own.namespace.uri}data/y")
         step = repositories.step()
-        found = read_every_commit(step, repositories.other, NOW)
+        found, compacted = read_every_commit(step, repositories.other, NOW)
+        assert not compacted.metarange_ids
         assert (found.metarange_ids, found.ranges, found.source) == ((held,), 1, CommitSource.REFS_DUMP)
         assert addresses(step, [found.addresses(step)]) == {"data/y"}
 

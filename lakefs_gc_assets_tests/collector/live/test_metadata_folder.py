@@ -1,3 +1,5 @@
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -30,6 +32,17 @@ def test_only_names_of_ranges_and_metaranges_directly_below(tmp_path: Path, in_o
 
     assert list_ids(given) == IDS
     assert list_ids(given, IdSet(IDS[1:3])) == list_ids(given, frozenset(IDS[1:3])) == (IDS[0], IDS[3])
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_files_that_are_older_than_a_moment_are_left_out(tmp_path: Path, in_order: bool) -> None:
+    store = LocalStore(tmp_path)
+    for number, name in enumerate(IDS):
+        store.put(f"_lakefs/{name}", b"")
+        os.utime(tmp_path / "_lakefs" / name, (1e9 + number, 1e9 + number))
+    given = store if in_order else cast(ObjectStore, OnlyLevels(store))
+    assert list_ids(given, since=datetime.fromtimestamp(1e9 + 2, UTC)) == IDS[2:]
+    assert list_ids(given, IdSet(IDS[3:]), datetime.fromtimestamp(1e9 + 1, UTC)) == IDS[1:3]
 
 
 def test_a_namespace_without_any(tmp_path: Path) -> None:
