@@ -32,7 +32,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow costs soak mutants fuzz demo bench ui docs build sbom audit clean
+.PHONY: help setup lock lint test test-slow costs soak mutants statements fuzz demo bench ui docs build sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,9 @@ soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, t
 
 mutants: $(MUTANTS)/.installed ## Changes modules of the run place by place; their tests must notice (MODULES="guards lock")
 	@$(MUTANTS)/bin/python -P lakefs_gc_assets_tests/mutants.py $(MODULES)
+
+statements: $(INSTALLED) ## Takes statements of the run out one by one; tests and histories must notice (MODULES="run step")
+	@$(BIN)/python -m lakefs_gc_assets_tests.statements $(MODULES)
 
 $(MUTANTS)/.installed: $(INSTALLED)
 	@$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(MUTANTS)

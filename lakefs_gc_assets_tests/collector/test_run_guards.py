@@ -717,6 +717,7 @@ class TestFollowingExpiry:
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert scene.told.base_run is not None and scene.told.why_clean is None
             assert scene.exactness.went > 0
+            assert scene.told.counts["expired_objects"] > 0
             # Rules have no say in what it is told of: the next one finds nothing.
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert (scene.told.counts["expired_objects"], scene.told.counts["candidates"]) == (0, 0)
@@ -730,6 +731,17 @@ class TestFollowingExpiry:
                 noted.append(scene.told.counts["ranges_noted"])
             # Where nothing new is committed, what one run reads the next one knows.
             assert 0 < noted[0] <= noted[1] <= noted[2]
+
+    def test_metaranges_that_the_base_run_knew_are_not_read(self) -> None:
+        with world_of("following") as scene:
+            read = []
+            ids = {record.facts.metarange_id for record in scene.world.repository.commits.values()} - {""}
+            for _ in range(2):
+                told = Faults()
+                assert scene.start(FOLLOWING, told, UNIFIED) is Ended.WELL
+                assert scene.told.base_run is not None
+                read.append([call for call in told.told if call.rpartition("/")[2] in ids])
+            assert read[0] and not read[1]
 
     def test_notes_of_another_version_are_not_believed(self) -> None:
         with world_of("following") as scene:

@@ -1,0 +1,322 @@
+"""Takes statements of the run out one at a time, or swaps two, and sees whether tests notice: `make statements`.
+
+It complements mutmut, which changes expressions and leaves functions with a decorator alone (`mutants.py`). Here a
+whole statement goes: an `if` with all that is in it, a loop, a `with` (once with its body, once without), a `try`, an
+assignment. Then each two neighbours change places that call something and need nothing of each other: much of what
+protects is the order of two questions. Lines of a log are left alone.
+
+The code object of the function is replaced, so whoever has imported the function has the change. Tests are collected
+once, and run once to see which functions each of them calls. Then each change has a process of its own, forked from
+that one, which runs the tests of the function until one fails: those first that failed before.
+"""
+
+import argparse
+import ast
+import contextlib
+import gc
+import importlib
+import inspect
+import io
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import zip_longest
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+PACKAGE = "lakefs_gc_assets"
+TESTS = Path("lakefs_gc_assets_tests")
+MODULES = {
+    "run": "collector.run",
+    "recheck": "collector.recheck",
+    "step": "collector.step",
+    "passes": "collector.sweep.passes",
+    "approval": "collector.sweep.approval",
+}
+"""Modules that can be asked for, and where they are in the package. Each has tests in the file that mirrors it."""
+FOR_ALL = (
+    "collector/test_run_guards.py",
+    "collector/test_run.py",
+    "simulation/test_seeded_bugs.py::test_without_a_bug_the_same_history_passes",
+)
+"""Tests of every module beside the file that mirrors it: the histories are a fixed set, those that show seeded bugs."""
+_SERVICES = {"s3_server", "spark", "ReplayServer", "replaying", "replays"}
+"""What starts a service: clients that were used before a fork wait for ever after it."""
+_LINES_OF_A_LOG = ("step.log(", "step.warn(", "self.log(", "warn(")
+_LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+_SHORTEST_LIMIT_SECONDS = 20.0
+_WAITING_SECONDS = 600
+
+
+class Outcome(StrEnum):
+    """What became of a change."""
+
+    NOTICED = "noticed"
+    SURVIVED = "survived"
+    NO_TEST = "no test"
+    NO_END = "no end"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A statement that is taken out of a function, or comes after the next one.
+
+    Attributes:
+        module: its name to Python.
+        function: the qualified name of the function of a class or module that has it.
+        line: where the statement begins, from 1.
+        what: what becomes of the statement.
+        code: the code of the function with the change.
+    """
+
+    module: str
+    function: str
+    line: int
+    what: str
+    code: CodeType
+
+    def __str__(self) -> str:
+        return f"{self.module.rpartition('.')[2]}:{self.line} {self.function}: {self.what}"
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """Statements of a block, from a place on, and what stands there instead."""
+
+    block: list[ast.stmt]
+    place: int
+    count: int
+    instead: list[ast.stmt]
+    what: str
+
+
+def changes(module: str) -> Iterator[Change]:
+    """Every change of the functions of a module; functions inside of a function are a part of it."""
+    file = inspect.getsourcefile(importlib.import_module(module))
+    assert file is not None
+    tree = ast.parse(Path(file).read_text())
+    for owner, function in _functions(tree):
+        name = ".".join([*owner, function.name])
+        for edit in _edits(function):
+            kept, line = [*edit.block], edit.block[edit.place].lineno
+            edit.block[edit.place : edit.place + edit.count] = edit.instead
+            code = compile(ast.fix_missing_locations(tree), file, "exec")
+            edit.block[:] = kept
+            yield Change(module, name, line, edit.what, _code_of(code, [*owner, function.name]))
+
+
+def _edits(node: ast.AST) -> Iterator[_Edit]:
+    """What can be changed in the blocks inside of a node."""
+    for name in ("body", "orelse", "finalbody"):
+        block: list[ast.stmt] = getattr(node, name, [])
+        for place, (statement, following) in enumerate(zip_longest(block, block[1:])):
+            if isinstance(statement, ast.Pass) or _is_text(statement):
+                continue
+            text = ast.unparse(statement).splitlines()[0]
+            if not (isinstance(statement, ast.FunctionDef) or text.startswith(_LINES_OF_A_LOG)):
+                yield _Edit(block, place, 1, [ast.copy_location(ast.Pass(), statement)], f"without {text}")
+                if following is not None and _may_swap(statement, following):
+                    after = ast.unparse(following).splitlines()[0]
+                    yield _Edit(block, place, 2, [following, statement], f"{text} | after | {after}")
+            if isinstance(statement, ast.With | ast.Try):
+                yield _Edit(block, place, 1, statement.body, f"only the body of {text}")
+            yield from _edits(statement)
+    for handler in getattr(node, "handlers", []):
+        yield from _edits(handler)
+
+
+def _may_swap(one: ast.stmt, other: ast.stmt) -> bool:
+    """Whether both call something, come to their end, and bind no name that the other one speaks of.
+
+    Of two refusals it does not matter which one comes first.
+    """
+    (bound, named), (also_bound, also_named) = map(_names, (one, other))
+    return (
+        not (bound & also_named or also_bound & named)
+        and all(any(isinstance(node, ast.Call) for node in ast.walk(each)) for each in (one, other))
+        and not any(isinstance(node, _LEAVING) for each in (one, other) for node in ast.walk(each))
+        and not ast.unparse(other).startswith(_LINES_OF_A_LOG)
+        and not all("require_" in ast.unparse(each) for each in (one, other))
+    )
+
+
+def _names(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """The names, attributes as such, that a statement binds, and all of which it speaks."""
+    nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Name | ast.Attribute)]
+    bound = {ast.unparse(node) for node in nodes if not isinstance(node.ctx, ast.Load)}
+    return bound, {ast.unparse(node) for node in nodes}
+
+
+def _functions(tree: ast.AST, owner: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], ast.FunctionDef]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield owner, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node, (*owner, node.name))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Whether it is a docstring, or `...` in its place."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _code_of(code: CodeType, names: Sequence[str]) -> CodeType:
+    for name in names:
+        code = [each for each in code.co_consts if isinstance(each, CodeType) and each.co_name == name][-1]
+    return code
+
+
+def function_of(module: str, name: str) -> FunctionType:
+    """A function by its qualified name, without its decorators."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = vars(found)[part]
+    found = inspect.unwrap(getattr(found, "fget", None) or getattr(found, "__func__", found))
+    assert isinstance(found, FunctionType)
+    return found
+
+
+class Trial:
+    """Stands in for pytest's own loop: runs all tests once, then those of each change."""
+
+    def __init__(self, changed: Sequence[Change]) -> None:
+        self._changed = changed
+        self._tests: dict[CodeType, list[tuple[float, pytest.Item]]] = defaultdict(list)
+        self._failed = Counter[pytest.Item]()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leaves out tests that need a service, or Spark, whatever their names are."""
+        items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item))]
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        codes = {function_of(each.module, each.function).__code__ for each in self._changed}
+        for item in session.items:
+            started = time.process_time()
+            with _calls(codes) as called, contextlib.redirect_stdout(io.StringIO()):
+                passed = _passes(item)
+            if not passed:
+                raise pytest.UsageError(f"{item.nodeid} fails without any change")
+            for code in called:
+                self._tests[code].append((time.process_time() - started, item))
+        gc.collect()
+        gc.freeze()
+        counts = Counter[Outcome]()
+        for each in self._changed:
+            outcome = self._try(each)
+            counts[outcome] += 1
+            print(f"{outcome}\t{each}", flush=True)
+        print(dict(counts), flush=True)
+        return True
+
+    def _try(self, change: Change) -> Outcome:
+        tests = self._tests[function_of(change.module, change.function).__code__]
+        if not tests:
+            return Outcome.NO_TEST
+        # What failed with other changes of the function is likely to fail again.
+        tests.sort(key=lambda test: (-self._failed[test[1]], test[0]))
+        code, place = _run_apart(change, [item for _, item in tests], sum(seconds for seconds, _ in tests))
+        if place is None:
+            return Outcome.NO_END if code else Outcome.SURVIVED
+        self._failed[tests[place][1]] += 1
+        return Outcome.NOTICED
+
+
+@contextlib.contextmanager
+def _calls(codes: set[CodeType]) -> Iterator[set[CodeType]]:
+    """Which of these codes run meanwhile, in any thread."""
+    called: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code in codes:
+            called.add(frame.f_code)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def _run_apart(change: Change, items: Sequence[pytest.Item], seconds: float) -> tuple[int, int | None]:
+    """Runs tests in a process of its own until one fails.
+
+    Returns the exit code, 0 where all pass, and the place of the test that failed; None where none did, or where the
+    process took too long or crashed.
+    """
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        _run_here(change, items, seconds, write)
+    os.close(write)
+    with os.fdopen(read, "rb") as told:
+        place = told.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(place) if place else None
+
+
+def _run_here(change: Change, items: Sequence[pytest.Item], seconds: float, tell: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    limit = int(time.process_time() + _SHORTEST_LIMIT_SECONDS + 3 * seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_WAITING_SECONDS)
+    code = 1
+    try:
+        function_of(change.module, change.function).__code__ = change.code
+        failed = next((place for place, item in enumerate(items) if not _passes(item)), None)
+        if failed is None:
+            code = 0
+        else:
+            os.write(tell, str(failed).encode())
+    finally:
+        os._exit(code)
+
+
+def _passes(item: pytest.Item) -> bool:
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
+
+
+def _names_in(item: pytest.Item) -> set[str]:
+    """Names of the fixtures of a test, and those that the code of the test and of its fixtures speaks of."""
+    if not isinstance(item, pytest.Function):
+        return set()
+    fixtures = [each.func for defined in item._fixtureinfo.name2fixturedefs.values() for each in defined]
+    codes = (getattr(function, "__code__", None) for function in (item.function, *fixtures))
+    return {*item.fixturenames}.union(*(code.co_names for code in codes if code))
+
+
+def main() -> int:
+    """Tries the modules that are asked for, and prints what became of each change."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("modules", nargs="*", metavar="module", help=f"of {', '.join(MODULES)}; all unless given")
+    parser.add_argument("--lines", nargs="+", type=int, default=[], help="only statements that begin there")
+    parser.add_argument("--tests", nargs="+", default=[], help="these tests in place of all, inside of the tests")
+    options = parser.parse_args()
+    if unknown := set(options.modules) - MODULES.keys():
+        parser.error(f"no such module: {', '.join(sorted(unknown))}")
+    names = [f"{PACKAGE}.{MODULES[name]}" for name in options.modules or MODULES]
+    changed = [each for name in names for each in changes(name)]
+    changed = [each for each in changed if not options.lines or each.line in options.lines]
+    mirrors = [Path(*name.split(".")[1:]) for name in names]
+    tests = options.tests or [*(str(path.with_name(f"test_{path.name}.py")) for path in mirrors), *FOR_ALL]
+    # Nothing of conftest.py, which starts Spark. A traceback would take longer than the tests.
+    chosen = ["--noconftest", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
+    paths = sorted({str(TESTS / test) for test in tests})
+    return int(pytest.main(["-q", "-s", *chosen, *paths], plugins=[Trial(changed)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
