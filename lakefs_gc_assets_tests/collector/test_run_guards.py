@@ -34,6 +34,7 @@ from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import commits, range_notes
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
+from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.named_ranges import NAMED
 from lakefs_gc_assets.collector.live.range_hashes import HASHES
@@ -672,6 +673,13 @@ class TestOptimized:
             scene.world.bucket.put(key, scene.store.get(key) + b"\n")
             with pytest.raises(CorruptFile, match="is not the frame that the report"):
                 BaseCheckpoint(scene.store, step.plan.base_run).pending_objects(step)
+
+    def test_notes_of_heads_are_handed_on_where_nobody_asks_for_them(self) -> None:
+        with world_of("optimized") as scene, mock.patch.object(HeadNotes, "take_over") as take_over:
+            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+            assert scene.told.counts["candidates"] and not take_over.called
+            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+            assert not scene.told.counts["candidates"] and take_over.called
 
     def test_it_had_the_same_minimum_age(self) -> None:
         with world_of("optimized") as scene:
