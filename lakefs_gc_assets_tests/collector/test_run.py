@@ -438,7 +438,15 @@ class TestWhatRunsTell:
         assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
 
     def test_what_is_lost_and_what_could_not_be_asked_for(self) -> None:
-        gap = Gap(missing=2, expected=20, examples=("data/missing",), lost=3, lost_examples=("data/lost",))
+        gap = Gap(
+            missing=2,
+            expected=20,
+            examples=("data/missing",),
+            lost=3,
+            lost_examples=("data/lost",),
+            named_again=2,
+            named_again_examples=("data/again",),
+        )
 
         @contextmanager
         def cleared(step: Step[ArrowRows], candidates: ArrowRows, *more: Any) -> Iterator[Cleared[ArrowRows]]:
@@ -450,7 +458,9 @@ class TestWhatRunsTell:
             mock.patch.object(gap_check, "find_gap", lambda *arguments: gap),
             mock.patch.object(run, "clear_hidden", cleared),
         ):
+            scene.world.oracle.losses += ["data/lost"] * 3
             assert scene.start(allowing(DRY, hidden_suspect_limit=7), Faults()) is Ended.WELL
+            assert (scene.told.success, scene.told.is_complete) == (False, True)
             found = step_of(scene).stored(CANDIDATES_DF)
         assert found.figures == CandidateFigures(
             kept={"a name that lakeFS never makes": 1, Kept.UNCERTAIN.value: 4},
@@ -461,8 +471,11 @@ class TestWhatRunsTell:
             missing_examples=("data/missing",),
             lost=3,
             lost_examples=("data/lost",),
+            named_again=2,
+            named_again_examples=("data/again",),
         )
-        lost, unasked = told.warned
+        lost, again, unasked = told.warned
+        assert again.startswith("2 objects are referenced again by a branch head or by staging, such as data/again.")
         assert lost.startswith("3 objects that earlier runs deleted are held by a branch head or by staging, such as ")
         assert unasked.startswith("4 objects stay although they may be garbage") and "limit (7). 6 more" in unasked
 
