@@ -1,34 +1,35 @@
-"""What stores of every cloud have in common: obstore lists and reads, the service's own client does the rest.
+"""What stores of every cloud have in common: obstore reads objects, the service's own client does the rest.
 
-It also lists and reads what obstore cannot name. A cloud's class says how its client is asked; what follows from the
-answers is told here, once.
+It also reads what obstore cannot name. A cloud's class says how its client is asked; what follows from the answers is
+told here, once. Listings go by the service's own pages: obstore 0.12 takes answers that are no page for the end of one.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Generic, TypeVar
+from itertools import takewhile
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage import obstore_listing
 from lakefs_gc_assets.storage.cloud_errors import CloudErrors, ObstoreError
 from lakefs_gc_assets.storage.interface import (
+    LISTING_SCHEMA,
     DeleteOutcome,
     Level,
     ObjectFacts,
-    as_batch,
-    below,
+    Page,
     checked_key,
     checked_prefix,
 )
-from lakefs_gc_assets.storage.obstore_listing import Listable, obstore_can_name
 
 Files = AzureStore | GCSStore | S3Store
+BATCH_ROWS = 10_000
+"""Rows of a batch of a whole listing, at least; a page of S3 has 1,000 at most."""
 _Errors = TypeVar("_Errors", bound=CloudErrors)
 _Contents = TypeVar("_Contents")
 
@@ -47,61 +48,107 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
     """Objects below a prefix of a bucket; see ObjectStore. Full keys are those that the service knows.
 
     Attributes:
-        listable: the bucket as both clients see it.
+        name: of the bucket, such as `s3://bucket`.
     """
 
     delete_limit = 1000
 
-    def __init__(
-        self,
-        name: str,
-        root: str,
-        files: Files,
-        errors: _Errors,
-        *,
-        ordered: bool = True,
-        ends_unproved: bool = False,
-    ) -> None:
-        """Takes a bucket, described as in Listable, and the prefix that all keys begin with."""
+    def __init__(self, name: str, root: str, files: Files, errors: _Errors, *, ordered: bool = True) -> None:
+        """Takes a bucket and the prefix that all keys begin with.
+
+        Args:
+            ordered: whether the service promises to list in the order of UTF-8 bytes; then any other order ends a
+                listing.
+        """
+        self.name = name
         self._root = root
         self._files = files
         self._errors = errors
-        self.listable = Listable(name, files, self._pages, self._explain_listing, ordered, ends_unproved)
+        self._ordered = ordered
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list."""
-        return obstore_listing.batches(self.listable, self._root, checked_prefix(prefix))
+        return self._between(checked_prefix(prefix), "", None)
+
+    def _between(self, prefix: str, after: str, until: str | None, delimiter: str = "") -> Iterator[pa.RecordBatch]:
+        """Rows of the pages behind a key up to another one, several pages in a batch where that one is not given."""
+        waiting: list[pa.RecordBatch] = []
+        for rows in self._rows(self._root + prefix, self._root + after if after else "", delimiter):
+            if until is None:
+                waiting.append(rows)
+                if sum(batch.num_rows for batch in waiting) >= BATCH_ROWS:
+                    yield pa.concat_batches(waiting)
+                    waiting = []
+            elif rows["key"][-1].as_py().encode() <= until.encode():
+                yield rows
+            else:
+                wanted = rows.filter(pc.less_equal(rows["key"], until))
+                if wanted.num_rows:
+                    yield wanted
+                return
+        if waiting:
+            yield pa.concat_batches(waiting)
+
+    def _rows(self, prefix: str, after: str, delimiter: str) -> Iterator[pa.RecordBatch]:
+        """What the pages list below a full prefix behind a full key, with relative keys; no batch without rows."""
+        action, begun = f"list below {prefix!r}", not after
+        # Not every service takes control characters here; what comes before is left out below.
+        behind = "".join(takewhile(lambda character: character >= " " and character != "\x7f", after))
+        for page in self._checked_pages(action, prefix, behind, delimiter):
+            rows = page.rows.filter(pc.not_equal(page.rows["key"], prefix)) if prefix else page.rows
+            if not begun:
+                new = [key.encode() > after.encode() for key in rows["key"].to_pylist()]
+                begun = any(new)
+                rows = rows.slice(new.index(True) if begun else rows.num_rows)
+            if not rows.num_rows:
+                continue
+            keys = pc.utf8_slice_codeunits(rows["key"], len(self._root)) if self._root else rows["key"]
+            yield rows.set_column(0, LISTING_SCHEMA.field("key"), keys)
 
     def list_level(self, prefix: str) -> Level:
         """See ObjectStore.list_level."""
         full = self._root + checked_prefix(prefix)
         action = f"list directly below {full!r}"
         prefixes: set[str] = set()
-        objects: list[ObjectFacts] = []
-        for level in self._levels(action, full, "", "/"):
-            with self._errors.reading(action):
-                prefixes.update(below(full, each, self._root) for each in level.prefixes)
-                found = [replace(facts, key=below(full, facts.key, self._root)) for facts in level.objects]
-                objects += (facts for facts in found if facts.key != prefix)
+        objects: dict[str, ObjectFacts] = {}
+        for page in self._checked_pages(action, full, "", "/"):
+            prefixes.update(found[len(self._root) :] for found in page.prefixes)
+            found = (replace(facts, key=facts.key[len(self._root) :]) for facts in page.objects())
+            objects |= {facts.key: facts for facts in found if facts.key != prefix}
         return Level(
-            tuple(sorted(prefixes, key=str.encode)), tuple(sorted(objects, key=lambda facts: facts.key.encode()))
+            tuple(sorted(prefixes, key=str.encode)),
+            tuple(sorted(objects.values(), key=lambda facts: facts.key.encode())),
         )
 
-    def _pages(self, prefix: str, behind: str, delimiter: str = "") -> Iterator[pa.RecordBatch]:
-        for level in self._levels(f"list below {prefix!r}", prefix, behind, delimiter):
-            yield as_batch(self._as_listed(level.objects))
+    def _checked_pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
+        """Pages of `_pages`.
+
+        Raises StorageError where one lists what lies elsewhere, or deeper than the delimiter, and where the service
+        does not list in the order that it promises: nothing could be proved complete then.
+        """
+        last = ""
+        for page in self._pages(action, prefix, behind, delimiter):
+            keys = page.rows["key"]
+            if not pc.all(pc.starts_with(keys, prefix), min_count=0).as_py():
+                raise self._errors.nonsense(action, "it lists an object elsewhere")
+            if not all(found.startswith(prefix) and found.endswith("/") for found in page.prefixes):
+                raise self._errors.nonsense(action, "it lists a prefix elsewhere, or without a slash at its end")
+            if delimiter and _is_deeper(keys, prefix):
+                raise self._errors.nonsense(action, "it lists an object that lies deeper")
+            if self._ordered and page.rows.num_rows:
+                if not _continues(keys, last):
+                    raise self._errors.nonsense(action, "it does not list in order of keys")
+                last = keys[-1].as_py()
+            yield page
 
     @abstractmethod
-    def _levels(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Level]:
+    def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
         """The service's own pages of what lies below a prefix, with full keys, behind a key (or also before it).
 
-        Where there is a delimiter, objects with a further one are left out, and their prefixes are given. Raises
-        StorageError where a page does not say whether there is more.
+        Where there is a delimiter, objects with a further one are left out, and their prefixes are given. The last page
+        is one that says so: raises StorageError where an answer is no page of a listing, does not say whether there is
+        more, or would go on where an earlier one did.
         """
-
-    def _as_listed(self, objects: Sequence[ObjectFacts]) -> Sequence[ObjectFacts]:
-        """Objects with the ETags that obstore lists."""
-        return objects
 
     def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
@@ -214,10 +261,6 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         """The error for what obstore raised; ObjectNotFound only where it is the object that is missing."""
         return self._errors.raised(action, error)
 
-    def _explain_listing(self, action: str, error: ObstoreError) -> StorageError:
-        explained = self._explain(action, error)
-        return self._errors.no_bucket(action) if isinstance(explained, ObjectNotFound) else explained
-
     def _full(self, key: str) -> str:
         return self._root + checked_key(key)
 
@@ -229,8 +272,25 @@ class OrderedBucketStore(BucketStore[_Errors, _Contents]):
         self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """See ListsInOrder.list_between."""
-        pages = partial(self._pages, delimiter="/" if only_directly else "")
-        listable = replace(self.listable, pages=pages)
-        return obstore_listing.between(
-            listable, self._root, checked_prefix(prefix), after, until, by_pages=only_directly
-        )
+        return self._between(checked_prefix(prefix), after, until, "/" if only_directly else "")
+
+
+def obstore_can_name(key: str) -> bool:
+    """Whether obstore takes a key for exactly this key.
+
+    Measured with obstore 0.12: it refuses one with an empty, `.` or `..` segment or a control character, and strips a
+    slash that a key begins or ends with.
+    """
+    return all(segment not in ("", ".", "..") for segment in key.split("/")) and not any(
+        character < " " or character == "\x7f" for character in key
+    )
+
+
+def _continues(keys: "pa.Array[Any]", last: str) -> bool:
+    """Whether keys are in order of UTF-8 bytes, each once, and behind the last one."""
+    ascending = not pc.any(pc.greater_equal(keys[:-1], keys[1:])).as_py()
+    return ascending and keys[0].as_py().encode() > last.encode()
+
+
+def _is_deeper(keys: "pa.Array[Any]", prefix: str) -> bool:
+    return bool(pc.any(pc.match_substring(pc.utf8_slice_codeunits(keys, len(prefix)), "/")).as_py())

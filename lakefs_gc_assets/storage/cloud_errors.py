@@ -134,6 +134,12 @@ class CloudErrors:
             action, "no connection, or it broke or timed out", "see to `store.endpoint_url` and the network"
         )
 
+    def nonsense(self, action: str, what: str) -> StorageError:
+        """The error where an answer cannot be what the service means."""
+        return self.failed(
+            action, f"the service's answer makes no sense: {what}", "see to the service and what lies between"
+        )
+
     def failed(self, action: str, what: str, remedy: str) -> StorageError:
         """The error for whatever else happened."""
         return StorageError(f"cannot {action} in {self.place}: {what}; {remedy}")

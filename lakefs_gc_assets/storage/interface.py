@@ -6,7 +6,7 @@ All times are UTC, sizes bytes.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -49,6 +49,27 @@ class Level:
     objects: tuple[ObjectFacts, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a service's listing, with full keys.
+
+    Attributes:
+        rows: LISTING_SCHEMA.
+        prefixes: what lies deeper, where a listing goes no further than a delimiter.
+        versions: ETags of the rows, in their order, where listings give other ones than `head`.
+    """
+
+    rows: pa.RecordBatch
+    prefixes: tuple[str, ...] = ()
+    versions: tuple[str, ...] | None = None
+
+    def objects(self) -> Iterator[ObjectFacts]:
+        """The rows as `head` has them, but for the MD5."""
+        keys, sizes, times, etags = (column.to_pylist() for column in self.rows.columns)
+        utc = (time.astimezone(UTC) for time in times)
+        return map(ObjectFacts, keys, sizes, utc, etags if self.versions is None else self.versions)
+
+
 def as_batch(objects: Sequence[ObjectFacts]) -> pa.RecordBatch:
     """Objects as rows of LISTING_SCHEMA."""
     columns = [[getattr(facts, name) for facts in objects] for name in LISTING_SCHEMA.names]
@@ -60,13 +81,6 @@ def checked_prefix(prefix: str) -> str:
     if prefix and not prefix.endswith("/"):
         raise ValueError(f"a prefix is empty or ends with a slash, unlike {prefix!r}")
     return prefix
-
-
-def below(prefix: str, full_key: str, root: str) -> str:
-    """A key that was listed below a prefix, relative to the root. Raises ValueError where it lies elsewhere."""
-    if not full_key.startswith(prefix):
-        raise ValueError(f"{full_key!r} was listed below {prefix!r}")
-    return full_key[len(root) :]
 
 
 def checked_key(key: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage import obstore_listing
+from lakefs_gc_assets.storage import bucket_store
 from lakefs_gc_assets.storage.azure.store import AzureStore
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local.store import HIDDEN, LocalStore
@@ -84,8 +84,7 @@ def test_what_lies_directly_below_can_be_listed_in_pieces(ordered: ListsInOrder,
 
 
 def test_many_pages_in_pieces(ordered: ListsInOrder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obstore_listing, "BATCH_ROWS", 20)
-    monkeypatch.setattr(obstore_listing, "_PAGE_ROWS", 7)
+    monkeypatch.setattr(bucket_store, "BATCH_ROWS", 20)
     names = [f"data/s/{number:03}" for number in range(100)]
     for name in names:
         ordered.put(name, b"")

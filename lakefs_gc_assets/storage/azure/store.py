@@ -1,6 +1,6 @@
 """A storage namespace in a container of Azure Blob Storage, which is also how Data Lake Storage is read and written.
 
-obstore lists and reads; everything else Azure's own client asks, by the same credentials. Its answers are read here
+obstore reads; everything else Azure's own client asks, by the same credentials. Its answers are read here
 where that has to be done more closely: parts of a batch are told by their Content-ID and not by their order, a page of
 a listing that does not say whether there is more is none, and folders are no blobs.
 API: https://learn.microsoft.com/rest/api/storageservices/blob-service-rest-api
@@ -12,10 +12,12 @@ import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
-from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
 from azure.storage.blob import BlobClient, BlobProperties
@@ -28,22 +30,23 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import http_service, multipart, safe_xml
 from lakefs_gc_assets.storage.azure.client import Client, answer_of
 from lakefs_gc_assets.storage.azure.credentials import authorization
-from lakefs_gc_assets.storage.bucket_store import BucketStore, Expected
+from lakefs_gc_assets.storage.bucket_store import BucketStore, Expected, obstore_can_name
 from lakefs_gc_assets.storage.cloud_deletes import delete_in_batches, outcome_of
 from lakefs_gc_assets.storage.cloud_errors import CloudErrors, Meaning, ObstoreError, said
 from lakefs_gc_assets.storage.http_service import Answer
 from lakefs_gc_assets.storage.interface import (
+    LISTING_SCHEMA,
     DeleteOutcome,
-    Level,
     ObjectFacts,
+    Page,
     checked_key,
 )
-from lakefs_gc_assets.storage.obstore_listing import obstore_can_name
 
 BATCH = 256
 """Keys in one batch request, the service's limit."""
 PAGE = 5000
 """Blobs on one page of a listing, the service's limit."""
+_TIME = "%a, %d %b %Y %H:%M:%S GMT"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 """Seconds between looks at a copy that is under way."""
 _NO_CONTAINER = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
@@ -84,26 +87,31 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         errors = CloudErrors(f"container {container!r} at {endpoint}", _MEANINGS)
         super().__init__(f"{endpoint}/{container}", namespace.location.key, files, errors, ordered=False)
 
-    def _levels(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Level]:
+    def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
         container = self._client.container
-        listed = container.walk_blobs if delimiter else container.list_blobs
-        for page in self._xml_pages(action, listed(prefix, results_per_page=PAGE).by_page()):
-            with self._errors.reading(action):
-                prefixes = tuple(_name(found) for found in page.iterfind("Blobs/BlobPrefix"))
-                level = Level(prefixes, tuple(_listed(blob) for blob in _blobs(page)))
-            yield level
 
-    def _xml_pages(self, action: str, pages: Iterator[Iterator[object]]) -> Iterator[xml.Element]:
-        """Pages as the service wrote them, while the library turns them over."""
+        def ask(marker: str) -> object:
+            # The names alone: the library spends no time on the rest, which is parsed here.
+            listed: Any = (
+                container.walk_blobs(prefix, results_per_page=PAGE)
+                if delimiter
+                else container.list_blob_names(name_starts_with=prefix, results_per_page=PAGE)
+            )
+            return next(listed.by_page(continuation_token=marker), None)
+
+        marker, markers = "", {""}
         while True:
-            answer = self._ask(action, lambda: next(pages))
+            answer = self._ask(action, partial(ask, marker))
             if answer.status != 200:
                 raise self._refused_container(action, answer)
             with self._errors.reading(action):
-                page = _listing_page(answer.body)
+                page, marker = _listing_page(answer.body, prefix)
             yield page
-            if not page.findtext("NextMarker"):
+            if not marker:
                 return
+            if marker in markers:
+                raise self._errors.nonsense(action, "it would go on where it was before")
+            markers.add(marker)
 
     def _read(self, action: str, full: str) -> bytes:
         with self._asking(action):
@@ -272,38 +280,51 @@ def _endpoint(namespace: Namespace) -> str:
     return f"https://{host[1].replace('.dfs.', '.blob.', 1)}"
 
 
-def _listing_page(body: bytes) -> xml.Element:
+def _listing_page(body: bytes, prefix: str) -> tuple[Page, str]:
+    """A page of what lies below a prefix, without folders of a hierarchical namespace, and the marker of the next one.
+
+    The marker is empty on the last page. Raises ValueError where it is no page of this listing, or does not say whether
+    there is more.
+    """
     page = safe_xml.parse(body)
-    if page.tag != "EnumerationResults" or page.find("Blobs") is None or page.find("NextMarker") is None:
+    if page.tag != "EnumerationResults" or len(page.findall("Blobs")) != 1 or len(page.findall("NextMarker")) != 1:
         raise ValueError("no page of a listing, or one that does not say whether there is more")
-    return page
+    shown = page.find("Prefix")
+    if shown is not None and shown.text and _text(shown) != prefix:
+        raise ValueError("a page of another listing")
+    blobs = [blob for blob in page.iterfind("Blobs/Blob") if blob.findtext("Properties/ResourceType") != "directory"]
+    properties = [_properties(blob) for blob in blobs]
+    written = pa.array([found["Last-Modified"] for found in properties], pa.string())
+    times = pc.strptime(written, format=_TIME, unit="us")
+    columns: list[pa.Array[Any]] = [
+        pa.array([_name(blob) for blob in blobs], pa.string()),
+        pa.array([int(found["Content-Length"]) for found in properties], pa.int64()),
+        times.cast(LISTING_SCHEMA.field("last_modified").type),
+        pa.array([found.get("Etag", "").strip('"') or None for found in properties], pa.string()),
+    ]
+    rows = pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
+    prefixes = tuple(_name(found) for found in page.iterfind("Blobs/BlobPrefix"))
+    return Page(rows, prefixes), page.findtext("NextMarker") or ""
 
 
-def _blobs(page: xml.Element) -> Iterator[xml.Element]:
-    """Blobs of a page; folders of a hierarchical namespace are none."""
-    for blob in page.iterfind("Blobs/Blob"):
-        if blob.findtext("Properties/ResourceType") != "directory":
-            yield blob
+def _properties(blob: xml.Element) -> dict[str, str]:
+    found = blob.find("Properties")
+    return {} if found is None else {each.tag: each.text or "" for each in found}
 
 
 def _name(found: xml.Element) -> str:
     name = found.find("Name")
-    if name is None or name.text is None:
+    if name is None or not name.text:
         raise ValueError("something without a name")
-    return unquote(name.text) if name.get("Encoded") == "true" else name.text
+    return _text(name)
+
+
+def _text(name: xml.Element) -> str:
+    return unquote(name.text or "") if name.get("Encoded") == "true" else name.text or ""
 
 
 def _facts(key: str, found: BlobProperties) -> ObjectFacts:
     return ObjectFacts(key, int(found.size), found.last_modified.astimezone(UTC), str(found.etag.strip('"')))
-
-
-def _listed(blob: xml.Element) -> ObjectFacts:
-    key = _name(blob)
-    size, modified = blob.findtext("Properties/Content-Length"), blob.findtext("Properties/Last-Modified")
-    if size is None or modified is None:
-        raise ValueError(f"{key!r} without size or time")
-    etag = (blob.findtext("Properties/Etag") or "").strip('"')
-    return ObjectFacts(key, int(size), parsedate_to_datetime(modified).astimezone(UTC), etag or None)
 
 
 def _soft_deleted(part: Answer | None) -> bool | None:

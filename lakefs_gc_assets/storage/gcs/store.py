@@ -1,6 +1,6 @@
 """A storage namespace in a bucket of Google Cloud Storage.
 
-obstore lists and reads; everything else Google's own client asks, by the same credentials. A version is told by its
+obstore reads; everything else Google's own client asks, by the same credentials. A version is told by its
 generation, which no two versions of an object share, not even with the same content: that is the ETag of everything but
 listings, whose ETags are what the service gives there, usually the MD5 of the content.
 API: https://cloud.google.com/storage/docs/json_api/v1
@@ -9,11 +9,12 @@ API: https://cloud.google.com/storage/docs/json_api/v1
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import cached_property
+from typing import Any
 from urllib.parse import urlencode
 
+import pyarrow as pa
 from google.api_core.exceptions import Forbidden, GoogleAPICallError, RetryError, Unauthorized
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage import Blob
@@ -30,9 +31,10 @@ from lakefs_gc_assets.storage.cloud_errors import CloudErrors, ObstoreError
 from lakefs_gc_assets.storage.gcs.connection import connect, no_token, patient
 from lakefs_gc_assets.storage.http_service import Answer
 from lakefs_gc_assets.storage.interface import (
+    LISTING_SCHEMA,
     DeleteOutcome,
-    Level,
     ObjectFacts,
+    Page,
 )
 
 BATCH = 100
@@ -55,27 +57,28 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             location.key,
             self._connection.files,
             self._connection.errors,
-            ends_unproved=True,
         )
 
-    def _levels(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Level]:
-        pages = self._bucket.list_blobs(
+    def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
+        listed = self._bucket.list_blobs(
             prefix=prefix or None,
             start_offset=behind or None,
             delimiter=delimiter or None,
-            fields=f"nextPageToken,prefixes,items({_FIELDS})",
+            fields=f"kind,nextPageToken,prefixes,items({_FIELDS})",
             page_size=PAGE,
             **patient(),
-        ).pages
+        )
+        tokens: set[str] = set()
         try:
             with self._asking(action):
-                for page in pages:
-                    yield Level(page.prefixes, tuple(_facts(blob.name, blob) for blob in page))
+                for found in listed.pages:
+                    if listed.next_page_token in tokens:
+                        raise self._errors.nonsense(action, "it would go on where it was before")
+                    if listed.next_page_token is not None:
+                        tokens.add(listed.next_page_token)
+                    yield _page(found.raw_page)
         except ObjectNotFound:
             raise self._errors.no_bucket(action) from None
-
-    def _as_listed(self, objects: Sequence[ObjectFacts]) -> Sequence[ObjectFacts]:
-        return [replace(facts, etag=facts.md5) for facts in objects]
 
     def _read(self, action: str, full: str) -> bytes:
         with self._asking(action):
@@ -217,6 +220,26 @@ def _alike(one: Blob, other: Blob) -> bool:
     return one.size == other.size and bool(digests) and all(each[0] == each[1] for each in digests)
 
 
+def _page(answer: Mapping[str, Any]) -> Page:
+    """A page as the service wrote it. Raises ValueError, KeyError or TypeError where it is none."""
+    if answer["kind"] != "storage#objects":
+        raise ValueError("no page of a listing")
+    items, prefixes = answer.get("items", []), answer.get("prefixes", [])
+    columns: list[pa.Array[Any]] = [
+        pa.array([found["name"] for found in items], pa.string()),
+        pa.array([int(found["size"]) for found in items], pa.int64()),
+        pa.array([datetime.fromisoformat(found["updated"]) for found in items], LISTING_SCHEMA.field(2).type),
+        pa.array([_md5(found.get("md5Hash")) for found in items], pa.string()),
+    ]
+    versions = tuple(str(int(found["generation"])) for found in items)
+    return Page(pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA), tuple(map(str, prefixes)), versions)
+
+
+def _md5(digest: str | None) -> str | None:
+    """In hexadecimal, as other stores tell it."""
+    return base64.b64decode(digest, validate=True).hex() if digest else None
+
+
 def _facts(key: str, blob: Blob) -> ObjectFacts:
-    md5 = base64.b64decode(blob.md5_hash, validate=True).hex() if blob.md5_hash else None
+    md5 = _md5(blob.md5_hash)
     return ObjectFacts(key, int(blob.size), blob.updated.astimezone(UTC), str(int(blob.generation)), md5)

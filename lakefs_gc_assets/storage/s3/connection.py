@@ -32,6 +32,7 @@ from obstore.store import S3Store as Files
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import http_service
+from lakefs_gc_assets.storage.s3 import pages
 from lakefs_gc_assets.storage.s3.errors import S3Errors
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
 """Operations that decide how an object is encrypted; parts of an upload are as the upload is."""
+_NEWER_CHECKSUMS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
+DIRECTORY_BUCKET = "--x-s3"
+"""What the name of a directory bucket (S3 Express) ends with."""
 _loaders: dict[tuple[str, ...], Loader] = {}
 """What reads the descriptions of services, by the folders that it reads them from."""
 _HANDED_ON_FOR = timedelta(minutes=9)
@@ -147,7 +151,8 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
             response_checksum_validation="when_required",
         ),
     )
-    client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
+    client.meta.events.register(pages.EVENT, pages.read_page)
+    client.meta.events.register("before-sign.s3.DeleteObjects", _send_content_md5)
     if encryption := _encryption(settings):
         for operation in _WRITES:
             client.meta.events.register(f"before-parameter-build.s3.{operation}", partial(_encrypt, encryption))
@@ -167,8 +172,16 @@ def _encrypt(encryption: Mapping[str, str], params: dict[str, Any], **_: object)
     params |= encryption
 
 
-def _add_content_md5(request: AWSRequest, **_: object) -> None:
-    """Adds the header that older S3-compatible services insist on for a bulk delete."""
+def _send_content_md5(request: AWSRequest, **_: object) -> None:
+    """Sends the digest of a bulk delete that every service knows, in place of boto3's newer headers.
+
+    Backblaze, OVH, S3Proxy and others refuse these. Only directory buckets know no Content-MD5.
+    https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
+    """
+    if DIRECTORY_BUCKET in request.url:
+        return
+    for name in [name for name in request.headers if name.lower().startswith(_NEWER_CHECKSUMS)]:
+        del request.headers[name]
     body = request.body.encode() if isinstance(request.body, str) else request.body
     digest = hashlib.md5(body, usedforsecurity=False).digest()
     request.headers["Content-MD5"] = base64.b64encode(digest).decode()

@@ -82,12 +82,6 @@ class S3Errors(CloudErrors):
                 return self.failed(action, str(error), "see to the settings of `store`")
         return self.failed(action, type(error).__name__, "this is not expected of a store")
 
-    def nonsense(self, action: str, what: str) -> StorageError:
-        """The error where an answer cannot be what the service means."""
-        return self.failed(
-            action, f"the service's answer makes no sense: {what}", "see to the service and what lies between"
-        )
-
 
 def code_of(error: ClientError) -> str:
     """The code of S3, or the status where the answer has no code."""

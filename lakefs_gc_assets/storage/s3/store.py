@@ -17,18 +17,17 @@ from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     DeleteOutcome,
     DeleteResult,
-    Level,
     ObjectFacts,
+    Page,
 )
 from lakefs_gc_assets.storage.s3 import copies, listing
-from lakefs_gc_assets.storage.s3.connection import connect
+from lakefs_gc_assets.storage.s3.connection import DIRECTORY_BUCKET, connect
 from lakefs_gc_assets.storage.s3.errors import BUSY, CONFLICT, FAILURES, S3Errors, code_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
 
 CONFLICT_ATTEMPTS = 5
-_DIRECTORY_BUCKET = "--x-s3"
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _Result = TypeVar("_Result")
 
@@ -47,8 +46,8 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         self._bucket = location.bucket
         super().__init__(f"s3://{self._bucket}", location.key, self._connection.files, self._connection.errors)
 
-    def _levels(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Level]:
-        return listing.levels(self._connection, action, prefix, behind, delimiter)
+    def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
+        return listing.pages(self._connection, action, prefix, behind, delimiter)
 
     def _read(self, action: str, full: str) -> bytes:
         return self._ask(action, lambda: self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read())
@@ -76,7 +75,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         """
         own_keys = found.get("ServerSideEncryption", "AES256") == "AES256"
         other_keys = "SSEKMSKeyId" in found or "SSECustomerAlgorithm" in found or "SSECustomerKeyMD5" in found
-        plain = own_keys and not other_keys and not self._bucket.endswith(_DIRECTORY_BUCKET)
+        plain = own_keys and not other_keys and not self._bucket.endswith(DIRECTORY_BUCKET)
         return etag if plain and copies.MD5.fullmatch(etag) else None
 
     def _bucket_exists(self) -> bool:

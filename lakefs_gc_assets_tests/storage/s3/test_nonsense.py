@@ -1,5 +1,6 @@
 """Answers that no S3 service gives, but something that speaks like one, or lies between, may."""
 
+from datetime import UTC, datetime
 from unittest import mock
 
 import pytest
@@ -18,7 +19,9 @@ def require_refused(service: Service, answer: str, problem: str) -> None:
     with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
         service.store.list_level("data/")
     with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
-        list(service.store.listable.pages("repo/data/", ""))
+        list(service.store.list("data/"))
+    with mock.patch("time.sleep"), pytest.raises(StorageError, match=problem):
+        list(service.store.list_between("data/", "", None, only_directly=True))
 
 
 @pytest.fixture
@@ -29,13 +32,15 @@ def service() -> Service:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (OBJECT.replace("<Size>1</Size>", ""), "without size or time"),
+        (OBJECT.replace("<Size>1</Size>", ""), "without key, size or time"),
         (OBJECT.replace("repo/data/x", "repo2/data/x"), "an object elsewhere"),
         ("<CommonPrefixes><Prefix>repo/other/</Prefix></CommonPrefixes>", "a prefix elsewhere"),
         ("<CommonPrefixes><Prefix>repo/data/x</Prefix></CommonPrefixes>", "without a slash"),
-        ("<CommonPrefixes/>", "a prefix elsewhere"),
-        (OBJECT.replace("2026-01-01", "never"), "not expected of a store"),
-        (OBJECT.replace("<Size>1<", "<Size>many<"), "not expected of a store"),
+        ("<CommonPrefixes/>", "a prefix without a name"),
+        (OBJECT.replace("2026-01-01", "never"), "makes no sense"),
+        (OBJECT.replace("<Size>1<", "<Size>many<"), "makes no sense"),
+        (OBJECT.replace("<Size>1<", "<Size>-1<"), "a negative size"),
+        (OBJECT.replace("<Size>1</Size>", "<Size>1</Size><Size>2</Size>"), "more than once what Size is"),
         (OBJECT[:-9], "kept failing"),
     ],
 )
@@ -46,13 +51,55 @@ def test_a_listing_that_makes_no_sense_is_an_error(service: Service, content: st
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        ("", "whether there is more"),
+        ("", "no element found"),
         (f"<ListBucketResult>{OBJECT}</ListBucketResult>", "whether there is more"),
         (f"<ListBucketResult>{OBJECT}{LAST.replace('false', 'true')}</ListBucketResult>", "not where to go on"),
     ],
 )
 def test_a_listing_may_end_only_where_the_answer_says_so(service: Service, answer: str, problem: str) -> None:
     require_refused(service, answer, problem)
+
+
+def test_a_service_that_passes_over_the_delimiter_is_not_believed(service: Service) -> None:
+    deeper = OBJECT.replace("data/x", "data/a/x")
+    service.answer = f"<ListBucketResult>{LAST}{deeper}</ListBucketResult>".encode()
+    assert [batch["key"].to_pylist() for batch in service.store.list("data/")] == [["data/a/x"]]
+    with pytest.raises(StorageError, match="lies deeper"):
+        service.store.list_level("data/")
+    with pytest.raises(StorageError, match="lies deeper"):
+        list(service.store.list_between("data/", "", None, only_directly=True))
+
+
+ROWS = [
+    "<Contents><Key>repo/data/a%2Cb</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+    "<ETag>&quot;e&quot;</ETag><Size>1</Size><StorageClass>STANDARD</StorageClass></Contents>",
+    '<Contents><Key>repo/data/b</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"e"</ETag>'
+    "<ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm><Size>1</Size><Owner><ID>i</ID></Owner></Contents>",
+    "<Contents><ETag>e</ETag><Size>1</Size><Key>repo/data/c</Key><LastModified>2026-01-01T01:00:00+01:00</LastModified>"
+    "</Contents>",
+    "<Contents>\n  <Key>repo/data/d</Key>\n  <ETag>e</ETag><Size>1</Size><!-- c -->"
+    "<LastModified>Thu, 01 Jan 2026 00:00:00 GMT</LastModified></Contents>",
+]
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS[:1], ROWS[:2], ROWS[2:], ROWS[2:3], ROWS[3:]])
+def test_objects_are_listed_however_services_write_them(service: Service, rows: list[str]) -> None:
+    head = "<?xml version='1.0'?><x:ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/' xmlns:x='urn:x'>"
+    encoding = "<EncodingType>url</EncodingType>"
+    service.answer = f"{head}{LAST}{encoding}{''.join(rows)}</x:ListBucketResult>".encode()
+    (batch,) = service.store.list("data/")
+    names = ["data/a,b", "data/b", "data/c", "data/d"]
+    first = ROWS.index(rows[0])
+    assert batch["key"].to_pylist() == names[first : first + len(rows)]
+    assert {(row["size"], row["etag"], row["last_modified"]) for row in batch.to_pylist()} == {
+        (1, "e", datetime(2026, 1, 1, tzinfo=UTC))
+    }
+
+
+@pytest.mark.parametrize("key", ["repo/data/%ff", "repo/data/%C3"])
+def test_a_key_that_is_no_text_ends_a_listing(service: Service, key: str) -> None:
+    named = f"<EncodingType>url</EncodingType>{OBJECT.replace('repo/data/x', key)}"
+    require_refused(service, f"<ListBucketResult>{LAST}{named}</ListBucketResult>", "makes no sense")
 
 
 def test_no_key_is_deleted_that_only_the_service_speaks_of(service: Service) -> None:
