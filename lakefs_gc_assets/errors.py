@@ -68,6 +68,10 @@ class PreconditionFailed(StorageError):
     """A conditional put found another version of the object than the expected one."""
 
 
+class NotOffered(StorageError):
+    """The service has no such feature, whoever asks: other rights do not help."""
+
+
 class UnlistableKey(StorageError):
     """The listing library cannot represent a key below this prefix (`//`, `.` segments, control characters)."""
 

@@ -358,6 +358,12 @@ class CollectionSettings(Settings):
         description="Sweep although the server does not say which repositories it has (fs:ListRepositories on *): "
         "another one on the same storage namespace, or around it, would not be noticed.",
     )
+    no_lock_reason: str = Field(
+        default="",
+        description="Why runs may delete without a lock that holds, on a store without conditional writes: what makes "
+        "sure that no other run is at work, such as one cron job on one machine. Stands in the plan and the report. "
+        "Where the store has conditional writes it changes nothing.",
+    )
     keep_unnamed_ranges: bool = Field(
         default=True,
         description="What ranges in _lakefs/ hold that no commit of the repository names counts as live: another "

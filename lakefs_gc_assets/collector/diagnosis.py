@@ -22,6 +22,7 @@ from lakefs_gc_assets.errors import (
     AlreadyExists,
     CollectionError,
     LakeFSError,
+    NotOffered,
     ObjectNotFound,
     PreconditionFailed,
     ServerUnavailable,
@@ -169,6 +170,8 @@ def _judged(check: _Check, wanted: Collection[Purpose]) -> Finding:
     except CollectionError as error:
         needed = not set(wanted).isdisjoint(check.purposes)
         state, detail = State.MISSING if needed else State.NOT_NEEDED, str(error)
+        if isinstance(error, NotOffered):
+            return Finding(check.name, check.purposes, state, detail)
     return Finding(check.name, check.purposes, state, detail, check.given_by)
 
 
@@ -244,7 +247,8 @@ class _Examination:
         yield _Check("tell a missing object from a refused one", _ALL, self._given("list"), self._look_for_nothing)
         yield _Check("write its own files", _ALL, self._given("write"), self._write)
         yield _Check("read objects", _ALL, self._given("read"), self._read)
-        yield _Check("lock: put if absent, compare-and-swap", _ALL, self._given("write"), self._prove_conditions)
+        deletes = () if self.settings.no_lock_reason else (*_SWEEPS, Purpose.RESTORE)
+        yield _Check("lock: put if absent, compare-and-swap", deletes, self._given("write"), self._prove_conditions)
         yield _Check("clocks agree", _ALL, "", self._compare_clocks)
         yield _Check("copy objects", (Purpose.QUARANTINE,), self._given("write"), self._copy)
 
@@ -369,8 +373,8 @@ class _Examination:
     def _write(self) -> str:
         store = self._store
         self.written.append(KEY)
-        # Where an earlier examination was not allowed to delete it, it is there.
-        with suppress(AlreadyExists):
+        # Where an earlier examination was not allowed to delete it, it is there; conditions are tried by themselves.
+        with suppress(AlreadyExists, NotOffered):
             store.put_if_absent(KEY, b"1")
         store.put(KEY, _CONTENT)
         self.writes = True
@@ -391,21 +395,24 @@ class _Examination:
 
     def _prove_conditions(self) -> str:
         self._require_writes()
-        wrong = "a lock would not hold: collect with a version of the store that honours If-None-Match and If-Match"
+        wrong = (
+            "a lock would not hold: sweep with a version of the store that honours If-None-Match and If-Match, or set "
+            "collection.no_lock_reason; dry runs need none"
+        )
         store, etag = self._store, self._store.head(KEY).etag
         if etag is None:
-            raise StorageError(f"the store gives {KEY} no ETag; {wrong}")
+            raise NotOffered(f"the store gives {KEY} no ETag; {wrong}")
         try:
             store.put_if_absent(KEY, _CONTENT)
         except AlreadyExists:
             store.put_if_match(KEY, _CONTENT, etag)
         else:
-            raise StorageError(f"the store puts an object `if absent` where there is one; {wrong}")
+            raise NotOffered(f"the store puts an object `if absent` where there is one; {wrong}")
         try:
             store.put_if_match(KEY, _CONTENT, _NO_ETAG)
         except PreconditionFailed:
             return "a write goes through where its condition holds, and is refused where it does not"
-        raise StorageError(f"the store replaces an object by an ETag that it does not have; {wrong}")
+        raise NotOffered(f"the store replaces an object by an ETag that it does not have; {wrong}")
 
     def _compare_clocks(self) -> str:
         self._require_writes()

@@ -22,7 +22,14 @@ from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.sweep import approval, receipts
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, ObjectNotFound, OrderViolation, PreconditionFailed
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    CorruptFile,
+    NotOffered,
+    ObjectNotFound,
+    OrderViolation,
+    PreconditionFailed,
+)
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -95,11 +102,14 @@ class EarlierRuns:
 def note(store: ObjectStore, plan: Plan, report: Report, warn: Say) -> None:
     """Brings the index up to date at the end of a run, whose lock is held.
 
-    The run itself joins it where it succeeded, as do runs that ended meanwhile without doing so.
+    The run itself joins it where it succeeded, as do runs that ended meanwhile without doing so. Without a lock that
+    holds nothing is written: it might bring back what a sweep that began meanwhile took out.
 
     Args:
         warn: is told what went wrong: without an index the next run looks at more, and that is all.
     """
+    if plan.no_lock is not None:
+        return
     try:
         before, etag = _read_with_etag(store)
         after = _brought_up_to_date(store, before, plan, report)
@@ -122,7 +132,7 @@ def forget(store: ObjectStore, run_id: str) -> None:
         return
     try:
         _put(store, replace(index, runs=left), etag)
-    except PreconditionFailed:
+    except (PreconditionFailed, NotOffered):
         store.put(KEY, records.encode(_Index()))
 
 

@@ -25,6 +25,7 @@ from lakefs_gc_assets.errors import (
     AlreadyExists,
     LockHeld,
     LockLost,
+    NotOffered,
     ObjectNotFound,
     PreconditionFailed,
     StorageError,
@@ -87,13 +88,16 @@ class Lock:
     Attributes:
         token: to check the lock in other processes, see `verify`.
         store_clock: the store's time of writing the lock, at acquisition; UTC.
+        why_unfenced: why the run goes on although somebody could take the lock unnoticed, since the store has no
+            conditional writes; None where nobody can.
     """
 
-    def __init__(self, store: ObjectStore, record: _Record, etag: str, store_clock: datetime) -> None:
-        """For `acquire` only."""
+    def __init__(self, store: ObjectStore, record: _Record, etag: str | None, store_clock: datetime) -> None:
+        """For `acquire` and `acquire_unfenced` only; `etag` is None where writes have no conditions."""
         self._store = store
         self._record = record
         self._etag = etag
+        self.why_unfenced: str | None = None
         self._writing = threading.Lock()
         self.token = LockToken(record.nonce)
         self.store_clock = store_clock
@@ -109,10 +113,17 @@ class Lock:
             now: the latest of all clocks known, aware; others' locks expire by it.
             expiry: after how long without renewal others may take this lock over.
 
-        Raises LockHeld where another owner holds it, StorageError where the store does not honour conditional puts.
+        Raises LockHeld where another owner holds it, NotOffered where the store does not honour conditional puts.
         """
         record = _Record(uuid.uuid4().hex, run_id, owner, _utc(now), _utc(now), expiry.total_seconds() / 60)
-        etag = _take(store, record)
+        try:
+            etag = _take(store, record)
+        except NotOffered:
+            # A put may have gone through although its answer cannot be used.
+            with suppress(StorageError):
+                if _read(store)[1].nonce == record.nonce:
+                    store.put(KEY, replace(record, released=True).encode())
+            raise
         try:
             facts, current = _read(store)
             if current.nonce != record.nonce:
@@ -124,6 +135,27 @@ class Lock:
                 store.put_if_match(KEY, replace(record, released=True).encode(), etag)
             raise
         return cls(store, record, etag, facts.last_modified)
+
+    @classmethod
+    def acquire_unfenced(
+        cls, store: ObjectStore, *, run_id: str, owner: str, now: datetime, expiry: timedelta, why: str
+    ) -> "Lock":
+        """Takes the lock by plain writes, where a store has no others; see `acquire`, and `why_unfenced` for `why`.
+
+        Of two runs that take it in the same moment both may believe to hold it, until one of them checks or renews it.
+        """
+        record = _Record(uuid.uuid4().hex, run_id, owner, _utc(now), _utc(now), expiry.total_seconds() / 60)
+        with suppress(ObjectNotFound):
+            facts, current = _read(store)
+            if not _may_be_taken(current, facts, record):
+                raise _held(current, facts)
+        store.put(KEY, record.encode())
+        facts, current = _read(store)
+        if current.nonce != record.nonce:
+            raise _held(current, facts)
+        made = cls(store, record, None, facts.last_modified)
+        made.why_unfenced = why
+        return made
 
     def renew(self, now: datetime) -> None:
         """Extends the lock: its expiry counts from `now`, which has a time zone. Raises LockLost, StorageError."""
@@ -141,6 +173,11 @@ class Lock:
 
     def _write(self, record: _Record) -> None:
         data = record.encode()
+        if self._etag is None:
+            verify(self._store, self.token)
+            self._store.put(KEY, data)
+            self._record = record
+            return
         try:
             self._etag = self._store.put_if_match(KEY, data, self._etag)
         except PreconditionFailed:
@@ -202,7 +239,11 @@ def release_owned(store: ObjectStore, owner: str) -> None:
     try:
         facts, current = _read(store)
         if current.owner == owner and not current.released:
-            store.put_if_match(KEY, replace(current, released=True).encode(), _etag(facts))
+            released = replace(current, released=True).encode()
+            try:
+                store.put_if_match(KEY, released, _etag(facts))
+            except NotOffered:
+                store.put(KEY, released)
     except (ObjectNotFound, PreconditionFailed):
         return
 
@@ -221,8 +262,7 @@ def _take(store: ObjectStore, record: _Record) -> str:
             continue
         if current.nonce == record.nonce:
             return _etag(facts)
-        free = current.released or record.acquired_at >= current.expires_at(facts.last_modified)
-        if not free and current.owner != record.owner:
+        if not _may_be_taken(current, facts, record):
             raise _held(current, facts)
         try:
             etag = store.put_if_match(KEY, data, _etag(facts))
@@ -232,6 +272,11 @@ def _take(store: ObjectStore, record: _Record) -> str:
             _log.warning("took the lock over from %s, last renewed %s", current.owner, _shown(current.renewed_at))
         return etag
     raise LockHeld(f"the lock {KEY} changed hands {_ATTEMPTS} times while it was asked for: run again")
+
+
+def _may_be_taken(current: _Record, facts: ObjectFacts, record: _Record) -> bool:
+    free = current.released or record.acquired_at >= current.expires_at(facts.last_modified)
+    return free or current.owner == record.owner
 
 
 def _read(store: ObjectStore) -> tuple[ObjectFacts, _Record]:
@@ -252,7 +297,7 @@ def _prove_conditions(store: ObjectStore, record: _Record) -> None:
             return
     # Left held, the lock would hide this error from the next run.
     store.put(KEY, replace(record, released=True).encode())
-    raise StorageError(
+    raise NotOffered(
         "the store accepts a conditional put whose condition does not hold (If-None-Match, If-Match): it cannot keep "
         "two collections apart; collect with a version of the store that honours them"
     )
@@ -268,7 +313,7 @@ def _held(current: _Record, facts: ObjectFacts) -> LockHeld:
 
 def _etag(facts: ObjectFacts) -> str:
     if facts.etag is None:
-        raise StorageError(f"the store gives {KEY} no ETag: it cannot keep two collections apart")
+        raise NotOffered(f"the store gives {KEY} no ETag: it cannot keep two collections apart")
     return facts.etag
 
 

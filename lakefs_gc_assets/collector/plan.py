@@ -8,7 +8,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, ObjectNotFound, OrderViolation
+from lakefs_gc_assets.errors import (
+    AlreadyExists,
+    CollectionError,
+    CorruptFile,
+    NotOffered,
+    ObjectNotFound,
+    OrderViolation,
+)
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -69,6 +76,7 @@ class Plan:
         inventory: manifest of the S3 Inventory that is read in place of a listing; None where the store is listed.
         loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
         opened: whether the run was opened, so that nobody chose its id; plans of earlier versions do not say.
+        no_lock: why the run began without a lock that holds; None where it had one.
     """
 
     flow: Flow
@@ -94,6 +102,7 @@ class Plan:
     inventory: str | None = None
     loosened: dict[str, bool | int | float] = field(default_factory=dict)
     opened: bool = True
+    no_lock: str | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -113,7 +122,7 @@ class Plan:
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Plan":
         """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
-        return records.decode(cls, FORMAT_VERSION, data, file, added=("opened",))
+        return records.decode(cls, FORMAT_VERSION, data, file, added=("opened", "no_lock"))
 
 
 def read(store: ObjectStore, run_id: str) -> Plan:
@@ -138,6 +147,12 @@ def write_first(store: ObjectStore, plan: Plan) -> None:
         return
     except AlreadyExists:
         earlier = _stored(store, plan.run_id)
+    except NotOffered:
+        try:
+            earlier = _stored(store, plan.run_id)
+        except ObjectNotFound:
+            store.put(key, plan.to_json())
+            return
     if earlier.owner != plan.owner:
         raise OrderViolation(
             f"run {plan.run_id} is already collected by Dagster run {earlier.owner}: one run id belongs to one Dagster "

@@ -48,7 +48,7 @@ def begin(
     if earlier is not None and earlier.is_complete:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
     made = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
-    made = inventoried.planned(repository, made)
+    made = replace(inventoried.planned(repository, made), no_lock=lock.why_unfenced)
     plan.write_first(repository.store, made)
     return made
 

@@ -176,6 +176,7 @@ def make_report(
             if frame.manifest.span.waited_seconds
         },
         warnings=(
+            *([f"no lock was held: {step.lock.why_unfenced}"] if step.lock and step.lock.why_unfenced else []),
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),
         ),

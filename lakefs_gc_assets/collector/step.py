@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypedDict
 
 import pyarrow as pa
 
@@ -28,11 +28,16 @@ from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.references import References
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, StorageError
+from lakefs_gc_assets.errors import CollectionError, LockLost, NotOffered, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import names
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
+
+_NO_LOCK = (
+    "dry runs need no lock; where no other run can be at work, collection.no_lock_reason says why, and a sweep goes "
+    "without one"
+)
 
 
 class Process(Protocol[R]):
@@ -111,9 +116,15 @@ class Step(Generic[R]):
 
     @property
     def lock_token(self) -> LockToken:
-        """What batches prove by that the lock is held. Raises LockLost where this step has none: it deletes nothing."""
+        """What batches prove by that the lock is held.
+
+        Raises LockLost where this step has none, or NotOffered where it has one that anybody can take unnoticed and
+        nobody said why that is enough: it deletes nothing.
+        """
         if self.lock is None:
             raise LockLost(f"{self.plan.run_id} has no lock, and may delete nothing")
+        if self.lock.why_unfenced is not None and not self.repository.settings.no_lock_reason:
+            raise NotOffered(f"{self.plan.run_id} has no lock that holds, and may delete nothing: {_NO_LOCK}")
         return self.lock.token
 
     def tasks(self, setting: int) -> int:
@@ -271,7 +282,11 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
             plan = plans.read(repository.store, turn.run_id)
             owner = plan.owner
             require_windows(plan, turn.windows)
-        lock = acquire(repository, turn.run_id, owner)
+        asked = repository.settings
+        deletes = asked.sweep if plan is None else plan.sweep or asked.approve_run == plan.run_id
+        lock = acquire(repository, turn.run_id, owner, deletes=deletes)
+        if lock.why_unfenced is not None:
+            process.warn(f"no lock is held: {lock.why_unfenced}")
         if turn.begins is not None:
             plan = planning.begin(repository, turn.run_id, turn.windows, owner, lock, turn.begins)
         assert plan is not None
@@ -303,23 +318,41 @@ def end_between_steps(run_id: str, process: Process[R], why: str) -> None:
             failing.end_between_steps(store, run_id, process.now(), why)
 
 
-def acquire(repository: OpenRepository, work: str, owner: str) -> Lock:
+def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool = True) -> Lock:
     """Takes the repository's lock, which expires after `collection.lock_expiry_minutes` unless renewed.
 
     Args:
         work: the run's id, or a name for other work that needs the lock.
         owner: who takes the lock; a lock of the same owner is taken over at once.
+        deletes: whether that work deletes or moves objects. Where it does not, it needs no lock that holds.
     Raises:
         LockHeld: another owner holds the lock.
-        StorageError: the store does not honour conditional puts, or cannot be reached.
+        NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
+        StorageError: the store cannot be reached.
     """
-    return Lock.acquire(
-        repository.store,
-        run_id=work,
-        owner=owner,
-        now=latest_clock(repository),
-        expiry=timedelta(minutes=repository.settings.lock_expiry_minutes),
-    )
+    asked: _Asked = {
+        "run_id": work,
+        "owner": owner,
+        "now": latest_clock(repository),
+        "expiry": timedelta(minutes=repository.settings.lock_expiry_minutes),
+    }
+    try:
+        return Lock.acquire(repository.store, **asked)
+    except NotOffered as error:
+        reason = repository.settings.no_lock_reason or ("" if deletes else "a dry run deletes nothing")
+        if not reason:
+            raise NotOffered(f"{error}; {_NO_LOCK}") from None
+        why = f"{reason} (the store has no conditional writes)"
+        return Lock.acquire_unfenced(repository.store, **asked, why=why)
+
+
+class _Asked(TypedDict):
+    """What both ways of taking the lock are asked for."""
+
+    run_id: str
+    owner: str
+    now: datetime
+    expiry: timedelta
 
 
 def latest_clock(repository: OpenRepository) -> datetime:
@@ -347,7 +380,8 @@ def locked(repository: OpenRepository, work: str, owner: str, warn: Say) -> Iter
     Raises:
         LockHeld: another owner holds the lock.
         LockLost: at the exit, where another process has taken the lock over.
-        StorageError: the store does not honour conditional puts, or cannot be reached.
+        NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
+        StorageError: the store cannot be reached.
     """
     lock = acquire(repository, work, owner)
     try:

@@ -176,7 +176,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
     def _read(self, action: str, full: str) -> bytes:
         """The content of an object whose key obstore cannot name."""
 
-    def put(self, key: str, data: bytes) -> str:
+    def put(self, key: str, data: bytes) -> str | None:
         """See ObjectStore.put."""
         full = self._full(key)
         return self._write(f"write {full!r}", full, data, None)
@@ -186,21 +186,27 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         full = self._full(key)
         action = f"create {full!r}"
         try:
-            return self._write(action, full, data, NOTHING)
+            return self._with_etag(action, self._write(action, full, data, NOTHING))
         except PreconditionFailed:
             raise self._errors.already_exists(action) from None
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         """See ObjectStore.put_if_match."""
         full = self._full(key)
+        action = f"replace {full!r}"
         try:
-            return self._write(f"replace {full!r}", full, data, Expected(etag))
+            return self._with_etag(action, self._write(action, full, data, Expected(etag)))
         except ObjectNotFound:
-            raise PreconditionFailed(f"cannot replace {full!r}: it is gone") from None
+            raise PreconditionFailed(f"cannot {action}: it is gone") from None
+
+    def _with_etag(self, action: str, etag: str | None) -> str:
+        if etag is None:
+            raise self._errors.nonsense(action, "what was written has no ETag")
+        return etag
 
     @abstractmethod
-    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
-        """Writes an object in place of what is expected there (None: of whatever is), and returns its ETag."""
+    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str | None:
+        """Writes an object in place of what is expected there (None: of whatever is); its ETag, if the service says."""
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         """See ObjectStore.delete. A key that the answer does not mention has failed."""

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.diagnosis import COPY, KEY, Diagnosis, Purpose, 
 from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded.faults import Fault
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.errors import NotOffered, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import CollectionSettings, LakeFSSettings, StoreSettings
@@ -304,6 +304,32 @@ def test_a_store_that_honours_no_conditions_is_found(in_folder: Examined, kind: 
     found = in_folder.diagnose(store=kind(in_folder.server.objects_folder / "repo"))
 
     assert "a lock would not hold" in missing(found)["lock: put if absent, compare-and-swap"]
+
+
+class Conditionless(LocalStore):
+    """A folder that refuses conditions."""
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        raise NotOffered("the service does not offer conditional writes; no right gives it")
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        raise NotOffered("the service does not offer conditional writes; no right gives it")
+
+
+@pytest.mark.parametrize("kind", [Careless, Conditionless])
+def test_a_store_without_conditions_can_be_marked(in_folder: Examined, kind: type[LocalStore]) -> None:
+    store = kind(in_folder.server.objects_folder / "repo")
+
+    marking = in_folder.diagnose(store=store, wanted=frozenset({Purpose.DRY_RUN}))
+    sweeping = in_folder.diagnose(store=store)
+    in_folder.settings["no_lock_reason"] = "one cron job on one machine"
+    knowing = in_folder.diagnose(store=store)
+
+    assert marking.well and knowing.well
+    assert sweeping.missing_for(Purpose.SWEEP) == ("lock: put if absent, compare-and-swap",)
+    assert sweeping.missing_for(Purpose.DRY_RUN) == ()
+    (lacking,) = [finding for finding in sweeping.findings if finding.state is State.MISSING]
+    assert lacking.given_by == ""
 
 
 class Forgetful(LocalStore):

@@ -188,11 +188,11 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
     """The step before kept the lock for it: others need not wait until it expires."""
     acquire, asked = steps.acquire, []
 
-    def failing(repository: OpenRepository, run_id: str, owner: str) -> Lock:
+    def failing(repository: OpenRepository, run_id: str, owner: str, *, deletes: bool) -> Lock:
         asked.append(run_id)
         if len(asked) == 2:
             raise StorageError("the store is away")
-        return acquire(repository, run_id, owner)
+        return acquire(repository, run_id, owner, deletes=deletes)
 
     monkeypatch.setattr(steps, "acquire", failing)
     opened = runs.open()

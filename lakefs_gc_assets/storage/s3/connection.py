@@ -64,7 +64,7 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
 
     Raises ConfigurationError for contradicting settings, StorageError where there are no credentials or no endpoint.
     """
-    errors = S3Errors(bucket, settings.endpoint_url or "the service's usual endpoint")
+    errors = S3Errors.of_bucket(bucket, settings.endpoint_url or "the service's usual endpoint")
     try:
         session = _session(settings)
         if session.get_credentials() is None:
@@ -76,7 +76,9 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
         raise errors.explain("open the bucket", error) from None
     except (ValueError, OSError) as error:
         raise ConfigurationError(f"cannot open s3://{bucket} with the settings of `store`: {error}") from None
-    return Connection(bucket, client, files, S3Errors(bucket, client.meta.endpoint_url))
+    in_host = bool(settings.endpoint_url) and not settings.path_style
+    errors = S3Errors.of_bucket(bucket, client.meta.endpoint_url, bucket_in_host=in_host)
+    return Connection(bucket, client, files, errors)
 
 
 def _session(settings: StoreSettings) -> boto3.Session:
@@ -178,7 +180,7 @@ def _send_content_md5(request: AWSRequest, **_: object) -> None:
     Backblaze, OVH, S3Proxy and others refuse these. Only directory buckets know no Content-MD5.
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
     """
-    if DIRECTORY_BUCKET in request.url:
+    if DIRECTORY_BUCKET in str(request.url):
         return
     for name in [name for name in request.headers if name.lower().startswith(_NEWER_CHECKSUMS)]:
         del request.headers[name]

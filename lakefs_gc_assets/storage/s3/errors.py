@@ -1,5 +1,9 @@
 """What boto3 raises where a request to S3 fails, as errors of a store."""
 
+import socket
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -11,7 +15,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 from obstore.exceptions import BaseError
 
-from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.errors import NotOffered, StorageError
 from lakefs_gc_assets.storage.cloud_errors import CloudErrors, Meaning
 
 BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
@@ -42,6 +46,16 @@ _CODES = {
     Meaning.CONFLICT: CONFLICT,
     Meaning.BUSY: BUSY,
 }
+NOT_OFFERED = frozenset({"405", "501", "MethodNotAllowed", "NotImplemented"})
+"""Codes of a service that lacks what it was asked for."""
+_FEATURES = {
+    "CompleteMultipartUpload": "uploads in parts",
+    "CopyObject": "copies (CopyObject), which quarantine and restore take",
+    "DeleteObjects": "bulk deletes (DeleteObjects)",
+    "ListObjectVersions": "versions of objects (ListObjectVersions)",
+    "ListObjectsV2": "listings by ListObjectsV2",
+    "UploadPartCopy": "copies in parts (UploadPartCopy), which quarantine and restore take",
+}
 _MEANINGS = {code: meaning for meaning, codes in _CODES.items() for code in codes}
 FAILURES = (
     ClientError,
@@ -57,20 +71,36 @@ FAILURES = (
 """What boto3 raises, from the third on where an answer cannot be read."""
 
 
+@dataclass(frozen=True)
 class S3Errors(CloudErrors):
-    """Turns what boto3 and obstore raise into StorageError and its subclasses."""
+    """Turns what boto3 and obstore raise into StorageError and its subclasses.
 
-    def __init__(self, bucket: str, endpoint: str) -> None:
+    Attributes:
+        bucket_host: the host that requests go to, where the bucket's name is part of it and the endpoint was given; not
+            every service has such hosts.
+        endpoint: that endpoint.
+    """
+
+    bucket_host: str = ""
+    endpoint: str = ""
+
+    @classmethod
+    def of_bucket(cls, bucket: str, endpoint: str, *, bucket_in_host: bool = False) -> "S3Errors":
         """Of a bucket at an endpoint."""
-        super().__init__(f"s3://{bucket} at {endpoint}", _MEANINGS)
+        place = f"s3://{bucket} at {endpoint}"
+        if not bucket_in_host:
+            return cls(place, _MEANINGS)
+        return cls(place, _MEANINGS, f"{bucket}.{urlsplit(endpoint).netloc}", endpoint)
 
     def explain(self, action: str, error: Exception) -> StorageError:
         """The error to raise for a failed action, such as `read 'data/…'`."""
         match error:
             case ClientError():
-                status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "")
-                message = error.response.get("Error", {}).get("Message", "")
-                return self.refused(action, str(status), code_of(error), message)
+                status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+                code, message = code_of(error), error.response.get("Error", {}).get("Message", "")
+                if NOT_OFFERED.intersection((code, status)):
+                    return self.not_offered(action, _FEATURES.get(error.operation_name, error.operation_name))
+                return self.refused(action, status, code, message)
             case NoCredentialsError() | CredentialRetrievalError():
                 remedy = "set those of `store`, or the service's usual chain"
                 return self.failed(action, "no credentials were found", remedy)
@@ -81,6 +111,40 @@ class S3Errors(CloudErrors):
             case BotoCoreError():
                 return self.failed(action, str(error), "see to the settings of `store`")
         return self.failed(action, type(error).__name__, "this is not expected of a store")
+
+    def not_offered(self, action: str, feature: str) -> NotOffered:
+        """The error where the service lacks a feature."""
+        return NotOffered(f"cannot {action} in {self.place}: the service does not offer {feature}; no right gives it")
+
+    def unreachable(self, action: str) -> StorageError:
+        """See CloudErrors.unreachable; names `store.path_style` where only the bucket's own host does not answer."""
+        if self.endpoint and _answers(self.endpoint):
+            return self.failed(
+                action,
+                f"nothing answers at {self.bucket_host}, where requests go, but the endpoint itself does",
+                "set `store.path_style: true`",
+            )
+        return super().unreachable(action)
+
+    def no_bucket(self, action: str) -> StorageError:
+        """See CloudErrors.no_bucket."""
+        if self.endpoint:
+            return self.failed(
+                action,
+                "there is no such bucket",
+                "see to the storage namespace and the endpoint, and whether it needs `store.path_style: true`",
+            )
+        return super().no_bucket(action)
+
+
+def _answers(endpoint: str) -> bool:
+    """Whether something listens at an endpoint."""
+    url = urlsplit(endpoint)
+    try:
+        socket.create_connection((url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), 5).close()
+    except OSError:
+        return False
+    return True
 
 
 def code_of(error: ClientError) -> str:

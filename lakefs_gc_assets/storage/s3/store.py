@@ -1,14 +1,16 @@
 """A storage namespace in an S3 bucket, on AWS or on any service that speaks S3."""
 
+import logging
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.errors import NotOffered, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
@@ -28,8 +30,12 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
 
 CONFLICT_ATTEMPTS = 5
+SINGLE_DELETES = 8
+"""Requests at a time where a service has no bulk deletes."""
+_CONDITIONS = "conditional writes (If-None-Match, If-Match), which keep two collections apart"
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _Result = TypeVar("_Result")
+_log = logging.getLogger(__name__)
 
 
 class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
@@ -44,6 +50,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         self._connection = connect(settings, location.bucket)
         self._client = self._connection.client
         self._bucket = location.bucket
+        self._deletes_in_bulk = True
         super().__init__(f"s3://{self._bucket}", location.key, self._connection.files, self._connection.errors)
 
     def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
@@ -86,16 +93,32 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             return code_of(error) != "404"
         return True
 
-    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
+    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str | None:
         condition: dict[str, Any] = {}
         if expected is not None:
             condition = {"IfNoneMatch": "*"} if expected.etag is None else {"IfMatch": f'"{expected.etag}"'}
-        answer = self._ask(
-            action, lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data, **condition)
-        )
-        return answer["ETag"].strip('"')
+        try:
+            answer = self._ask(
+                action, lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data, **condition)
+            )
+        except NotOffered:
+            raise self._errors.not_offered(action, _CONDITIONS if condition else "PutObject") from None
+        etag = answer.get("ETag", "").strip('"')
+        if not etag and condition:
+            raise self._errors.not_offered(action, f"an ETag for what it writes, and so no {_CONDITIONS}")
+        return etag or None
 
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
+        if self._deletes_in_bulk:
+            try:
+                return self._delete_in_bulk(full_keys)
+            except NotOffered as reason:
+                self._deletes_in_bulk = False
+                _log.warning("objects are deleted one by one, slowly: %s", reason)
+        with ThreadPoolExecutor(SINGLE_DELETES) as threads:
+            return dict(zip(full_keys, threads.map(self._delete_alone, full_keys), strict=True))
+
+    def _delete_in_bulk(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
         outcomes = insisting(self._delete_once, [full for full in full_keys if not _NOT_IN_XML.search(full)], _was_busy)
         return outcomes | {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
 
@@ -118,7 +141,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         return said
 
     def _delete_alone(self, full: str) -> DeleteOutcome:
-        """Deletes a key that an XML document cannot hold."""
+        """Deletes a key by itself: XML cannot hold it, or the service has no bulk deletes."""
         try:
             answer = self._ask(f"delete {full!r}", lambda: self._client.delete_object(Bucket=self._bucket, Key=full))
         except StorageError as error:
