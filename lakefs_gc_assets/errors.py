@@ -110,6 +110,10 @@ class EngineFault(CollectionError):
     """Spark gave tasks other rows than it promises: what was made of them must not be used."""
 
 
+class SparkNotStarted(CollectionError):
+    """Spark's session could not be started: its Java ended, or refused the properties of the session."""
+
+
 class GuardTripped(CollectionError):
     """A guard stopped the run or its sweep; names the guard, its figures and the setting that lifts it."""
 

@@ -8,18 +8,18 @@ import atexit
 import logging
 import os
 import re
-import shlex
 import shutil
 import socketserver
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark.start import class_archive
@@ -28,6 +28,11 @@ from lakefs_gc_assets.spark.start.java import ensure_java, use_python
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+    from lakefs_gc_assets.spark.start import launch
+else:
+    # It imports pyspark.
+    launch = deferred("lakefs_gc_assets.spark.start.launch")
 
 TASKS_PER_CORE = 4
 _REMOTE_CORES = 8
@@ -82,7 +87,9 @@ _PYTHON = "spark.pyspark.python"
 """The property that says in which Python workers run."""
 _REDACTION, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|token|access[.]?key"
 """The property that says by which names Spark hides values, and its default."""
-_SUBMIT_ARGUMENTS, _LOCAL_ADDRESS = "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_IP"
+_DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lakefs_gc_assets.spark.start.worker_daemon"
+"""The property that says what workers are forked from on a local master, and its value."""
+_CONNECT = ("SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE")
 _SOCKET_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LONGEST_ADDRESS = 103
 """Bytes of the longest address of a Unix socket on macOS; Linux allows four more."""
@@ -104,7 +111,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
         return {**_OF_EVERY_SESSION, **given}
     _check(settings)
     home = ensure_java()
-    use_python(given.get(_PYTHON))
+    use_python(given.get(_PYTHON), is_local=settings.master.startswith("local"))
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *class_archive.options(home)]
     found = {
         "spark.master": settings.master,
@@ -120,7 +127,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
             options += [_QUICK_COMPILER, *_SMALL_HEAP, _ONE_ARENA]
             found |= _INTERPRETED
         found |= _ON_THIS_MACHINE
-        found["spark.python.daemon.module"] = "lakefs_gc_assets.spark.start.worker_daemon"
+        found[_DAEMON] = _OUR_DAEMON
         found |= _sockets(_socket_folder())
         found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
     if given.get(_SPECULATION, "").lower() == "true":
@@ -237,38 +244,46 @@ def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
     """Lets a session be started; yields the properties that its builder is to be told.
 
     Where that starts a Java, there are none: whatever a builder is told is on the command line of that Java, where
-    everybody on the machine can read it. A file that only this user can read has them instead, until the exit.
-    """
-    from pyspark import SparkContext
+    everybody on the machine can read it. A file that only this user can read has them instead, until Java has read it.
 
+    Raises SparkNotStarted where Java ends before it answers, and for what the builder raises of Java's.
+    """
     found = properties(settings)
-    if settings.remote or not settings.master or SparkContext._gateway is not None:
+    if settings.remote or not settings.master:
         yield found
         return
-    with tempfile.TemporaryDirectory(prefix="gc") as folder, _environment() as environment:
-        file = Path(folder, "session.properties")
-        file.touch(mode=0o600)
-        file.write_text("".join(f"{_escape(name)}={_escape(value)}\n" for name, value in found.items()), "utf-8")
-        submitted = environment.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
-        environment[_SUBMIT_ARGUMENTS] = f"--load-spark-defaults --properties-file {shlex.quote(str(file))} {submitted}"
-        if settings.master.startswith("local"):
-            # Spark's UI, where it is turned on, goes by this variable alone.
-            environment.setdefault(_LOCAL_ADDRESS, _LOOPBACK)
+    with _without_connect(), launch.readable_errors():
+        if launch.is_started():
+            yield found
+            return
+        with _properties_file(found) as file:
+            is_local = settings.master.startswith("local")
+            hides_aws_keys = is_local and found[_DAEMON] == _OUR_DAEMON
+            launch.launch(file, is_local, hides_aws_keys)
         yield {}
 
 
 @contextmanager
-def _environment() -> "Iterator[os._Environ[str]]":
-    """The environment, whose changes of what a Java is started with are undone at the exit."""
-    before = {name: os.environ.get(name) for name in (_SUBMIT_ARGUMENTS, _LOCAL_ADDRESS)}
+def _properties_file(found: Mapping[str, str]) -> Iterator[Path]:
+    """A file of properties that only this user can read; it is gone at the exit."""
+    with tempfile.TemporaryDirectory(prefix="gc") as folder:
+        file = Path(folder, "session.properties")
+        file.touch(mode=0o600)
+        file.write_text("".join(f"{_escape(name)}={_escape(value)}\n" for name, value in found.items()), "utf-8")
+        yield file
+
+
+@contextmanager
+def _without_connect() -> Iterator[None]:
+    """Takes variables from the environment, until the exit, that lead pyspark to a Spark Connect server of the shell.
+
+    The configuration names a master.
+    """
+    before = {name: os.environ.pop(name) for name in _CONNECT if name in os.environ}
     try:
-        yield os.environ
+        yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 def _escape(text: str) -> str:

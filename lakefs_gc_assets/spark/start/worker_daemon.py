@@ -9,8 +9,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from lakefs_gc_assets.spark.start import interpreter
+from lakefs_gc_assets.spark.start import environment, interpreter
 from lakefs_gc_assets.spark.start.installed import without_archives
+
+environment.show_aws_keys(os.environ)
 
 # What is imported stays: to look for what may go took a third of the time.
 gc.disable()

@@ -160,7 +160,14 @@ def test_the_launcher_goes_to_a_temporary_folder_where_caches_cannot_be_written(
 
 @pytest.mark.usefixtures("no_bundled_java")
 def test_no_java_at_all_says_what_to_do() -> None:
-    with pytest.raises(ConfigurationError, match="Install a Java and set JAVA_HOME"):
+    with pytest.raises(ConfigurationError, match=r"Install a Java and set JAVA_HOME to its folder$"):
+        java.ensure_java.__wrapped__()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_options_that_keep_every_java_from_starting_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-agentpath:/gone.so")
+    with pytest.raises(ConfigurationError, match="The environment sets JAVA_TOOL_OPTIONS: try without"):
         java.ensure_java.__wrapped__()
 
 

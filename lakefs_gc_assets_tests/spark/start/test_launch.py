@@ -1,0 +1,172 @@
+"""Sessions started from other people's shells, and starts that fail."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from lakefs_gc_assets.errors import SparkNotStarted
+from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark import session as spark_session
+from lakefs_gc_assets.spark.start import environment, launch
+
+_HOSTILE = {
+    "SPARK_HOME": "/opt/spark-2.4",
+    "SPARK_CONF_DIR": "/etc/spark",
+    "SPARK_LOCAL_HOSTNAME": "gone.invalid",
+    "SPARK_LOCAL_IP": "192.0.2.7",
+    "SPARK_REMOTE": "sc://gone.invalid",
+    "SPARK_SUBMIT_OPTS": "-Dno",
+    "PYSPARK_SUBMIT_ARGS": "--master yarn",
+    "PYSPARK_PYTHON": "/usr/bin/false",
+    "HADOOP_CONF_DIR": "/etc/hadoop",
+    "YARN_CONF_DIR": "/etc/hadoop",
+}
+"""A shell that is set up for a cluster and another Spark."""
+_AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token"}
+
+# Workers read one variable that Java was started with, and one that it was not.
+_STARTS = """
+import os, sys
+import pyarrow as pa
+from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark import session
+
+def variables(batches):
+    for batch in batches:
+        found = [os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("PLANTED"), sys.executable]
+        yield pa.RecordBatch.from_pydict({"seen": [" ".join(found)]})
+
+spark = session.session(SparkSettings(master="local[1]", driver_memory="512m"))
+java = spark._jvm.System.getenv()
+print(spark.range(0, 1, 1, 1).mapInArrow(variables, "seen string").collect()[0].seen)
+print(java.get("AWS_ACCESS_KEY_ID"), java.get("HADOOP_CONF_DIR"), spark.sparkContext.sparkUser())
+"""
+
+_ELSEWHERE = ["unshare", "--user", "--map-user=54321", "--map-group=0", "--uts", "--keep-caps"]
+"""A user without a name, on a machine whose own name may be changed. Nothing outside of the command sees either."""
+_NAMELESS_HOST = [*_ELSEWHERE, "sh", "-c", 'hostname node-7.invalid && exec "$@"', "sh"]
+
+
+def may_change_the_host_name() -> bool:
+    """True if this kernel lets the user have namespaces of his own."""
+    return subprocess.run([*_NAMELESS_HOST, "true"], capture_output=True).returncode == 0
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not started Spark's Java, whatever other tests did."""
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+
+
+@pytest.fixture
+def another_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """SPARK_HOME of a Spark that prints what it was started with, and fails."""
+    script = tmp_path / "bin" / "spark-submit"
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\necho "started with $HADOOP_CONF_DIR, $AWS_ACCESS_KEY_ID, $*"\nexit 7\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_change_the_host_name(), reason="this kernel lets no user have namespaces of his own")
+def test_a_local_session_starts_for_a_nameless_user_on_a_nameless_host_in_a_shell_for_another_spark() -> None:
+    """One start for all of them, since each takes seconds: any of them alone ended it before."""
+    shell = {name: value for name, value in os.environ.items() if name not in {"USER", "LOGNAME", "HOME"}}
+
+    started = subprocess.run(
+        [*_NAMELESS_HOST, sys.executable, "-c", _STARTS],
+        capture_output=True,
+        text=True,
+        env={**shell, **_HOSTILE, **_AWS, "PLANTED": "planted"},
+    )
+
+    assert started.returncode == 0, started.stderr
+    assert started.stdout.splitlines() == [f"key planted {sys.executable}", "None None uid-54321"]
+    assert started.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_java")
+def test_a_java_that_cannot_begin_is_reported_with_its_own_words(capfd: pytest.CaptureFixture[str]) -> None:
+    message = r"^Spark's session could not be started: .*object heap.*\. Lower spark\.driver_memory"
+    with (
+        pytest.raises(SparkNotStarted, match=message),
+        spark_session.handed_over(SparkSettings(driver_memory="99999999g")),
+    ):
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_a_session_that_java_refuses_is_reported_without_its_stack() -> None:
+    code = (
+        "from lakefs_gc_assets.settings import SparkSettings; from lakefs_gc_assets.spark import session as s\n"
+        "s.session(SparkSettings(config={'spark.driver.bindAddress': 'gone.invalid'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "SparkNotStarted: Spark's session could not be started: java" in done.stderr.splitlines()[-1]
+    assert "That host name does not resolve" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("no_java", "another_spark")
+def test_a_cluster_is_configured_by_the_shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {
+        **_AWS,
+        "HADOOP_CONF_DIR": "/etc/hadoop",
+        "PYSPARK_SUBMIT_ARGS": "--queue q pyspark-shell",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    expected = (
+        f"started with /etc/hadoop, key, --load-spark-defaults --properties-file {tmp_path} --queue q pyspark-shell"
+    )
+    with pytest.raises(SparkNotStarted, match=f": {expected}. Check the section spark"):
+        launch.launch(tmp_path, is_local=False, hides_aws_keys=False)
+
+
+@pytest.mark.usefixtures("no_java", "another_spark")
+def test_a_spark_that_says_nothing_is_reported_with_its_status(another_spark: Path) -> None:
+    script = another_spark / "bin" / "spark-submit"
+    script.write_text("#!/bin/sh\nexit 7\n")
+    with pytest.raises(SparkNotStarted, match="its Java ended with status 7 and printed nothing"):
+        launch.launch(another_spark, is_local=False, hides_aws_keys=False)
+    script.unlink()
+    with pytest.raises(SparkNotStarted, match="No such file or directory"):
+        launch.launch(another_spark, is_local=False, hides_aws_keys=False)
+
+
+def test_a_local_java_has_variables_that_spark_and_hadoop_do_not_read() -> None:
+    shell = {**_HOSTILE, "SPARK_LOCAL_DIRS": "/scratch", "PATH": "/bin", "MY_SECRET": "x"}
+    environment.keep_own_settings(shell)
+    assert shell == {
+        "SPARK_LOCAL_DIRS": "/scratch",
+        "PYSPARK_PYTHON": "/usr/bin/false",
+        "PATH": "/bin",
+        "MY_SECRET": "x",
+    }
+
+
+def test_workers_get_the_aws_keys_that_java_does_not() -> None:
+    shell = {**_AWS, "AWS_REGION": "eu-west-1"}
+    environment.hide_aws_keys(shell)
+    assert not shell.keys() & _AWS.keys()
+    environment.show_aws_keys(shell)
+    assert shell == {**_AWS, "AWS_REGION": "eu-west-1"}
+
+
+@pytest.mark.parametrize(
+    ("printed", "advice"),
+    [
+        ("java.net.UnknownHostException: node-7", "add this machine's name to /etc/hosts"),
+        ("java.net.BindException: Cannot assign requested address", "see to spark.driver.bindAddress"),
+        ("Something else", "Check the section spark"),
+    ],
+)
+def test_a_reason_comes_with_advice(printed: str, advice: str) -> None:
+    assert advice in str(launch.not_started(printed))
