@@ -69,6 +69,11 @@ class LakeFSSettings(Settings):
         repr=False,
         json_schema_extra={"dagster__is_secret": True},
     )
+    ca_bundle: str = Field(
+        default="",
+        description="PEM file of certificates to trust at the endpoint; empty for those of REQUESTS_CA_BUNDLE or "
+        "SSL_CERT_FILE in the environment, else the system's.",
+    )
     connect_timeout_seconds: float = Field(default=10, gt=0, description="How long to wait for a connection.")
     read_timeout_seconds: float = Field(
         default=300,

@@ -100,6 +100,8 @@ def _judged(call: Call, answer: Answer, endpoint: str) -> tuple[type[LakeFSError
         return NotFound, f"Check the setting repository, and that {endpoint} is the server that has it"
     if status == 404:
         return NotFound, f"Check that it exists and that {endpoint} is a lakeFS server that offers this call"
+    if status == 407:
+        return LakeFSError, "Write http://user:password@host:port into HTTP_PROXY or HTTPS_PROXY"
     if status == 501:
         return NotSupported, "This lakeFS server does not offer the call"
     if is_transient(answer):

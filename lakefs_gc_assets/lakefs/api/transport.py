@@ -5,13 +5,17 @@ only its operations, its connections and its authentication are used. Importing 
 """
 
 import base64
+import ipaddress
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
 import urllib3
 from lakefs_sdk.api_client import ApiClient
@@ -25,7 +29,8 @@ from tenacity import (
     wait_exponential,
     wait_random,
 )
-from urllib3.exceptions import HTTPError, NewConnectionError, TimeoutError
+from urllib3.exceptions import HTTPError, LocationParseError, NewConnectionError, ProxyError, TimeoutError
+from urllib3.util import Url, parse_url
 
 from lakefs_gc_assets.errors import ConfigurationError, LakeFSError, ServerUnavailable
 from lakefs_gc_assets.lakefs.api.errors import Answer, Call, is_transient, refusal
@@ -120,6 +125,12 @@ class Caller:
         )
         configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.retries = urllib3.Retry(total=False)  # type: ignore[assignment]
+        configuration.ssl_ca_cert = _ca_bundle(settings)
+        if proxy := _proxy_from_environment(self.endpoint):
+            configuration.proxy = proxy.url  # type: ignore[assignment]
+            configuration.proxy_headers = urllib3.make_headers(  # type: ignore[assignment]
+                proxy_basic_auth=unquote(proxy.auth) if proxy.auth else None
+            )
         self.sdk = SdkClient(configuration, self._saw)
 
     def ask(
@@ -154,7 +165,8 @@ class Caller:
         except ApiException as failure:
             raise ServerUnavailable(
                 f"{call}: no secure connection to {self.endpoint}: {_one_line(failure.reason)}. "
-                "Check lakefs.endpoint and the server's certificate"
+                "Check lakefs.endpoint and the server's certificate; lakefs.ca_bundle names the certificates of an "
+                "authority of your own"
             ) from None
         except HTTPError as failure:
             raise _Transient(self._unreachable(call, failure)) from None
@@ -182,7 +194,10 @@ class Caller:
         raise _Transient(type(error)(f"{error} (attempts: {self._attempts})"), wait)
 
     def _unreachable(self, call: Call, failure: HTTPError) -> ServerUnavailable:
-        if isinstance(failure, NewConnectionError):
+        if isinstance(failure, ProxyError):
+            what = "cannot be reached through the proxy"
+            advice = "Check HTTP_PROXY or HTTPS_PROXY, and name the server in NO_PROXY where it is reached without"
+        elif isinstance(failure, NewConnectionError):
             what, advice = "cannot be reached", "Check lakefs.endpoint, and that the server runs"
         elif isinstance(failure, TimeoutError):
             what, advice = "did not answer in time", "See lakefs.connect_timeout_seconds, lakefs.read_timeout_seconds"
@@ -243,3 +258,60 @@ def api_endpoint(endpoint: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ConfigurationError(f"lakefs.endpoint {endpoint!r} is no address such as https://lakefs.example.com")
     return base if base.endswith(_API_PATH) else base + _API_PATH
+
+
+def _ca_bundle(settings: LakeFSSettings) -> str | None:
+    """The file of certificates to trust; None for what OpenSSL trusts, which SSL_CERT_FILE in the environment changes.
+
+    Raises ConfigurationError where there is no such file.
+    """
+    if settings.ca_bundle:
+        file = Path(settings.ca_bundle).expanduser()
+        if not file.is_file():
+            raise ConfigurationError(f"lakefs.ca_bundle names {settings.ca_bundle}, which is no file")
+        return str(file)
+    named = os.environ.get("REQUESTS_CA_BUNDLE", "")
+    return named if Path(named).is_file() else None
+
+
+def _proxy_from_environment(endpoint: str) -> Url | None:
+    """The proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names for an endpoint, unless NO_PROXY excepts its host.
+
+    The variables are those that S3's clients read for the store. As with lakectl, a server on this machine is asked
+    without a proxy.
+
+    Raises ConfigurationError, which does not repeat the proxy's address: it may hold a password.
+    """
+    scheme, host = urlsplit(endpoint).scheme, urlsplit(endpoint).hostname or ""
+    named = getproxies_environment()
+    variable = scheme if scheme in named else "all"
+    if variable not in named or _is_excepted(host, urlsplit(endpoint).netloc, named):
+        return None
+    try:
+        found = parse_url(named[variable] if "://" in named[variable] else f"http://{named[variable]}")
+    except LocationParseError:
+        found = Url()
+    if found.scheme not in ("http", "https") or not found.host:
+        raise ConfigurationError(
+            f"the proxy that {variable.upper()}_PROXY names is none that lakeFS can be asked through: write "
+            "http://host:port, or name the server in NO_PROXY"
+        )
+    return found
+
+
+def _is_excepted(host: str, netloc: str, named: dict[str, str]) -> bool:
+    """True if a host is asked without a proxy: this machine, and what NO_PROXY has by name, suffix or network."""
+    if host == "localhost" or proxy_bypass(netloc):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or any(_is_in(address, entry.strip()) for entry in named.get("no", "").split(","))
+
+
+def _is_in(address: ipaddress.IPv4Address | ipaddress.IPv6Address, network: str) -> bool:
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False

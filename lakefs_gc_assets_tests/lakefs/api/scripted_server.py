@@ -1,6 +1,7 @@
 """An HTTP server that answers what a test dictates, faults included."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ class ScriptedServer:
     url: str
     requests: list[tuple[str, str, bytes]] = field(default_factory=list)
     authorizations: list[str | None] = field(default_factory=list)
+    proxy_authorizations: list[str | None] = field(default_factory=list)
 
 
 class _Server(ThreadingHTTPServer):
@@ -50,8 +52,10 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def scripted(*answers: Scripted, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Iterator[ScriptedServer]:
-    """Serves the answers in order, the last one again and again."""
+def scripted(
+    *answers: Scripted, now: Callable[[], datetime] = lambda: datetime.now(UTC), tls: ssl.SSLContext | None = None
+) -> Iterator[ScriptedServer]:
+    """Serves the answers in order, the last one again and again; with `tls` over secure connections."""
     rest = list(answers)
     lock = threading.Lock()
     ended = threading.Event()
@@ -66,6 +70,7 @@ def scripted(*answers: Scripted, now: Callable[[], datetime] = lambda: datetime.
             with lock:
                 running.requests.append((self.command, self.path, body))
                 running.authorizations.append(self.headers["Authorization"])
+                running.proxy_authorizations.append(self.headers["Proxy-Authorization"])
                 answer = rest.pop(0) if len(rest) > 1 else rest[0]
             ended.wait(answer.hangs)
             self.close_connection = answer.breaks or answer.truncated
@@ -85,10 +90,12 @@ def scripted(*answers: Scripted, now: Callable[[], datetime] = lambda: datetime.
             """Requests are kept instead."""
 
     server = _Server(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        running.url = f"http://127.0.0.1:{server.server_address[1]}"
+        running.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
         yield running
     finally:
         ended.set()

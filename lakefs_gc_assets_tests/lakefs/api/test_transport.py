@@ -18,9 +18,11 @@ from lakefs_gc_assets.errors import (
     ReadOnlyRepository,
     ServerUnavailable,
 )
+from lakefs_gc_assets.lakefs.api import transport
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD
-from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said
+from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said, scripted
 from lakefs_gc_assets_tests.lakefs.api.talking import KEY_ID, SECRET, FixedClock, Sleeps, settings, talking
 
 
@@ -153,6 +155,109 @@ class TestConnections:
     def test_a_repository_must_be_named(self) -> None:
         with pytest.raises(ConfigurationError, match="repository is not set"):
             LakeFSClient(settings("http://127.0.0.1:1"), "", FixedClock())
+
+
+@pytest.fixture
+def no_proxy_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell names no proxy."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.mark.usefixtures("no_proxy_variables")
+class TestProxies:
+    """The scripted server is the proxy: a proxy of plain HTTP is asked for whole URLs."""
+
+    ENDPOINT = "http://lakefs.corp.invalid"
+    TARGET = "http://lakefs.corp.invalid/api/v1/repositories/repo"
+
+    def client(self, endpoint: str = ENDPOINT) -> LakeFSClient:
+        return LakeFSClient(settings(endpoint, retries=0), "repo", FixedClock(), Sleeps())
+
+    @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+    def test_of_the_environment_are_used(self, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+        with scripted(said(GOOD["repository"])) as proxy:
+            monkeypatch.setenv(variable, proxy.url.replace("http://", "http://us%40r:pass@"))
+            assert self.client().repository().id == "repo"
+            assert [target for _, target, _ in proxy.requests] == [self.TARGET]
+            assert proxy.proxy_authorizations == ["Basic " + b64encode(b"us@r:pass").decode()]
+
+    def test_need_no_scheme(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with scripted(said(GOOD["repository"])) as proxy:
+            monkeypatch.setenv("HTTP_PROXY", proxy.url.removeprefix("http://"))
+            assert self.client().repository().id == "repo"
+
+    @pytest.mark.parametrize("excepted", ["lakefs.corp.invalid", ".corp.invalid", "*", "a, invalid"])
+    def test_are_left_out_for_hosts_of_no_proxy(self, monkeypatch: pytest.MonkeyPatch, excepted: str) -> None:
+        with scripted(said(GOOD["repository"])) as proxy:
+            monkeypatch.setenv("HTTP_PROXY", proxy.url)
+            monkeypatch.setenv("NO_PROXY", excepted)
+            with pytest.raises(ServerUnavailable, match=r"cannot be reached: "):
+                self.client().repository()
+            assert proxy.requests == []
+
+    @pytest.mark.parametrize(("excepted", "is_asked"), [("192.0.2.0/24", False), ("198.51.100.0/24, x", True)])
+    def test_are_left_out_for_networks_of_no_proxy(
+        self, monkeypatch: pytest.MonkeyPatch, excepted: str, is_asked: bool
+    ) -> None:
+        monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
+        monkeypatch.setenv("NO_PROXY", excepted)
+        assert (transport._proxy_from_environment("http://192.0.2.7:8000/api/v1") is not None) is is_asked
+
+    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "[::1]"])
+    def test_are_left_out_for_this_machine(self, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+        monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
+        assert transport._proxy_from_environment(f"http://{host}:8000/api/v1") is None
+
+    def test_that_cannot_be_reached_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HTTP_PROXY", "http://user:hidden@proxy.invalid:3128")
+        with pytest.raises(ServerUnavailable, match=r"through the proxy: .*Check HTTP_PROXY or HTTPS_PROXY") as raised:
+            self.client().repository()
+        assert "hidden" not in str(raised.value)
+
+    def test_that_open_no_tunnel_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with scripted(said(GOOD["repository"])) as proxy:
+            monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+            with pytest.raises(ServerUnavailable, match=r"through the proxy: .*501"):
+                self.client("https://lakefs.corp.invalid").repository()
+
+    def test_that_ask_for_a_user_are_told_one_in_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with scripted(Scripted(407, b"<html>")) as proxy:
+            monkeypatch.setenv("HTTP_PROXY", proxy.url)
+            with pytest.raises(LakeFSError, match=r"407 .*\. Write http://user:password@host:port into HTTP_PROXY"):
+                self.client().repository()
+
+    @pytest.mark.parametrize("proxy", ["socks5://user:hidden@host:1080", "http://", "http://[hidden", "ftp://hidden"])
+    def test_of_another_kind_are_refused(self, monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        with pytest.raises(ConfigurationError, match="the proxy that HTTP_PROXY names") as raised:
+            self.client()
+        assert "hidden" not in str(raised.value)
+
+
+class TestPrivateAuthorities:
+    def client(self, url: str, **changes: str) -> LakeFSClient:
+        return LakeFSClient(settings(url, retries=0, **changes), "repo", FixedClock(), Sleeps())
+
+    def test_are_trusted_where_a_setting_or_the_environment_names_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+            monkeypatch.delenv(name, raising=False)
+        bundle, tls = private_authority.make(tmp_path)
+        with scripted(said(GOOD["repository"]), tls=tls) as server:
+            with pytest.raises(ServerUnavailable, match=r"no secure connection.*lakefs\.ca_bundle names"):
+                self.client(server.url).repository()
+            assert self.client(server.url, ca_bundle=str(bundle)).repository().id == "repo"
+            for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+                with monkeypatch.context() as environment:
+                    environment.setenv(name, str(bundle))
+                    assert self.client(server.url).repository().id == "repo"
+
+    def test_must_be_a_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match=r"lakefs\.ca_bundle names .*gone.pem, which is no file"):
+            self.client("https://127.0.0.1", ca_bundle=str(tmp_path / "gone.pem"))
 
 
 class TestClocks:
