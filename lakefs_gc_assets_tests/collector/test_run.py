@@ -458,7 +458,6 @@ class TestWhatRunsTell:
             mock.patch.object(gap_check, "find_gap", lambda *arguments: gap),
             mock.patch.object(run, "clear_hidden", cleared),
         ):
-            scene.world.oracle.losses += ["data/lost"] * 3
             assert scene.start(allowing(DRY, hidden_suspect_limit=7), Faults()) is Ended.WELL
             assert (scene.told.success, scene.told.is_complete) == (False, True)
             found = step_of(scene).stored(CANDIDATES_DF)
