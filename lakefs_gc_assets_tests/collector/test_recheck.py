@@ -73,14 +73,20 @@ class TestFindLiveAgain:
         own = SimpleNamespace(commits=1234, heads={}, sealed={})
         source = CommitSource.METADATA_FOLDER.value
         found = SimpleNamespace(
-            own=own, source=source, definition=None, count=1, waited=7.0, addresses=lambda step: [rows("c")]
+            own=own,
+            source=source,
+            definition=None,
+            count=1,
+            waited=7.0,
+            addresses=lambda step: [rows("c")],
+            provisional_addresses=lambda step: [rows("d")],
         )
         return cast(Committed, found)
 
     def test_what_is_uncommitted_and_what_was_committed_since_is_live(self, step: Step[ArrowRows]) -> None:
         lines: list[str] = []
         found = recheck.find_live_again(replace(step, log=lines.append))
-        assert sorted(step.engine.collect(found).column("address").to_pylist()) == ["a", "c"]
+        assert sorted(step.engine.collect(found).column("address").to_pylist()) == ["a", "c", "d"]
         assert lines == ["recheck: 2 files of uncommitted data, 1,234 commits"]
 
     def test_waits_are_told_apart_from_work(self, step: Step[ArrowRows]) -> None:
