@@ -79,7 +79,8 @@ def subtracting(
         sighted: which of them were seen before; by default as the product says.
     """
 
-    def subtract(step: ArrowStep, listed: Frame, unheld: Frame, uncommitted: Frame, earlier: ArrowRows) -> ArrowRows:
+    def subtract(step: ArrowStep, listed: Frame, unheld: Frame, *more: Any) -> ArrowRows:
+        _, uncommitted, earlier = more
         engine = step.engine
 
         def changed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
