@@ -118,12 +118,13 @@ def hidden_in_base(server: EmbeddedServer) -> str:
     return address
 
 
+SLOW_UNIFIED = pytest.param(Flow.UNIFIED, marks=pytest.mark.slow)
 NAMED_ALONE = {"keep_unnamed_ranges": False}
 YOUNG = {"keep_old_unnamed_ranges": False}
 
 
 @pytest.mark.parametrize("settings", [{}, NAMED_ALONE, YOUNG], ids=["all", "named alone", "young"])
-@pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.UNIFIED])
+@pytest.mark.parametrize("flow", [Flow.CLEAN, SLOW_UNIFIED])
 def test_what_a_compacted_base_holds_is_live_though_the_server_does_not_list_it(
     server: EmbeddedServer, flow: Flow, settings: dict[str, bool]
 ) -> None:
@@ -136,7 +137,7 @@ def test_what_a_compacted_base_holds_is_live_though_the_server_does_not_list_it(
     assert (server.objects_folder / "repo" / address).is_file()
 
 
-@pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.OPTIMIZED, Flow.UNIFIED])
+@pytest.mark.parametrize("flow", [Flow.OPTIMIZED, pytest.param(Flow.CLEAN, marks=pytest.mark.slow), SLOW_UNIFIED])
 def test_what_a_superseded_base_holds_goes_where_only_young_ranges_count(server: EmbeddedServer, flow: Flow) -> None:
     address = hidden_in_base(server)
     clients.call(server, "PUT", "/repositories/repo/settings/gc_rules", RULES)
