@@ -239,11 +239,11 @@ class _Examination:
         yield _Check("look at a path", _ALL, _of_server("fs:ReadObject"), self._stat)
         unknown = () if self.settings.allow_unknown_repositories else _SWEEPS
         yield _Check("list repositories", unknown, _of_server("fs:ListRepositories"), self._list_repositories)
-        yield _Check("a storage namespace of its own", _SWEEPS, "", self._compare_namespaces)
 
     def _of_store(self) -> Iterator[_Check]:
         yield _Check("open the store", _ALL, "", self._open)
         yield _Check("list objects", _ALL, self._given("list"), self._list_stored)
+        yield _Check("a storage namespace of its own", _SWEEPS, "", self._compare_namespaces)
         yield _Check("tell a missing object from a refused one", _ALL, self._given("list"), self._look_for_nothing)
         yield _Check("write its own files", _ALL, self._given("write"), self._write)
         yield _Check("read objects", _ALL, self._given("read"), self._read)
@@ -296,6 +296,11 @@ class _Examination:
         return Namespace.parse(self._known.storage_namespace)
 
     @property
+    def _storage(self) -> str:
+        """Where the repository lies, of a server with several storages."""
+        return f" on storage {self._known.storage_id}" if self._known.storage_id else ""
+
+    @property
     def _store(self) -> ObjectStore:
         if self.opened is None:
             raise StorageError("not tried, since the store could not be opened")
@@ -342,7 +347,7 @@ class _Examination:
 
     def _list_repositories(self) -> str:
         also_live = self.settings.also_live
-        self.neighbours = other_repositories.neighbours(self._server, self._known.id, self._namespace, also_live)
+        self.neighbours = other_repositories.neighbours(self._server, self._known, None, also_live)
         if self.neighbours.refusal is not None:
             raise LakeFSError(self.neighbours.refusal)
         unchecked = ", ".join(self.neighbours.unchecked) or "none"
@@ -351,10 +356,13 @@ class _Examination:
     def _compare_namespaces(self) -> str:
         if self.neighbours is None or self.neighbours.refusal is not None:
             raise _DoesNotApply("not tried, since repositories could not be listed")
-        if self.neighbours.nested:
-            nested = ", ".join(self.neighbours.nested)
+        # Again, since the store could not be asked before it was open.
+        nested = ", ".join(
+            other_repositories.neighbours(self._server, self._known, self._store, self.settings.also_live).nested
+        )
+        if nested:
             raise LakeFSError(f"{self._namespace.uri} lies inside or around the storage namespace of {nested}")
-        return "no other repository is known to lie inside or around it"
+        return f"no other repository{self._storage} is known to lie inside or around it"
 
     def _open(self) -> str:
         self.opened = self.open_store(self._namespace)
@@ -444,7 +452,8 @@ class _Examination:
             raise LakeFSError(f"the server writes to {page.location}, which is outside of {self._namespace.uri}")
         if not any(batch.num_rows for batch in store.list(folder.rstrip("/") + "/")):
             raise StorageError(
-                f"the server wrote to {folder}, where the store has nothing: do the two belong together?"
+                f"the server wrote to {folder}{self._storage}, where the store has nothing: `store` must name the "
+                "endpoint and the account that the server has this repository on"
             )
         return "and what the server wrote is found in the store"
 

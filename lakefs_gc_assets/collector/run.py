@@ -141,9 +141,7 @@ def warn_of_loosening(step: Step[R]) -> None:
 def look_around(step: Step[R]) -> Neighbours:
     """Finds other repositories that may hold objects of this one, and logs those whose references are not checked."""
     repository = step.repository
-    around = other_repositories.neighbours(
-        repository.api, repository.facts.id, repository.namespace, repository.settings.also_live
-    )
+    around = other_repositories.of_repository(repository)
     if around.refusal:
         step.log(f"other repositories are not known, and their references are not checked: {around.refusal}")
     if around.unchecked:

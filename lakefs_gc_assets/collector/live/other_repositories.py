@@ -7,9 +7,11 @@ copies no data. Such references count only where the other repository is named i
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +29,33 @@ class Neighbours:
     refusal: str | None = None
 
 
-def neighbours(api: LakeFSApi, own: str, namespace: Namespace, also_live: Collection[str]) -> Neighbours:
-    """Compares the storage namespace of every repository that the user of the collector may see with this one's.
+def neighbours(
+    api: LakeFSApi,
+    own: Repository,
+    store: ObjectStore | None,
+    also_live: Collection[str],
+) -> Neighbours:
+    """Compares the place of every repository that the user of the collector may see with this one's.
+
+    A place is a storage and a namespace: buckets of one name on two storages of a server are two buckets. Nothing keeps
+    two storages from leading to one bucket, though. So a namespace inside of this one counts as nested, whatever its
+    storage is called, where the store has anything there. lakeFS itself makes no repository on the very namespace of
+    another one: it looks for its own file `dummy` there.
 
     Args:
-        own: id of this repository.
+        own: this repository.
+        store: of this repository; None where it is not open, which leaves that last check out.
         also_live: ids of repositories whose references are checked.
     Raises:
         LakeFSError: the server fails; that it refuses to list repositories is stated in the result.
+        StorageError: the store fails.
+        ConfigurationError: this repository's namespace is no address.
     """
     try:
-        others = [other for other in api.repositories() if other.id != own]
+        others = [other for other in api.repositories() if other.id != own.id]
     except (AccessDenied, NotFound, NotSupported) as refusal:
         return Neighbours(refusal=str(refusal))
+    namespace = Namespace.parse(own.storage_namespace)
     nested, unchecked = [], []
     for other in others:
         try:
@@ -48,11 +64,33 @@ def neighbours(api: LakeFSApi, own: str, namespace: Namespace, also_live: Collec
             continue
         if not its.location.may_share_bucket(namespace.location):
             continue
+        is_elsewhere = _is_on_another_storage(own, other)
         if _overlap(its.location, namespace.location):
-            nested.append(other.id)
-        elif other.id not in also_live:
+            if not is_elsewhere or _has_files(store, its.location, namespace.location):
+                nested.append(other.id)
+        elif not is_elsewhere and other.id not in also_live:
             unchecked.append(other.id)
     return Neighbours(tuple(sorted(nested)), tuple(sorted(unchecked)))
+
+
+def of_repository(repository: OpenRepository) -> Neighbours:
+    """The neighbours of an open repository. Raises what `neighbours` raises."""
+    return neighbours(repository.api, repository.facts, repository.store, repository.settings.also_live)
+
+
+def _is_on_another_storage(own: Repository, other: Repository) -> bool:
+    """True if the server names a storage for both, and not the same one.
+
+    A repository without a storage id was made before the server had several, and may lie on any of them.
+    """
+    return bool(own.storage_id and other.storage_id) and own.storage_id != other.storage_id
+
+
+def _has_files(store: ObjectStore | None, inner: Location, own: Location) -> bool:
+    """True if a namespace lies inside of this one, and the store has an object there."""
+    if store is None or inner.key == own.key or not inner.key.startswith(own.key):
+        return False
+    return any(batch.num_rows for batch in store.list(inner.key.removeprefix(own.key)))
 
 
 def _overlap(one: Location, other: Location) -> bool:

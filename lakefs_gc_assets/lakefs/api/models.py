@@ -11,13 +11,19 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """`GET /repositories/{repository}`."""
+    """`GET /repositories/{repository}`.
+
+    Attributes:
+        storage_id: the storage that the namespace lies on, of an Enterprise server with several; empty where the server
+            has one, or where it had one when the repository was made.
+    """
 
     id: str
     storage_namespace: str
     default_branch: str
     read_only: bool
     creation_date: int = 0
+    storage_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,13 +126,14 @@ def _kind(value: object) -> str:
 
 
 def repository(answer: Fields) -> Repository:
-    """`read_only` is absent on servers that do not know it."""
+    """`read_only` and `storage_id` are absent on servers that do not know them."""
     return Repository(
         id=answer.text("id"),
         storage_namespace=answer.text("storage_namespace"),
         default_branch=answer.text("default_branch"),
         read_only=answer.flag("read_only") if answer.has("read_only") else False,
         creation_date=answer.number("creation_date"),
+        storage_id=answer.text("storage_id", empty=True) if answer.has("storage_id") else "",
     )
 
 

@@ -1,12 +1,15 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours, neighbours
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported, ServerUnavailable
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Repository
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 
-OWN = Namespace.parse("s3://bucket/repo")
+OWN = Repository("repo", "s3://bucket/repo", "main", False)
 
 
 def seen(*namespaces: str, also_live: tuple[str, ...] = ()) -> Neighbours:
@@ -14,8 +17,7 @@ def seen(*namespaces: str, also_live: tuple[str, ...] = ()) -> Neighbours:
     others = tuple(
         Repository(name, namespace, "main", False) for name, namespace in zip("abcdefgh", namespaces, strict=False)
     )
-    api = ScriptedApi(repository_lists=Script((*others, Repository("repo", "s3://bucket/repo", "main", False))))
-    return neighbours(api, "repo", OWN, also_live)
+    return neighbours(ScriptedApi(repository_lists=Script((*others, OWN))), OWN, None, also_live)
 
 
 def test_alone() -> None:
@@ -56,9 +58,46 @@ def test_those_behind_one_that_is_elsewhere_are_looked_at_too() -> None:
 @pytest.mark.parametrize("refusal", [AccessDenied, NotFound, NotSupported])
 def test_a_server_that_does_not_say_is_quoted(refusal: type[LakeFSError]) -> None:
     api = ScriptedApi(repository_lists=Script(refusal("GET /repositories: no")))
-    assert neighbours(api, "repo", OWN, ()) == Neighbours(refusal="GET /repositories: no")
+    assert neighbours(api, OWN, None, ()) == Neighbours(refusal="GET /repositories: no")
 
 
 def test_a_failure_ends_the_run() -> None:
     with pytest.raises(ServerUnavailable):
-        neighbours(ScriptedApi(repository_lists=Script(ServerUnavailable("down"))), "repo", OWN, ())
+        neighbours(ScriptedApi(repository_lists=Script(ServerUnavailable("down"))), OWN, None, ())
+
+
+def on_storages(tmp_path: Path, *others: tuple[str, str], own: str = "site-a") -> Neighbours:
+    """What is known with other repositories a, b, c, … by namespace and storage; `tmp_path` is this one's store."""
+    made = tuple(
+        Repository(name, namespace, "main", False, storage_id=storage)
+        for name, (namespace, storage) in zip("abcdefgh", others, strict=False)
+    )
+    this = replace(OWN, storage_id=own)
+    return neighbours(ScriptedApi(repository_lists=Script((*made, this))), this, LocalStore(tmp_path), ())
+
+
+def test_buckets_of_one_name_on_two_storages_are_two_places(tmp_path: Path) -> None:
+    found = on_storages(
+        tmp_path,
+        ("s3://bucket/repo", "site-b"),
+        ("s3://bucket", "site-b"),
+        ("s3://bucket/repo/inner", "site-b"),
+        ("s3://bucket/x", "site-b"),
+        ("s3://bucket/repo/inner", "site-a"),
+        ("s3://bucket/x", "site-a"),
+    )
+    assert (found.nested, found.unchecked) == (("e",), ("f",))
+
+
+def test_a_repository_without_a_storage_may_lie_on_any(tmp_path: Path) -> None:
+    others = (("s3://bucket/repo/inner", ""), ("s3://bucket/x", ""))
+    assert on_storages(tmp_path, *others) == Neighbours(("a",), ("b",))
+    named = (("s3://bucket/repo/inner", "site-b"), ("s3://bucket/x", "site-b"))
+    assert on_storages(tmp_path, *named, own="") == Neighbours(("a",), ("b",))
+
+
+def test_two_storages_that_lead_to_one_bucket_are_found_by_what_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "dummy").write_bytes(b"")
+    found = on_storages(tmp_path, ("s3://bucket/repo/inner", "site-b"), ("s3://bucket/repo/outer", "site-b"))
+    assert found.nested == ("a",)

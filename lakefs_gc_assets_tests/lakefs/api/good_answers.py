@@ -12,6 +12,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "default_branch": "main",
         "creation_date": 1,
         "read_only": False,
+        "storage_id": "site-a",
     },
     "grace_period": {"grace_period": 60},
     "prepare_uncommitted": {"run_id": "r", "gc_uncommitted_location": "", "continuation_token": "t"},

@@ -15,6 +15,7 @@ from lakefs_gc_assets_tests.lakefs.api.talking import talking
 
 OPTIONAL = {
     ("repository", "read_only"),
+    ("repository", "storage_id"),
     ("prepare_uncommitted", "continuation_token"),
     ("stat", "size_bytes"),
     ("list_objects", "results.0.size_bytes"),
