@@ -191,7 +191,6 @@ def list_warnings(
     swept: bool,
 ) -> tuple[str, ...]:
     """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
-    tripped = () if swept else guards.tripped(mark, settings)
     unasked = describe_unasked(candidates, settings)
     compacted = describe_compacted(committed.figures, settings)
     return (
@@ -199,8 +198,14 @@ def list_warnings(
         *([unasked] if unasked else []),
         *([compacted] if compacted else []),
         *committed.figures.retention_warnings,
-        *(f"a sweep would be refused: {guard}" for guard in tripped),
+        *(() if swept else list_refusals(mark, candidates.figures, settings)),
     )
+
+
+def list_refusals(mark: Mark, figures: CandidateFigures, settings: CollectionSettings) -> list[str]:
+    """Each guard that would refuse a sweep of a mark, in a line."""
+    foreseen = (GuardTripped(*guard) for guard in figures.sweep_guards)
+    return [f"a sweep would be refused: {guard}" for guard in (*guards.tripped(mark, settings), *foreseen)]
 
 
 def describe_gone(figures: CandidateFigures) -> tuple[str, ...]:

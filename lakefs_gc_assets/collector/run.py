@@ -64,6 +64,7 @@ from lakefs_gc_assets.collector.reporting import (
     count_amounts,
     describe_gone,
     describe_unasked,
+    list_refusals,
     make_report,
     mark_of,
     stored_mark,
@@ -80,7 +81,7 @@ from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.expired_since import store_expired
 from lakefs_gc_assets.collector.why import add_why, by_flow
-from lakefs_gc_assets.errors import CollectionError, OrderViolation, StorageError
+from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError
 
 Stored = StoredFrame[StoredFigures]
 UncommittedData = StoredFrame[UncommittedFigures]
@@ -332,6 +333,9 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
             step.complete(UNRECOGNISED_DF, NoFigures(), written)
             gap = found_gap()
+            written = step.write(CANDIDATES_DF, cleared.candidates, say_why(step))
+            # A sweep asks for the present state itself.
+            foresees = not step.plan.sweep and any(file.rows for file in written)
             figures = CandidateFigures(
                 kept={**reasons.kept, **cleared.kept},
                 paths_asked=cleared.asked,
@@ -343,18 +347,46 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
                 lost_examples=gap.lost_examples,
                 named_again=gap.named_again,
                 named_again_examples=gap.named_again_examples,
+                sweep_guards=foresee_refusals(step, listed, committed) if foresees else (),
             )
-            written = step.write(CANDIDATES_DF, cleared.candidates, say_why(step))
             stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
     found = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
     guards.require_live_set(found)
-    for warning in guards.tripped(found, step.repository.settings):
-        step.log(f"a sweep would be refused: {warning}")
+    for refusal in list_refusals(found, stored.manifest.figures, step.repository.settings):
+        step.log(refusal)
     for line in describe_gone(stored.manifest.figures):
         step.warn(line)
     if unasked := describe_unasked(stored, step.repository.settings):
         step.warn(unasked)
     return stored
+
+
+def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) -> tuple[tuple[str, str, str], ...]:
+    """Guards that refuse a sweep by more than the figures of its mark, as far as they would now.
+
+    Only time tells what else a recheck would refuse: branches or uncommitted data that are gone since the mark. What
+    a sweep reads anew in the same way as the mark - clocks, uncommitted data - has ended a dry run by now.
+    """
+    repository, figures = step.repository, committed.figures
+    checks: tuple[Callable[[], None], ...] = (
+        partial(ownership.require_own_addresses, repository.api, repository.store, repository.namespace, figures.heads),
+        partial(guards.require_commits_ended, figures.sealed, figures.sealed),
+        partial(
+            guards.require_fresh_mark,
+            listed.manifest.span.started_at,
+            latest_clock(repository),
+            repository.settings,
+        ),
+    )
+    found = []
+    for check in checks:
+        try:
+            check()
+        except GuardTripped as guard:
+            found.append((guard.guard, guard.figures, guard.lifted_by))
+        except LakeFSError as error:
+            found.append(("address form", f"how the server spells addresses cannot be seen: {error}", "See its log"))
+    return tuple(found)
 
 
 def say_why(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

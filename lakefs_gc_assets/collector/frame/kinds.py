@@ -175,6 +175,8 @@ class CandidateFigures:
         lost_examples: a few of them.
         named_again: addresses that had expired by rule when earlier runs deleted them, and are referenced again.
         named_again_examples: a few of them.
+        sweep_guards: guards beside those that figures trip and by which a dry run foresees that its sweep would be
+            refused: name, figures, and what lifts it.
     """
 
     kept: Mapping[str, int]
@@ -187,6 +189,7 @@ class CandidateFigures:
     paths_unasked: int = 0
     named_again: int = 0
     named_again_examples: tuple[str, ...] = ()
+    sweep_guards: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,183 @@
+"""A dry run warns of each guard that its sweep would trip, wherever that guard is raised."""
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import lakefs_gc_assets
+from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.errors import AccessDenied
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets_tests.collector.test_run_guards import (
+    STRICT,
+    UNIFIED,
+    UNKNOWN,
+    allowing,
+    approved,
+    begin_commit,
+    dry,
+    foreign_addresses,
+    lose_branch,
+    refused,
+    world_of,
+)
+from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
+from lakefs_gc_assets_tests.simulation.failing_calls import Faults
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
+from lakefs_gc_assets_tests.simulation.scenes import Scene
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+
+FIGURES, OWNERSHIP, UNCOMMITTED = "collector/guards.py", "collector/live/ownership.py", "collector/live/uncommitted.py"
+RETENTION = "collector/retention/retention.py"
+WARNED, ENDS_IT, TIME_ALONE = (
+    "a dry run warns",
+    "it ends a dry run as well",
+    "only what happens after the mark trips it",
+)
+GUARDS = {
+    (FIGURES, "share of candidates"): WARNED,
+    (FIGURES, "number of candidates"): WARNED,
+    (FIGURES, "gap in the listing"): WARNED,
+    (FIGURES, "namespaces"): WARNED,
+    (FIGURES, "other repositories"): WARNED,
+    (FIGURES, "number of branches"): WARNED,
+    (FIGURES, "commits under way"): WARNED,
+    (FIGURES, "age of the mark"): WARNED,
+    (FIGURES, "empty live set"): ENDS_IT,
+    (FIGURES, "loss of uncommitted data"): TIME_ALONE,
+    (OWNERSHIP, "address form"): WARNED,
+    # What is staged is sampled when uncommitted data is read, by the mark as by the recheck.
+    (UNCOMMITTED, "address form"): ENDS_IT,
+    (RETENTION, "rules of unknown branches"): WARNED,
+    (RETENTION, "pinned commits"): WARNED,
+    ("collector/cutoff.py", "clocks"): ENDS_IT,
+}
+"""Every guard by the module that raises it."""
+
+
+def raised() -> Iterator[tuple[str, str]]:
+    """Module and name of every guard that the package makes."""
+    root = Path(lakefs_gc_assets.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "GuardTripped":
+                (name, *_) = node.args
+                if isinstance(name, ast.Constant):
+                    yield file.relative_to(root).as_posix(), str(name.value)
+                else:
+                    assert isinstance(name, ast.Starred), f"{file}:{node.lineno}: a guard without a name of its own"
+
+
+def test_every_guard_is_known() -> None:
+    assert {*raised()} == GUARDS.keys()
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What makes a sweep trip a guard.
+
+    Attributes:
+        before: changes the world before the dry run.
+        around: is the case at the dry run and at the sweep.
+        options: settings of both.
+    """
+
+    guard: str
+    options: CollectionSettings = DRY
+    before: Callable[[Scene], object] = lambda scene: None
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+    asked: Asked = ASKED
+    kind: str = "clean"
+
+
+def listing(*repositories: RepositoryFacts) -> AbstractContextManager[object]:
+    return mock.patch.object(CollectorsApi, "repositories", lambda api: repositories)
+
+
+def lose_object(scene: Scene) -> None:
+    repository, bucket = scene.world.repository, scene.world.bucket
+    held = {entry.address for entry in repository.head(repository.branches["main"]).values()}
+    bucket.remove(min(key for key in held & bucket.objects.keys() if xids.is_xid(key[5:25])))
+
+
+def misspell_rule(scene: Scene) -> None:
+    scene.world.repository.rules = UNKNOWN
+
+
+@contextmanager
+def foreign_addresses_of_commits() -> Iterator[None]:
+    """The server spells addresses in another way, but where somebody asks for what may be staged."""
+    ask = ownership.require_own_addresses
+
+    def asked(*arguments: Any) -> None:
+        with foreign_addresses():
+            ask(*arguments)
+
+    with mock.patch.object(ownership, "require_own_addresses", asked):
+        yield
+
+
+@contextmanager
+def no_list() -> Iterator[None]:
+    refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
+    with mock.patch.object(CollectorsApi, "repositories", refusal):
+        yield
+
+
+SITUATIONS = (
+    Situation("share of candidates", allowing(DRY, max_candidate_share=0)),
+    Situation("number of candidates", allowing(DRY, max_candidates=0)),
+    Situation("gap in the listing", allowing(DRY, max_missing_share=0, max_missing=0), lose_object),
+    Situation("namespaces", around=lambda: listing(RepositoryFacts("inner", "s3://bucket/repo/inner/", "main", False))),
+    Situation("other repositories", allowing(DRY, allow_unknown_repositories=False), around=no_list),
+    Situation("number of branches", allowing(DRY, max_branch_loss_share=0), lose_branch),
+    Situation("commits under way", before=begin_commit),
+    Situation("age of the mark", allowing(DRY, max_mark_age_hours=1e-6)),
+    Situation("address form", around=foreign_addresses_of_commits),
+    Situation("rules of unknown branches", STRICT, misspell_rule, asked=UNIFIED, kind="unified"),
+    Situation("pinned commits", before=lambda scene: None, asked=UNIFIED, kind="unified"),
+)
+
+
+def test_every_guard_that_is_warned_of_has_a_situation() -> None:
+    assert {each.guard for each in SITUATIONS} == {name for (_, name), how in GUARDS.items() if how is WARNED}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: each.guard)
+def test_a_dry_run_warns_of_what_refuses_its_sweep(situation: Situation, tmp_path: Path) -> None:
+    options = situation.options
+    if situation.guard == "pinned commits":
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(f"pinned: [{'0' * 64}]\n")
+        options = options.model_copy(update={"retention_policy": str(policy)})
+    with world_of(situation.kind) as scene:
+        situation.before(scene)
+        with situation.around():
+            dry(scene, options, situation.asked)
+            warnings = scene.told.warnings
+            said = f"a sweep would be refused: guard {situation.guard}: "
+            assert [line for line in warnings if line.startswith(said)], warnings
+            told = Faults()
+            refused(scene, approved(scene, options, told, situation.asked), f"guard {situation.guard}: ", told)
+
+
+def test_a_dry_run_that_nothing_would_refuse_warns_of_nothing() -> None:
+    with world_of("clean") as scene:
+        dry(scene)
+        assert not [line for line in scene.told.warnings if "refused" in line]
+
+
+def test_where_the_spelling_of_addresses_cannot_be_seen_a_dry_run_says_so() -> None:
+    refusal = mock.Mock(side_effect=AccessDenied("GET /objects/stat: 403"))
+    with world_of("clean") as scene, mock.patch("lakefs_gc_assets.collector.live.ownership._own_entries", refusal):
+        dry(scene)
+        (line,) = [line for line in scene.told.warnings if "address form" in line]
+        assert "cannot be seen: GET /objects/stat: 403" in line
