@@ -210,7 +210,7 @@ def test_sweeps_and_purges_ask_the_store_for_what_their_document_allows_and_for_
     fates: list[str] = []
 
     def bring_one_back(runs: ArrowRuns) -> None:
-        found = restore_run.plan_restore(runs.open(), swept[0].run_id, ())
+        found = restore_run.plan_restore(runs.open(), swept[0].run_id, (), pytest.fail)
         fates.extend(str(each.fate) for each in runs.restore(swept[0].run_id, found["address"][0].as_py()))
 
     restored = watched.calls(bring_one_back)

@@ -74,5 +74,6 @@ def _describe(planned: PurgePlan) -> Iterator[str]:
         due_at = f"due at {planned.due_at(each):%F %T}Z"
         yield f"run {each.run_id}: {each.copies.num_rows:,} objects, {size(each.size)}, {due_at}"
         yield from (f"  {address}" for address in islice(each.copies.column("address").to_pylist(), _SHOWN))
+    yield from planned.describe_unreadable()
     count, total = sum(each.copies.num_rows for each in planned.due), sum(each.size for each in planned.due)
     yield f"{count:,} objects, {size(total)}, would be looked at and go unless they are live; this was a dry run"

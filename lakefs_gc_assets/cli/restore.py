@@ -57,7 +57,7 @@ def restore(
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
     if dry_run:
-        planned = restore_run.plan_restore(opened, run_id, addresses)
+        planned = restore_run.plan_restore(opened, run_id, addresses, show_progress)
         if as_json:
             answer(planned.to_pylist())
             return

@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import purging
 from lakefs_gc_assets.defs.running import one_line
+from lakefs_gc_assets.errors import CorruptFile
 
 
 @click.command()
@@ -43,10 +44,11 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
     for moved in (*quarantine.due, *quarantine.waiting):
         there = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
         yield f"quarantine: {there} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
+    yield from quarantine.describe_unreadable()
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
     for run_id in run_ids:
-        found = report.read(repository.store, run_id)
-        yield f"{run_id}  {_line(found)}" if found else f"{run_id}  not ended"
+        found, error = _report_of(repository, run_id)
+        yield f"{run_id}  {_line(found) if found else error or 'not ended'}"
     if not run_ids:
         yield "no runs yet"
 
@@ -54,7 +56,7 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
 def _described(repository: OpenRepository, runs: int) -> dict[str, object]:
     """What `summarize` says, with the whole report of each run. Raises CollectionError."""
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
-    reports = {run_id: report.read(repository.store, run_id) for run_id in run_ids}
+    reports = {run_id: _report_of(repository, run_id) for run_id in run_ids}
     return {
         "repository": repository.facts.id,
         "storage_namespace": repository.namespace.uri,
@@ -63,9 +65,18 @@ def _described(repository: OpenRepository, runs: int) -> dict[str, object]:
         "quarantine": purging.plan_purge(repository, None).described(),
         "runs": [
             {"run_id": run_id, "report": json.loads(found.to_json()) if found else None}
-            for run_id, found in reports.items()
+            | ({"error": error} if error else {})
+            for run_id, (found, error) in reports.items()
         ],
     }
+
+
+def _report_of(repository: OpenRepository, run_id: str) -> tuple[Report | None, str | None]:
+    """The report of a run, None where there is none or it cannot be read, and why it cannot."""
+    try:
+        return report.read(repository.store, run_id), None
+    except CorruptFile as corrupt:
+        return None, f"its report cannot be read: {corrupt.file}: {corrupt.check}: {corrupt.detail}"
 
 
 def _line(found: Report) -> str:

@@ -6,24 +6,26 @@ is left although nobody has agreed to the loss. Only a sweep that succeeded has 
 
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns, SettledRun
-from lakefs_gc_assets.collector.stored import records
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
-def branch_baseline(store: ObjectStore, run_id: str) -> int | None:
+def branch_baseline(store: ObjectStore, run_id: str, warn: Say) -> int | None:
     """The most branches that any run counted since the newest successful sweep, that one included.
 
     Runs that failed count for nothing, however many there were; dry runs may raise the number and never lower it.
-    Where no run swept yet, it is the most that any dry run counted. Goes by the index of runs and, where that does
-    not name one since that sweep, by its report; one of another version of the program tells nothing.
+    Where no run swept yet, it is the most that any dry run counted. Goes by `count_branches`; a run of which
+    nothing can be read is passed over, and older runs count then as well.
 
     Args:
         run_id: only runs older than it are looked at.
+        warn: receives a warning for each run whose report cannot be read.
     Returns:
         Branches with a commit that holds something; None where no earlier run counted them.
     Raises:
-        CorruptFile: a report was damaged, so that the number cannot be known.
         StorageError: the store cannot be asked.
     """
     most: int | None = None
@@ -31,7 +33,7 @@ def branch_baseline(store: ObjectStore, run_id: str) -> int | None:
     for earlier in runs.newest_first():
         if earlier <= run_id:
             continue
-        branches, swept = _counted(store, earlier, runs.settled(earlier))
+        branches, swept = count_branches(store, earlier, runs.settled(earlier), warn)
         if branches is None:
             continue
         most = branches if most is None else max(most, branches)
@@ -40,16 +42,30 @@ def branch_baseline(store: ObjectStore, run_id: str) -> int | None:
     return most
 
 
-def _counted(store: ObjectStore, run_id: str, settled: SettledRun | None) -> tuple[int | None, bool]:
-    """How many branches a run counted, None where it did not, and whether it swept and succeeded."""
+def count_branches(store: ObjectStore, run_id: str, settled: SettledRun | None, warn: Say) -> tuple[int | None, bool]:
+    """How many branches a run counted, None where it did not or nobody knows, and whether it swept and succeeded.
+
+    The index of runs tells it, else the run's report. Where the report cannot be read or is gone, the manifests of its
+    frames do, as far as the run came to its end.
+
+    Args:
+        settled: the index's facts about the run.
+        warn: receives a warning where the report cannot be read.
+    """
     if settled is not None:
         return settled.branches, settled.swept
     try:
         report = reports.read(store, run_id)
     except CorruptFile as corrupt:
-        if corrupt.check == records.VERSION_CHECK:
-            return None, False
-        raise
-    return (
-        (None, False) if report is None else (report.counts.get("branches"), report.is_complete and not report.dry_run)
-    )
+        report = None
+        warn(f"how many branches run {run_id} counted is not in its report, which cannot be read: {corrupt}")
+    if report is not None:
+        return report.counts.get("branches"), report.is_complete and not report.dry_run
+    try:
+        # Stored right before the report, when every guard had passed.
+        ended, committed = manifests.read(store, run_id, DELETED_REPORT), manifests.read(store, run_id, COMMITTED_DF)
+    except (OrderViolation, CorruptFile):
+        return None, False
+    if ended.span.attempt != committed.span.attempt:
+        return None, False
+    return len(committed.figures.heads), ended.figures.swept

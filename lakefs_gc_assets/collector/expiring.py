@@ -99,9 +99,12 @@ Reason = Callable[[PastRun], str | None]
 def reasons(store: ObjectStore) -> tuple[Reason, ...]:
     """The reasons to keep the frames of runs that are not among the newest, in the order in which they are asked.
 
-    Raises CorruptFile where it cannot be told which run the next one builds on.
+    Where the newest sweep cannot be read, the next run builds on none, and what cannot be read stays.
     """
-    next_builds_on = base_run.newest_sweep(store)
+    try:
+        next_builds_on = base_run.newest_sweep(store)
+    except CorruptFile:
+        next_builds_on = None
     return (
         partial(_unreadable, store),
         partial(_built_on, next_builds_on.run_id if next_builds_on else None),
@@ -149,7 +152,6 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         keep: how many of the newest runs keep their frames in any case, and how many of the newest forecasts stay.
     Raises:
         StorageError: the store cannot be asked.
-        CorruptFile: it cannot be told which run the next one builds on.
     """
     asked = reasons(store)
     found = [*folders(store)]

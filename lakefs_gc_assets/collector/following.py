@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -27,13 +28,15 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
             followed: a run id tells when it was opened, the newer one is the smaller. It may be any text: whatever is
             no id, or one of a time to come, counts as none.
     Raises:
-        CorruptFile: a plan or report cannot be read.
         StorageError: the store cannot be asked.
     """
-    newest = base_run.newest_sweep(store, among=_LOOKED_AT)
+    try:
+        newest = base_run.newest_sweep(store, among=_LOOKED_AT)
+        found = None if newest is None else reports.read(store, newest.run_id)
+    except CorruptFile as corrupt:
+        return f"the newest run that was to delete cannot be read ({corrupt}): open a clean run that sweeps"
     if newest is None:
         return "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
-    found = reports.read(store, newest.run_id)
     if found is None:
         return f"run {newest.run_id}, which is to delete, has not ended"
     if found.dry_run:

@@ -1,7 +1,9 @@
 """What earlier runs did, from what they left in the store."""
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import takewhile
 
 import pyarrow as pa
@@ -18,11 +20,16 @@ from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.read_ahead import read_ahead
+
+_log = logging.getLogger(__name__)
 
 DELETIONS = pa.schema([RECEIPTS.field("address"), RECEIPTS.field("attempt")])
 """Addresses, each with the attempt of the run that deleted it; null in receipts of old versions."""
@@ -36,7 +43,9 @@ def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str
 def deletions(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
     """What earlier runs deleted or moved to quarantine, and nobody restored (DELETIONS).
 
-    Of a run whose sweep came to its end its report says so, in few files; of others their receipts do.
+    Of a run whose sweep came to its end its report says so, in few files; of others their receipts do. Receipts also
+    replace a file of the report that cannot be read. Receipts that cannot be read are left out with a warning: their
+    objects may become candidates again, and everything that is live still stays.
 
     Args:
         since: leaves out what was deleted earlier; UTC.
@@ -56,7 +65,6 @@ def deleted_since(step: Step[R], moment: datetime) -> R:
     Args:
         moment: UTC, by the clocks of the machines that swept.
     Raises:
-        CorruptFile: a receipt of such a run cannot be read.
         StorageError: the store cannot be asked.
     """
     runs = EarlierRuns(step.repository.store)
@@ -102,8 +110,8 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
             keys += receipts.keys(store, run_id, receipts.OF_RESTORE) if any_restored else []
     in_files = [[group] for group in spread_by_weight(reported, engine.tasks, lambda file: file.bytes)]
     rows = engine.union(
-        engine.read(in_files, files.reader(opener, RECEIPTS, added=DELETED_REPORT.added), files.nullable(RECEIPTS)),
-        receipts.rows(engine, opener, keys),
+        engine.read(in_files, partial(_read_reported, opener), files.nullable(RECEIPTS)),
+        receipts.rows(engine, opener, keys, _exclude),
     )
     deleted = engine.where_among(rows, "outcome", receipts.GONE)
     if any_restored:
@@ -113,6 +121,25 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
         moment = pa.scalar(since, RECEIPTS.field("decided_at").type)
         deleted = engine.where(deleted, lambda batch: pc.greater_equal(batch.column("decided_at"), moment))
     return engine.select(deleted, *DELETIONS.names)
+
+
+def _read_reported(opener: StoreOpener, group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
+    """The rows (RECEIPTS) of a task's share of files, and the receipts of each run of which a file cannot be read."""
+    damaged: dict[str, None] = {}
+    schema = files.nullable(RECEIPTS)
+    with read_ahead(opener.open(), ((file.key, file.bytes) for file in group)) as store:
+        for file in group:
+            try:
+                yield from files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added).to_batches()
+            except CorruptFile as damage:
+                _log.warning("receipts are read instead of the damaged %s (%s)", damage.file, damage.detail)
+                damaged[run_folder.run_of(file.key)] = None
+    for run_id in damaged:
+        yield from receipts.read(opener.open(), run_id, _exclude).cast(schema).to_batches()
+
+
+def _exclude(damage: CorruptFile) -> None:
+    _log.warning("what run %s deleted is not fully known: %s", run_folder.run_of(damage.file), damage)
 
 
 def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:

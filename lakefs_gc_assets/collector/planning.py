@@ -106,6 +106,7 @@ def _build_on_base_run(repository: OpenRepository, made: Plan, flow: Flow) -> Pl
         if flow.by_retention:
             base_run.require_recent_full_listing(found, made, repository.settings)
             base_run.require_none_failed_on(repository.store, found, made)
+        base_run.require_files(repository.store, found)
     except NoBaseRun as reason:
         return replace(made, why_clean=str(reason))
     return replace(made, flow=flow, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)

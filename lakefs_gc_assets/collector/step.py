@@ -25,6 +25,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock, LockToken
 from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.references import References
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -280,6 +281,7 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
         owner = turn.owner
         if turn.begins is None:
             plan = plans.read(repository.store, turn.run_id)
+            require_own_plan(plan, repository)
             owner = plan.owner
             require_windows(plan, turn.windows)
         asked = repository.settings
@@ -288,6 +290,8 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
         if lock.why_unfenced is not None:
             process.warn(f"no lock is held: {lock.why_unfenced}")
         if turn.begins is not None:
+            if replaced := restore_record.replace_unreadable(repository.store, repository.clock.now()):
+                process.warn(replaced)
             plan = planning.begin(repository, turn.run_id, turn.windows, owner, lock, turn.begins)
         assert plan is not None
         with renewed(lock, repository, process.warn):
@@ -359,6 +363,19 @@ def latest_clock(repository: OpenRepository) -> datetime:
     """This machine's time or the server's, whichever is later, UTC: by it a lock expires and a mark ages soonest."""
     own = repository.clock.now()
     return max(own, own + (repository.api.server_clocks.latest or timedelta()))
+
+
+def require_own_plan(plan: Plan, repository: OpenRepository) -> None:
+    """Raises OrderViolation where a run was planned for another repository, or for another storage namespace.
+
+    Repositories can share a storage namespace, and a namespace can be copied with all that runs left there. What the
+    run found to be live is not what is live here.
+    """
+    if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
+        raise OrderViolation(
+            f"run {plan.run_id} is of repository {plan.repository} at {plan.storage_namespace}, not of "
+            f"{repository.facts.id} at {repository.namespace.uri}: open a new run for this repository"
+        )
 
 
 def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:

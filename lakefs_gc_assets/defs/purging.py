@@ -1,7 +1,7 @@
 """Purging the quarantine: what the command line and the job of the UI do."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -14,9 +14,9 @@ from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, Moved, Purged
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
-from lakefs_gc_assets.collector.step import Step, locked
+from lakefs_gc_assets.collector.step import Step, locked, require_own_plan
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.spark.errors import from_worker
 
@@ -28,20 +28,30 @@ class PurgePlan:
     Attributes:
         due: runs whose objects have been there for long enough to be purged, the newest run first.
         waiting: the other runs, in the same order.
+        unreadable: why the copies of a run stay that this program cannot judge, by run: its plan is gone or damaged, or
+            of another repository.
         after: for how long objects stay in quarantine.
     """
 
     due: tuple[Moved, ...]
     waiting: tuple[Moved, ...]
     after: timedelta
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    def describe_unreadable(self) -> Iterator[str]:
+        """A line for each run whose copies stay."""
+        for run_id, why in self.unreadable.items():
+            yield (
+                f"quarantine: what run {run_id} moved stays: {why}; `lakefs-gc restore --run-id {run_id}` restores it"
+            )
 
     def due_at(self, moved: Moved) -> datetime:
         """When the objects of a run may be purged, UTC."""
         return moved.since + self.after
 
     def described(self) -> list[dict[str, object]]:
-        """What of each run is in quarantine, for programs; what is due first."""
-        return [
+        """What of each run is in quarantine, for programs; what is due first, what cannot be judged last."""
+        judged: list[dict[str, object]] = [
             {
                 "run_id": moved.run_id,
                 "objects": moved.copies.num_rows,
@@ -52,6 +62,7 @@ class PurgePlan:
             for is_due, group in ((True, self.due), (False, self.waiting))
             for moved in group
         ]
+        return [*judged, *({"run_id": run_id, "error": why, "due": False} for run_id, why in self.unreadable.items())]
 
 
 def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> PurgePlan:
@@ -63,7 +74,7 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
             None to go by this machine's clock alone, to show what is due.
     Raises:
         GuardTripped: the clocks disagree.
-        CollectionError: the run has nothing in quarantine, or a plan cannot be read.
+        CollectionError: the run has nothing in quarantine, or it is the only one asked for and its plan cannot be read.
     """
     now = repository.clock.now()
     if lock is not None:
@@ -71,12 +82,26 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
         cutoff.require_agreement(clocks, repository.skew)
         now = clocks.earliest
     after = timedelta(days=repository.settings.quarantine_days)
-    due, waiting = quarantine_purge.due(
-        quarantine_purge.in_quarantine(repository.store, [run_id] if run_id else []), now, after
-    )
+    unreadable: dict[str, str] = {}
+    due, waiting = quarantine_purge.due(_judged(repository, run_id, unreadable), now, after)
     if run_id and not due and not waiting:
-        raise CollectionError(f"run {run_id} has nothing in quarantine")
-    return PurgePlan(tuple(due), tuple(waiting), after)
+        raise CollectionError(unreadable.get(run_id, f"run {run_id} has nothing in quarantine"))
+    return PurgePlan(tuple(due), tuple(waiting), after, unreadable)
+
+
+def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
+    """What runs of this repository have in quarantine; adds to `unreadable` why others are left out."""
+
+    def exclude(excluded: str, error: CollectionError) -> None:
+        unreadable[excluded] = str(error)
+
+    for moved in quarantine_purge.in_quarantine(repository.store, [run_id] if run_id else [], exclude):
+        try:
+            require_own_plan(moved.plan, repository)
+        except OrderViolation as error:
+            exclude(moved.run_id, error)
+        else:
+            yield moved
 
 
 def purge(collector: Collector, run_id: str | None, owner: str, note: Say, warn: Say) -> Iterator[Purged]:
@@ -121,6 +146,8 @@ def purge_by(
                 f"what run {run_id} moved to quarantine may go at {found.due_at(waiting):%F %T}Z: lower "
                 "collection.quarantine_days for an earlier time"
             )
+        for excluded, why in found.unreadable.items():
+            yield quarantine_purge.left_out(excluded, why)
         for by_retention in (False, True):
             group = [each for each in found.due if each.plan.flow.by_retention is by_retention]
             if not group:

@@ -64,7 +64,7 @@ def restore_job(names: Names) -> dg.JobDefinition:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
             repository = collector.open()
-            found = restore_run.plan_restore(repository, config.run_id, config.addresses)
+            found = restore_run.plan_restore(repository, config.run_id, config.addresses, context.log.warning)
             shown = {"run_id": config.run_id, "confirmed": config.confirm, **_shown(found)}
             if not config.confirm:
                 context.add_output_metadata({**shown, "next": _SET})

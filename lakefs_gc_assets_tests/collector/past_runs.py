@@ -1,6 +1,5 @@
 """Plans and reports of earlier runs, put into the store of an empty repository."""
 
-import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,10 +8,13 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
+from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -94,9 +96,9 @@ def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
         read=1,
         read_sha256=ranges_read.write(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
         pending=0,
-        pending_digest=_left(opened, plan.run_id, PENDING_DF.name),
+        pending_digest=_empty_frame(opened, plan, PENDING_DF),
         committed=0,
-        committed_digest=_left(opened, plan.run_id, CHECKPOINT_COMMITTED_DF.name),
+        committed_digest=_empty_frame(opened, plan, CHECKPOINT_COMMITTED_DF),
         pending_windows=(),
         other_folders=("old",),
     )
@@ -107,8 +109,9 @@ def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
     return made
 
 
-def _left(opened: OpenRepository, run_id: str, frame: str) -> str:
-    """Stores something in place of a frame's manifest; returns its digest."""
-    manifest = f"{run_id} {frame}".encode()
-    opened.store.put(run_folder.manifest(run_id, frame), manifest)
-    return hashlib.sha256(manifest).hexdigest()
+def _empty_frame(opened: OpenRepository, plan: Plan, frame: Frame[NoFigures]) -> str:
+    """Stores a frame without rows; returns the digest of its manifest."""
+    span = Span(frame.name, plan.run_id, plan.attempt, plan.started_at, plan.started_at)
+    made = Manifest(span, (), NoFigures())
+    manifests.write(opened.store, made)
+    return made.digest

@@ -1,16 +1,22 @@
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from lakefs_gc_assets.collector import earlier_runs, guards
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, DeletedFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import CorruptFile, GuardTripped
+from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
 
 __all__ = ["opened"]
@@ -33,24 +39,24 @@ def refused(opened: OpenRepository, ago: timedelta) -> None:
 
 
 def test_without_an_earlier_run_there_is_none(opened: OpenRepository) -> None:
-    assert branch_baseline(opened.store, RUN) is None
+    assert branch_baseline(opened.store, RUN, pytest.fail) is None
     began(opened, HOUR)
     refused(opened, 2 * HOUR)
-    assert branch_baseline(opened.store, RUN) is None
+    assert branch_baseline(opened.store, RUN, pytest.fail) is None
 
 
 @pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.OPTIMIZED, Flow.COMMITTED, Flow.UNIFIED])
 def test_it_is_what_the_newest_successful_sweep_found(opened: OpenRepository, flow: Flow) -> None:
     swept(opened, 3 * HOUR, 200)
     swept(opened, 2 * HOUR, 96, flow)
-    assert branch_baseline(opened.store, RUN) == 96
+    assert branch_baseline(opened.store, RUN, pytest.fail) == 96
 
 
 def test_a_run_that_was_refused_does_not_take_it_away(opened: OpenRepository) -> None:
     swept(opened, 200 * HOUR, 96)
     for hours in range(1, 150):
         refused(opened, hours * HOUR)
-    baseline = branch_baseline(opened.store, RUN)
+    baseline = branch_baseline(opened.store, RUN, pytest.fail)
     assert baseline == 96
     with pytest.raises(GuardTripped, match="12 branches are left of the 96"):
         guards.require_branches(12, baseline, CollectionSettings())
@@ -59,30 +65,30 @@ def test_a_run_that_was_refused_does_not_take_it_away(opened: OpenRepository) ->
 def test_dry_runs_raise_it_and_never_lower_it(opened: OpenRepository) -> None:
     swept(opened, 9 * HOUR, 96)
     marked(opened, 8 * HOUR, 12)
-    assert branch_baseline(opened.store, RUN) == 96
+    assert branch_baseline(opened.store, RUN, pytest.fail) == 96
     marked(opened, 7 * HOUR, 110)
     marked(opened, 6 * HOUR, 5)
-    assert branch_baseline(opened.store, RUN) == 110
+    assert branch_baseline(opened.store, RUN, pytest.fail) == 110
 
 
 def test_where_only_dry_runs_were_it_is_the_largest_of_them(opened: OpenRepository) -> None:
     marked(opened, 3 * HOUR, 40)
     marked(opened, 2 * HOUR, 4)
-    assert branch_baseline(opened.store, RUN) == 40
+    assert branch_baseline(opened.store, RUN, pytest.fail) == 40
 
 
 def test_a_sweep_whose_deletions_failed_does_not_lower_it(opened: OpenRepository) -> None:
     swept(opened, 3 * HOUR, 96)
     plan = began(opened, 2 * HOUR)
     ended(opened, plan, success=False, ending=Ending.PARTLY_DELETED, counts={"branches": 12})
-    assert branch_baseline(opened.store, RUN) == 96
+    assert branch_baseline(opened.store, RUN, pytest.fail) == 96
 
 
 def test_a_sweep_that_was_allowed_to_lower_it_does(opened: OpenRepository) -> None:
     swept(opened, 3 * HOUR, 96)
     refused(opened, 2 * HOUR)
     swept(opened, HOUR, 12)
-    assert branch_baseline(opened.store, RUN) == 12
+    assert branch_baseline(opened.store, RUN, pytest.fail) == 12
 
 
 def test_it_goes_by_the_index_of_runs_where_that_names_a_run(opened: OpenRepository) -> None:
@@ -91,7 +97,7 @@ def test_it_goes_by_the_index_of_runs_where_that_names_a_run(opened: OpenReposit
         report = ended(opened, plan, dry_run=not sweep, counts={"branches": branches})
         earlier_runs.note(opened.store, plan, report, pytest.fail)
         opened.store.delete([run_folder.report(plan.run_id)])
-    assert branch_baseline(opened.store, RUN) == 110
+    assert branch_baseline(opened.store, RUN, pytest.fail) == 110
 
 
 def test_only_older_runs_count(opened: OpenRepository) -> None:
@@ -99,20 +105,54 @@ def test_only_older_runs_count(opened: OpenRepository) -> None:
     plan = began(opened, 2 * HOUR)
     ended(opened, plan, counts={"branches": 50})
     swept(opened, HOUR, 7)
-    assert branch_baseline(opened.store, plan.run_id) == 96
+    assert branch_baseline(opened.store, plan.run_id, pytest.fail) == 96
 
 
-def test_a_report_that_cannot_be_read_is_not_passed_over(opened: OpenRepository) -> None:
-    swept(opened, 3 * HOUR, 96)
-    broken = began(opened, 2 * HOUR)
-    opened.store.put(run_folder.report(broken.run_id), b"{")
-    with pytest.raises(CorruptFile, match=broken.run_id):
-        branch_baseline(opened.store, RUN)
+def framed(opened: OpenRepository, plan: Plan, branches: int, *, swept: bool | None) -> None:
+    """Stores the manifests of the frames that count branches, and, where the run came so far, tell of its end."""
+    span = Span(COMMITTED_DF.name, plan.run_id, plan.attempt, NOW, NOW)
+    figures = replace(COMMITTED_FIGURES, heads={f"branch{number}": "commit" for number in range(branches)})
+    manifests.write(opened.store, Manifest(span, (), figures))
+    if swept is not None:
+        manifests.write(
+            opened.store, Manifest(replace(span, frame=DELETED_REPORT.name), (), DeletedFigures(swept=swept))
+        )
 
 
-def test_a_report_of_another_version_of_the_program_tells_nothing(opened: OpenRepository) -> None:
-    swept(opened, 3 * HOUR, 96)
-    other = began(opened, 2 * HOUR)
-    content = json.loads(ended(opened, other, counts={"branches": 7}).to_json())
-    opened.store.put(run_folder.report(other.run_id), records.with_digest(content | {"format_version": 9}))
-    assert branch_baseline(opened.store, RUN) == 96
+def damage_report(opened: OpenRepository, plan: Plan, damage: str) -> None:
+    key = run_folder.report(plan.run_id)
+    if damage == "gone":
+        opened.store.delete([key])
+    elif damage == "damaged":
+        opened.store.put(key, b"{")
+    else:
+        content = json.loads(opened.store.get(key))
+        opened.store.put(key, records.with_digest(content | {"format_version": 9}))
+
+
+@pytest.mark.parametrize("damage", ["gone", "damaged", "of another version"])
+class TestAReportThatCannotBeRead:
+    @pytest.mark.parametrize("sweep", [True, False])
+    def test_the_manifests_of_the_run_tell_what_it_told(self, opened: OpenRepository, damage: str, sweep: bool) -> None:
+        swept(opened, 4 * HOUR, 96)
+        plan = began(opened, 3 * HOUR, sweep=sweep)
+        ended(opened, plan, dry_run=not sweep, counts={"branches": 120})
+        framed(opened, plan, 120, swept=sweep)
+        marked(opened, 2 * HOUR, 5)
+        damage_report(opened, plan, damage)
+        warnings: list[str] = []
+        assert branch_baseline(opened.store, RUN, warnings.append) == 120
+        assert [plan.run_id in line for line in warnings] == [True] * (damage != "gone")
+        framed(opened, plan, 7, swept=sweep)
+        assert branch_baseline(opened.store, RUN, warnings.append) == (7 if sweep else 96)
+
+    @pytest.mark.parametrize("attempt", ["attempt", "another"])
+    def test_without_them_older_runs_count_as_well(self, opened: OpenRepository, damage: str, attempt: str) -> None:
+        swept(opened, 4 * HOUR, 96)
+        plan = began(opened, 3 * HOUR)
+        ended(opened, plan, counts={"branches": 7})
+        damage_report(opened, plan, damage)
+        if attempt == "another":
+            framed(opened, plan, 7, swept=True)
+            framed(opened, replace(plan, attempt=attempt), 6, swept=None)
+        assert branch_baseline(opened.store, RUN, lambda line: None) == 96

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.errors import PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import CorruptFile, PreconditionFailed, StorageError
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage import opening
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -41,7 +41,7 @@ NEXT = IDS.descending(NOW + HOUR)
 def told(store: ObjectStore) -> tuple[object, ...]:
     """What the next run is told of earlier ones."""
     plan = newest_sweep(store)
-    return list(EarlierRuns(store).newest_first()), plan and plan.run_id, branch_baseline(store, NEXT)
+    return list(EarlierRuns(store).newest_first()), plan and plan.run_id, branch_baseline(store, NEXT, pytest.fail)
 
 
 def told_by_files(store: ObjectStore) -> tuple[object, ...]:
@@ -195,7 +195,8 @@ def test_a_sweep_whose_plan_somebody_removed_is_no_base_run(noted: OpenRepositor
     plan = newest_sweep(noted.store)
     assert plan is not None
     noted.store.delete([run_folder.plan(plan.run_id)])
-    assert newest_sweep(noted.store) is None
+    with pytest.raises(CorruptFile, match=plan.run_id):
+        newest_sweep(noted.store)
 
 
 def test_two_that_change_it_at_once_leave_it_empty(noted: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.collector.sweep.approval import Approval
-from lakefs_gc_assets.errors import CorruptFile, StorageError
+from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
 
@@ -191,13 +191,11 @@ def test_what_cannot_be_read_stays(opened: OpenRepository, file: str) -> None:
     assert (why_kept(opened, old) or "").startswith("it cannot be read: ")
 
 
-def test_nothing_expires_where_the_newest_plan_cannot_be_read(opened: OpenRepository) -> None:
-    newest = swept(opened, 1)
-    swept(opened, 2)
+def test_the_newest_plan_that_cannot_be_read_stays_and_others_go(opened: OpenRepository) -> None:
+    newest, older = swept(opened, 1), swept(opened, 2)
     opened.store.put(run_folder.plan(newest), b"{")
 
-    with pytest.raises(CorruptFile, match=newest):
-        expired(opened)
+    assert expired(opened, keep=0) == [older]
 
 
 def forecast_folder(opened: OpenRepository, hours: float, *, made: bool = True) -> str:

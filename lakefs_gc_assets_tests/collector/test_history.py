@@ -20,7 +20,6 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -67,6 +66,13 @@ def swept(opened: OpenRepository, ago: timedelta, *batches: pa.Table, note: bool
     return plan
 
 
+def damage_report(opened: OpenRepository, plan: Plan) -> None:
+    """Damages the file of the frame that says what a run deleted."""
+    folder = run_folder.frame(plan.run_id, DELETED_REPORT.name)
+    (file,) = (each.key for each in opened.store.list_level(f"{folder}slice_window=legacy/").objects)
+    opened.store.put(file, b"something else")
+
+
 def forget_receipts(opened: OpenRepository, plan: Plan) -> None:
     opened.store.delete(receipts.keys(opened.store, plan.run_id))
 
@@ -103,13 +109,20 @@ class TestOfARunThatCameToItsEnd:
             opened.store.put(manifest, b"{}")
         assert deleted(opened) == ["data/a", "data/b"]
 
-    def test_a_damaged_file_of_its_report_is_not_passed_over(self, opened: OpenRepository) -> None:
+    def test_its_receipts_replace_a_damaged_file_of_its_report(self, opened: OpenRepository) -> None:
         plan = swept(opened, 2 * HOUR, *BATCHES)
-        folder = run_folder.frame(plan.run_id, DELETED_REPORT.name)
-        (file,) = (each.key for each in opened.store.list_level(f"{folder}slice_window=legacy/").objects)
-        opened.store.put(file, b"something else")
-        with pytest.raises(CorruptFile, match="changed after it was written"):
-            deleted(opened)
+        damage_report(opened, plan)
+        assert deleted(opened) == ["data/a", "data/b"]
+
+    def test_what_neither_tells_is_left_out_with_a_warning(
+        self, opened: OpenRepository, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        plan = swept(opened, 2 * HOUR, *BATCHES)
+        swept(opened, 3 * HOUR, rows(Outcome.ACCEPTED, "data/z"))
+        damage_report(opened, plan)
+        opened.store.put(f"{run_folder.receipts(plan.run_id)}batch1.parquet", b"something else")
+        assert deleted(opened) == ["data/a", "data/z"]
+        assert f"what run {plan.run_id} deleted is not fully known" in caplog.text
 
 
 def test_the_receipts_tell_of_a_run_that_may_still_delete(opened: OpenRepository) -> None:
@@ -131,6 +144,19 @@ def test_reports_and_receipts_are_read_by_spark_alike(
     step = made_step(SparkEngine(spark, 2), opened, began(opened, timedelta()))
     found = step.engine.collect(deleted_before(step, NOW - 2 * HOUR))
     assert sorted(found.column("address").to_pylist()) == ["data/a", "data/b", "data/d"]
+
+
+@pytest.mark.parametrize("most", [0, 100])
+def test_receipts_that_are_damaged_are_left_out_by_spark_as_well(
+    opened: OpenRepository, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(receipts, "_READ_HERE", most)
+    damage_report(opened, swept(opened, 3 * HOUR, *BATCHES))
+    plan = swept(opened, 2 * HOUR, rows(Outcome.ACCEPTED, "data/d"), rows(Outcome.ACCEPTED, "data/e"), note=False)
+    opened.store.put(f"{run_folder.receipts(plan.run_id)}batch0.parquet", b"something else")
+    step = made_step(SparkEngine(spark, 2), opened, began(opened, timedelta()))
+    found = step.engine.collect(deleted_before(step))
+    assert sorted(found.column("address").to_pylist()) == ["data/a", "data/b", "data/e"]
 
 
 def test_nothing_is_read_of_runs_that_deleted_nothing(opened: OpenRepository) -> None:

@@ -130,6 +130,17 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column.with_nullable(True) for column in schema])
 
 
+def read_unchanged(store: GivesObjects, file: FrameFile) -> bytes:
+    """The bytes of one file of a frame. Raises CorruptFile where it is missing, or is not what was written."""
+    try:
+        data = store.get(file.key)
+    except ObjectNotFound:
+        raise CorruptFile.missing(file.key) from None
+    if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
+        raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
+    return data
+
+
 def read_file(
     store: GivesObjects,
     file: FrameFile,
@@ -144,12 +155,7 @@ def read_file(
     Raises:
         CorruptFile: it is missing, is not what was written, or has other columns than the schema.
     """
-    try:
-        data = store.get(file.key)
-    except ObjectNotFound:
-        raise CorruptFile.missing(file.key) from None
-    if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
-        raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
+    data = read_unchanged(store, file)
     try:
         # Tasks are as many as cores, and a command that ends at once must not meet Arrow's threads as they begin: it
         # would abort. Of a Python file Arrow reads ahead in a thread, whatever `use_threads` says.

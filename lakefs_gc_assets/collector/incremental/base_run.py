@@ -12,12 +12,14 @@ from itertools import islice
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import xids
@@ -31,12 +33,17 @@ class NoBaseRun(CollectionError):
 
 @dataclass(frozen=True, slots=True)
 class BaseRun:
-    """A run that can be built on, with what it left."""
+    """A run that can be built on, with what it left.
+
+    Attributes:
+        files: of the frames of its checkpoint; only their manifests were read.
+    """
 
     plan: Plan
     report: Report
     checkpoint: Checkpoint
     sealed: frozenset[str]
+    files: tuple[FrameFile, ...]
 
     @property
     def run_id(self) -> str:
@@ -62,12 +69,28 @@ def find(repository: OpenRepository, live_definition: str, before: str | None = 
         _require_not_undone(repository.store, found.report.run_id)
         _require_alike(repository, found.plan, live_definition)
         run_id = found.report.run_id
-        checkpoints.require_frames(repository.store, run_id, checkpoint)
+        files = checkpoints.require_frames(repository.store, run_id, checkpoint)
         checkpoints.count_ids(repository.store, run_id, checkpoint)
         sealed = checkpoints.read_sealed(repository.store, run_id, checkpoint)
     except CorruptFile as corrupt:
-        raise NoBaseRun(f"what an earlier run left cannot be read: {corrupt}") from corrupt
-    return BaseRun(found.plan, found.report, checkpoint, sealed)
+        raise _unreadable(corrupt) from corrupt
+    return BaseRun(found.plan, found.report, checkpoint, sealed, files)
+
+
+def _unreadable(corrupt: CorruptFile) -> NoBaseRun:
+    return NoBaseRun(f"what an earlier run left cannot be read: {corrupt}")
+
+
+def require_files(store: ObjectStore, found: BaseRun) -> None:
+    """Reads the files of the frames that the base run left. Raises NoBaseRun where one is damaged or gone.
+
+    The run reads them later as well. A run that is planned on a damaged file could only fail, and so would each dry run
+    after it, since a dry run never takes the place of its base run.
+    """
+    try:
+        checkpoints.require_files(store, found.files)
+    except CorruptFile as corrupt:
+        raise _unreadable(corrupt) from corrupt
 
 
 def require_earlier_cutoff(found: BaseRun, planned: Plan) -> None:
@@ -97,10 +120,14 @@ def require_recent_full_listing(found: BaseRun, planned: Plan, settings: Collect
 def require_none_failed_on(store: ObjectStore, found: BaseRun, planned: Plan) -> None:
     """Raises NoBaseRun where the run before, or this run's attempt before, built on the same run and failed.
 
-    A dry run that fails hides no base run. What it could not read, such as a range that is gone, no other could.
+    A dry run that fails hides no base run. What it could not read, such as a range that is gone, no other could. So it
+    counts as failed where its report cannot be read.
     """
     for run_id in (planned.run_id, planned.previous_run):
-        report = None if run_id is None else reports.read(store, run_id)
+        try:
+            report = None if run_id is None else reports.read(store, run_id)
+        except CorruptFile as corrupt:
+            raise _unreadable(corrupt) from corrupt
         if report is not None and report.error is not None and report.base_run == found.run_id:
             raise NoBaseRun(f"run {run_id}, which built on run {found.run_id}, failed ({report.error})")
 
@@ -117,12 +144,17 @@ def newest_sweep(store: ObjectStore, before: str | None = None, among: int | Non
     Args:
         before: id of a run; only runs older than it are looked at.
         among: how many runs are looked at; None for all.
+    Raises:
+        CorruptFile: the plan or the approval of a run that may be it cannot be read, or its plan is gone.
     """
     runs = EarlierRuns(store)
     for run_id in _earlier(runs, before, among):
         known = runs.settled(run_id)
-        if known is not None and not (known.base and runs.is_stored(run_id)):
+        if known is not None and not known.base:
             continue
+        if known is not None and not runs.is_stored(run_id):
+            # An older run knows nothing of what this one deleted.
+            raise CorruptFile.missing(run_folder.plan(run_id))
         plan = plans.read(store, run_id)
         # A run without a listing deletes what commits held: none of that is among pending objects, unless it was
         # committed since and has expired. Those are left out by whoever builds on another run by rules.
@@ -159,10 +191,7 @@ def _require_not_undone(store: ObjectStore, run_id: str) -> None:
     """Raises NoBaseRun where objects were restored since: the checkpoint of the run lacks them."""
     restored = restore_record.read(store)
     if restored is not None and restored.concerns(run_id):
-        raise NoBaseRun(
-            f"objects that run {restored.run_id} had deleted were brought back at {restored.began_at:%F %T}Z, after "
-            f"run {run_id} was opened"
-        )
+        raise NoBaseRun(f"{restored}, after run {run_id} was opened")
 
 
 def _require_alike(repository: OpenRepository, earlier: Plan, live_definition: str) -> None:

@@ -18,19 +18,26 @@ ranges held that are live no more.
 """
 
 import hashlib
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
+from lakefs_gc_assets.collector.frame import files as frame_files
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.incremental import ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.stored import ids, run_folder
 from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.work import work_ahead
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
 from lakefs_gc_assets.storage.interface import ObjectStore
+
+_FILES_AT_ONCE = 4
+"""Files of frames in memory at one time, of at most some 32 MiB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +120,31 @@ def read_tracked(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Ran
     return tracked_ranges.read(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
 
 
-def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> None:
-    """Raises CorruptFile where the manifest of a frame that a run left is gone, or is another one."""
-    frames = [(PENDING_DF.name, checkpoint.pending_digest)]
+def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> tuple[FrameFile, ...]:
+    """Returns the files of the frames that a run left; they are not read.
+
+    Raises CorruptFile where the manifest of a frame is gone, or is another one.
+    """
+    frames = [(PENDING_DF, checkpoint.pending_digest)]
     if checkpoint.tracked_sha256 is None:
-        frames.append((CHECKPOINT_COMMITTED_DF.name, checkpoint.committed_digest))
+        frames.append((CHECKPOINT_COMMITTED_DF, checkpoint.committed_digest))
+    found: list[FrameFile] = []
     for frame, digest in frames:
-        key = run_folder.manifest(run_id, frame)
+        key = run_folder.manifest(run_id, frame.name)
         try:
             manifest = store.get(key)
         except ObjectNotFound:
             raise CorruptFile.missing(key) from None
         if hashlib.sha256(manifest).hexdigest() != digest:
             raise CorruptFile(key, "digest", "the frame is not the one that the report names")
+        found += Manifest.from_json(manifest, key, frame).files
+    return tuple(found)
+
+
+def require_files(store: ObjectStore, files: Sequence[FrameFile]) -> None:
+    """Reads files of frames, some at once. Raises CorruptFile where one is not what was written."""
+    for _ in work_ahead(partial(frame_files.read_unchanged, store), files, _FILES_AT_ONCE):
+        pass
 
 
 def write_listed_slices(store: ObjectStore, run_id: str, attempt: str, slices: Iterable[str]) -> str:

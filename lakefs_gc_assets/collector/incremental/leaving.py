@@ -19,8 +19,8 @@ from lakefs_gc_assets.collector.frame.kinds import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
@@ -235,6 +235,7 @@ def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]
         return 0
     try:
         found = planning.find_base_run(step.repository, step.plan.run_id)
+        base_run.require_files(step.repository.store, found)
     except NoBaseRun:
         return 0
     return step.engine.count(

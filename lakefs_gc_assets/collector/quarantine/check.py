@@ -5,7 +5,8 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import guards, order, report
+from lakefs_gc_assets.collector import guards, order
+from lakefs_gc_assets.collector.branch_baseline import count_branches
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import COPIES
 from lakefs_gc_assets.collector.live import ownership
@@ -92,9 +93,9 @@ class LiveCheck(Generic[R]):
         promised = sum(each.promised or 0 for each in found.unread)
         guards.require_committed(any_committed, promised, going)
         ownership.require_own_addresses(repository.api, repository.store, repository.namespace, found.own.heads)
-        ended = report.read(repository.store, self._step.plan.run_id)
-        if ended is not None and "branches" in ended.counts:
-            guards.require_branches(len(found.own.heads), ended.counts["branches"], repository.settings)
+        before, _ = count_branches(repository.store, self._step.plan.run_id, None, self._step.warn)
+        if before is not None:
+            guards.require_branches(len(found.own.heads), before, repository.settings)
 
     def _look_for_hidden(self, copies: R, found: Committed) -> None:
         """Looks for copies that may be staged where the server does not list them."""

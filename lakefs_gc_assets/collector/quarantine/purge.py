@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.errors import CollectionError, StorageError
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, StorageError
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
@@ -99,19 +99,29 @@ class Purged:
     why: str | None = None
 
 
-def in_quarantine(store: ObjectStore, run_ids: Sequence[str] = ()) -> Iterator[Moved]:
+def in_quarantine(
+    store: ObjectStore, run_ids: Sequence[str] = (), unreadable: Callable[[str, CollectionError], None] | None = None
+) -> Iterator[Moved]:
     """What runs have in quarantine, the newest run first.
 
     Args:
         run_ids: of these runs only; of all where there is none.
+        unreadable: receives the id of each run whose plan is gone or cannot be read, and why. Its copies are left out:
+            without its plan it is not known what counts as live for them. By default it is an error.
     Raises:
-        CollectionError: a run has no plan, or one that cannot be read.
+        CollectionError: a run has no plan, or one that cannot be read, and `unreadable` does not handle it.
     """
     folders = store.list_level(move.ROOT).prefixes
     found = (folder.removeprefix(move.ROOT).rstrip("/") for folder in folders)
     for run_id in sorted(run_id for run_id in found if xids.is_xid(run_id)):
         if not run_ids or run_id in run_ids:
-            plan = plans.read(store, run_id)
+            try:
+                plan = plans.read(store, run_id)
+            except CollectionError as error:
+                if unreadable is None or isinstance(error, StorageError):
+                    raise
+                unreadable(run_id, error)
+                continue
             yield Moved(plan, _last_receipt(store, plan), _copies(store, plan))
 
 
@@ -145,10 +155,16 @@ def purge(
         CollectionError: what is live cannot be found out, or not fast enough.
         StorageError: the store failed at a batch as a whole.
     """
+    left = []
     for each in moved:
         verify(store, lock)
-        _settle(store, each)
-    left = [each for each in moved if each.copies.num_rows]
+        try:
+            _settle(store, each)
+        except CorruptFile as corrupt:
+            yield left_out(each.run_id, f"{corrupt} Delete this file once nobody needs to know what that purge removed")
+            continue
+        if each.copies.num_rows:
+            left.append(each)
     while left:
         verdict = check(left)
         until, rest = verdict.as_of + valid, []
@@ -162,6 +178,11 @@ def purge(
                 "collection.recheck_valid_minutes"
             )
         left = rest
+
+
+def left_out(run_id: str, why: str) -> Purged:
+    """What became of the copies of a run of which something cannot be read: all stay."""
+    return Purged(run_id, move.key(run_id, ""), 0, Fate.KEPT, why)
 
 
 def _emptied(
@@ -221,7 +242,8 @@ def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToke
     if not live.num_rows:
         return
     sizes = dict(zip(live.column("address").to_pylist(), live.column("size").to_pylist(), strict=True))
-    rows = restore.undoable(store, plan.run_id)
+    # A copy whose receipt cannot be read is restored all the same: what is live comes back.
+    rows = restore.undoable(store, plan.run_id, lambda damage: None)
     rows = rows.filter(_among(rows, frozenset(sizes)))
     # Copies without a receipt: their sweep was killed before it deleted anything of that batch.
     without = live.filter(pc.invert(pc.is_in(live.column("address"), rows.column("address").combine_chunks())))
@@ -259,7 +281,10 @@ def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> It
 
 
 def _settle(store: ObjectStore, moved: Moved) -> None:
-    """Writes the receipts of batches that were broken off, for the copies that are gone."""
+    """Writes the receipts of batches that were broken off, for the copies that are gone.
+
+    Raises CorruptFile where the list of such a batch cannot be read.
+    """
     folder = move.key(moved.run_id, _BEGUN)
     for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts")

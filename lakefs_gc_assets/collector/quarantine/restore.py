@@ -20,13 +20,25 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import digests
 from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.quarantine.move import require_copies
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, ObjectNotFound, StorageError
+from lakefs_gc_assets.collector.sweep.receipts import DamagedFile
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    ConfigurationError,
+    CorruptFile,
+    ObjectNotFound,
+    OrderViolation,
+    StorageError,
+)
 from lakefs_gc_assets.storage.interface import NULL_VERSION, CopiesObjects, KeepsVersions, ObjectFacts, ObjectStore
 
 BATCH = 500
@@ -58,14 +70,23 @@ class Restored:
     why: str | None = None
 
 
-def deleted_by(store: ObjectStore, run_id: str, addresses: Sequence[str] = ()) -> pa.Table:
+def deleted_by(
+    store: ObjectStore, run_id: str, addresses: Sequence[str] = (), damaged: DamagedFile | None = None
+) -> pa.Table:
     """The receipts (RECEIPTS) of deletions of a run that may be undone, of some addresses or of all.
 
-    Raises CollectionError where there is no such run, where it did not delete one of the addresses, or where none of
-    its objects can be restored.
+    Receipts are enough: the plan of the run may be damaged or gone.
+
+    Args:
+        damaged: as for `undoable`.
+    Raises:
+        CorruptFile: receipts cannot be read, and `damaged` does not handle it.
+        CollectionError: there is no such run, it did not delete one of the addresses, or none of its objects can be
+            restored.
     """
-    plans.read(store, run_id)
-    gone = undoable(store, run_id)
+    gone = undoable(store, run_id, damaged)
+    if not gone.num_rows:
+        plans.read(store, run_id)
     if addresses:
         unknown = set(addresses).difference(gone.column("address").to_pylist())
         if unknown:
@@ -81,13 +102,48 @@ def deleted_by(store: ObjectStore, run_id: str, addresses: Sequence[str] = ()) -
     return gone
 
 
-def undoable(store: ObjectStore, run_id: str) -> pa.Table:
-    """The receipts (RECEIPTS) of objects that a run deleted, or copied and may have deleted without a receipt."""
-    rows = receipts.read(store, run_id)
+def undoable(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None) -> pa.Table:
+    """The receipts (RECEIPTS) of objects that a run deleted, or copied and may have deleted without a receipt.
+
+    Args:
+        damaged: handles each file that cannot be read, and that nothing else stands in for. By default it is an error.
+    """
+    lost: list[CorruptFile] = []
+    rows = receipts.read(store, run_id, lost.append)
+    if lost:
+        # The frame of a run that came to its end has the same rows.
+        reported, missing = _reported(store, run_id)
+        for each in [*lost, *missing] if missing else ():
+            if damaged is None:
+                raise each
+            damaged(each)
+        known = rows.column("address").combine_chunks()
+        rows = pa.concat_tables([rows, reported.filter(pc.invert(pc.is_in(reported.column("address"), known)))])
     gone = rows.filter(pc.is_in(rows.column("outcome"), pa.array(receipts.GONE, pa.string())))
     copied = rows.filter(pc.equal(rows.column("outcome"), Outcome.COPIED.value))
     unsure = pc.invert(pc.is_in(copied.column("address"), gone.column("address").combine_chunks()))
     return pa.concat_tables([gone, copied.filter(unsure)])
+
+
+def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFile]]:
+    """What a run's frame `deleted_report` tells (RECEIPTS), and what of it is damaged or missing."""
+    found, missing = [RECEIPTS.empty_table()], list[CorruptFile]()
+    try:
+        manifest = manifests.read(store, run_id, DELETED_REPORT)
+        if not manifest.figures.swept:
+            # It is from before the approval of a dry run.
+            raise OrderViolation(f"{DELETED_REPORT.name} of run {run_id} tells of no sweep")
+        stored = manifest.files
+    except OrderViolation:
+        stored, missing = (), [CorruptFile.missing(run_folder.manifest(run_id, DELETED_REPORT.name))]
+    except CorruptFile as corrupt:
+        stored, missing = (), [corrupt]
+    for file in stored:
+        try:
+            found.append(files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added).cast(RECEIPTS))
+        except CorruptFile as corrupt:
+            missing.append(corrupt)
+    return pa.concat_tables(found), missing
 
 
 def _moved(gone: pa.Table) -> bool:

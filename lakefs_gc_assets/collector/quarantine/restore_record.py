@@ -3,17 +3,24 @@
 It is stored before the first object is restored, and concerns every run that was opened before: such a run deletes
 nothing more, and no run builds on it, since its mark and its checkpoint lack those objects. Which runs these are is
 decided by run ids and not by a clock. The record of a later restoration replaces an earlier one and concerns more runs.
+
+A record that cannot be read may concern any run that was opened before. The next run that begins replaces it with one
+that concerns all of them. So it stops these runs for good, and no run after them.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import ObjectNotFound, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, OrderViolation
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 1
 KEY = f"{run_folder.ROOT}restored.json"
+UNKNOWN = ""
+_NO_RUN = "v" * xids.LENGTH
+"""Sorts behind all ids: older than any run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,7 @@ class Restoration:
     """The last restoration of objects.
 
     Attributes:
-        run_id: the run whose deletions were undone.
+        run_id: the run whose deletions were undone; UNKNOWN where the record of that could not be read.
         newest_run: the newest run of any kind at that time.
         began_at: UTC.
     """
@@ -30,6 +37,12 @@ class Restoration:
     newest_run: str
     began_at: datetime
     format_version: int = FORMAT_VERSION
+
+    def __str__(self) -> str:
+        """What happened and when, as the beginning of a sentence."""
+        if self.run_id == UNKNOWN:
+            return f"objects may have been brought back before {self.began_at:%F %T}Z (the record of it was damaged)"
+        return f"objects that run {self.run_id} had deleted were brought back at {self.began_at:%F %T}Z"
 
     def concerns(self, run_id: str) -> bool:
         """Whether there was this run already; ids of newer runs sort first."""
@@ -50,11 +63,40 @@ def read(store: ObjectStore) -> Restoration | None:
         return None
 
 
-def require_none_since(store: ObjectStore, run_id: str) -> None:
-    """Raises OrderViolation where a run began before the last restoration: its candidates no longer hold."""
-    found = read(store)
-    if found is not None and found.concerns(run_id):
-        raise OrderViolation(
-            f"objects that run {found.run_id} had deleted were brought back at {found.began_at:%F %T}Z, after run "
-            f"{run_id} was opened: it deletes nothing more; open a new run"
+def replace_unreadable(store: ObjectStore, now: datetime) -> str | None:
+    """Replaces a record that cannot be read with one that concerns every run stored so far.
+
+    To be called under the repository's lock, before a run stores its first plan. A file of a newer version of the
+    program is replaced as well: the new record concerns at least the same runs.
+
+    Args:
+        now: UTC.
+    Returns:
+        A warning; None where the record can be read or there is none.
+    """
+    try:
+        read(store)
+    except CorruptFile as corrupt:
+        newest_run = next(run_folder.newest_runs(store), _NO_RUN)
+        store.put(KEY, records.encode(Restoration(UNKNOWN, newest_run, now)))
+        return (
+            f"the record of the last restoration could not be read ({corrupt.check}: {corrupt.detail}) and was "
+            "replaced: runs that were opened before this one delete nothing more, and this run builds on none of them"
         )
+    return None
+
+
+def require_none_since(store: ObjectStore, run_id: str) -> None:
+    """Raises OrderViolation where a run began before the last restoration: its candidates no longer hold.
+
+    So it does where the record of that restoration cannot be read.
+    """
+    try:
+        found = read(store)
+    except CorruptFile as corrupt:
+        raise OrderViolation(
+            f"it is not known whether objects were brought back after run {run_id} was opened: {corrupt} "
+            "Open a new run: it replaces this file and looks at everything"
+        ) from corrupt
+    if found is not None and found.concerns(run_id):
+        raise OrderViolation(f"{found}, after run {run_id} was opened: it deletes nothing more; open a new run")

@@ -18,6 +18,12 @@ def folder(run_id: str) -> str:
     return f"{ROOT}{run_id}/"
 
 
+def run_of(key: str) -> str:
+    """The id of the run in whose folder an object lies; empty for an object beside these folders."""
+    name, slash, _ = key.removeprefix(ROOT).partition("/")
+    return name if slash and key.startswith(ROOT) else ""
+
+
 def plan(run_id: str) -> str:
     """Key of the plan."""
     return f"{folder(run_id)}plan.json"

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
@@ -21,17 +21,25 @@ def newer_runs(store: ObjectStore, run_id: str) -> Iterator[str]:
 
 
 def require_not_overtaken(store: ObjectStore, run_id: str) -> None:
-    """Raises OrderViolation where a newer run has swept or begun to; the repository's lock is held.
+    """Raises OrderViolation where a newer run has swept or begun to, or may have; the repository's lock is held.
 
     A report tells that a sweep came to its end, receipts tell that one began. A newer run that only marked, or failed
     before its first receipt, overtakes no run.
 
+    Where the report of a newer run cannot be read, and it has no receipts, it may have swept.
+
     Raises:
-        CorruptFile: the report of a newer run cannot be read.
         StorageError: the store cannot be asked.
     """
     for newer in newer_runs(store, run_id):
-        if _swept(store, newer):
+        try:
+            swept = _swept(store, newer)
+        except CorruptFile as corrupt:
+            raise OrderViolation(
+                f"it is not known whether run {newer} has swept, which is newer than run {run_id}: {corrupt} "
+                "Open a new run"
+            ) from corrupt
+        if swept:
             raise OrderViolation(
                 f"run {newer} has swept, or begun to, and is newer than run {run_id}: a run that a newer one has "
                 "overtaken does not sweep. Open a new run"
@@ -39,7 +47,7 @@ def require_not_overtaken(store: ObjectStore, run_id: str) -> None:
 
 
 def _swept(store: ObjectStore, run_id: str) -> bool:
-    report = reports.read(store, run_id)
-    if report is not None and not report.dry_run and report.ending is not Ending.FAILED:
+    if receipts.keys(store, run_id):
         return True
-    return bool(receipts.keys(store, run_id))
+    report = reports.read(store, run_id)
+    return report is not None and not report.dry_run and report.ending is not Ending.FAILED

@@ -4,7 +4,7 @@ A batch's receipts are written after its deletion was answered, so a receipt nev
 that was killed is resumed with the candidates that have none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -24,6 +24,9 @@ _AT_ONCE = 16
 """Files that a process reads at once: it waits for the store, not for them."""
 _READ_HERE = 100
 """So few files are read by the process that makes a run: tasks would take longer to begin."""
+
+DamagedFile = Callable[[CorruptFile], None]
+"""Handles a file that cannot be read and is left out. It may be called in a thread or a worker."""
 
 GONE = (Outcome.ACCEPTED.value, Outcome.QUARANTINED.value)
 """Outcomes of objects that the run deleted from their address."""
@@ -88,27 +91,46 @@ def read_file(store: ObjectStore, key: str) -> pa.Table:
     return found
 
 
-def read_files(store: ObjectStore, keys: Sequence[str]) -> Iterator[pa.Table]:
-    """The receipts of each file (RECEIPTS), in the order of the files; several are read at once. Raises CorruptFile."""
-    yield from work_ahead(partial(read_file, store), keys, _AT_ONCE)
+def read_files(store: ObjectStore, keys: Sequence[str], damaged: DamagedFile | None = None) -> Iterator[pa.Table]:
+    """The receipts of each file (RECEIPTS), in the order of the files; several are read at once.
+
+    Args:
+        damaged: handles each file that cannot be read, which then counts as empty; by default it is an error.
+    Raises:
+        CorruptFile: a file cannot be read.
+    """
+    yield from work_ahead(partial(_read_or_exclude, store, damaged), keys, _AT_ONCE)
 
 
-def read(store: ObjectStore, run_id: str) -> pa.Table:
-    """All receipts of a run (RECEIPTS). Raises CorruptFile."""
-    return _read_together(store, keys(store, run_id))
+def _read_or_exclude(store: ObjectStore, damaged: DamagedFile | None, key: str) -> pa.Table:
+    try:
+        return read_file(store, key)
+    except CorruptFile as damage:
+        if damaged is None:
+            raise
+        damaged(damage)
+        return RECEIPTS.empty_table()
 
 
-def rows(engine: Engine[R], opener: StoreOpener, keys: Sequence[str]) -> R:
-    """The receipts of files (RECEIPTS), which tasks read where the files are many. Raises CorruptFile."""
+def read(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None) -> pa.Table:
+    """All receipts of a run (RECEIPTS). `damaged` and errors are those of `read_files`."""
+    return _read_together(store, keys(store, run_id), damaged)
+
+
+def rows(engine: Engine[R], opener: StoreOpener, keys: Sequence[str], damaged: DamagedFile | None = None) -> R:
+    """The receipts of files (RECEIPTS), which tasks read where the files are many.
+
+    `damaged` and errors are those of `read_files`.
+    """
     if len(keys) <= _READ_HERE:
-        return engine.table(_read_together(opener.open(), keys))
+        return engine.table(_read_together(opener.open(), keys, damaged))
 
     def read(group: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for found in read_files(opener.open(), group):
+        for found in read_files(opener.open(), group, damaged):
             yield from found.to_batches()
 
     return engine.read([[group] for group in spread(keys, engine.tasks)], read, RECEIPTS)
 
 
-def _read_together(store: ObjectStore, keys: Sequence[str]) -> pa.Table:
-    return pa.concat_tables([RECEIPTS.empty_table(), *read_files(store, keys)])
+def _read_together(store: ObjectStore, keys: Sequence[str], damaged: DamagedFile | None) -> pa.Table:
+    return pa.concat_tables([RECEIPTS.empty_table(), *read_files(store, keys, damaged)])

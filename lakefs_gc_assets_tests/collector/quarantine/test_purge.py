@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LockLost, StorageError
+from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, opened
@@ -263,13 +263,13 @@ def test_a_list_of_a_batch_that_cannot_be_removed_is_told_and_settled_the_next_t
     assert (purge.moving.moved(), purge.receipts(Outcome.PURGED)) == ({}, KEYS)
 
 
-def test_a_list_of_a_batch_that_is_damaged_ends_it(purge: Purging) -> None:
+def test_a_list_of_a_batch_that_is_damaged_keeps_the_copies_of_its_run(purge: Purging) -> None:
     begun = move.key(purge.moving.run, "purging/purged-1")
     purge.store.put(begun, b"damaged")
-    with pytest.raises(CorruptFile) as caught:
-        purge.purge(purge.store)
-    assert (caught.value.file, caught.value.check) == (begun, "receipts")
+    assert purge.purge(purge.store) == {move.key(purge.moving.run, ""): Fate.KEPT}
     assert purge.moving.moved() == {**ALL, "purging/purged-1": b"damaged"}
+    purge.store.delete([begun])
+    assert set(purge.purge(purge.store).values()) == {Fate.PURGED}
 
 
 class TestTime:
@@ -360,11 +360,25 @@ def test_a_run_without_its_frames_is_purged_and_its_receipts_stay(purge: Purging
     assert purge.purge(purge.store, live=[KEYS[0]])[KEYS[0]] is Fate.RESTORED
 
 
-def test_a_run_that_nobody_can_read_stops_it(purge: Purging) -> None:
-    purge.store.delete([run_folder.plan(purge.moving.run)])
-    with pytest.raises(CollectionError, match="has no plan"):
-        purge.purge(purge.store)
+@pytest.mark.parametrize("damage", [None, b"damaged"])
+def test_a_run_that_nobody_can_read_is_told_and_stays(purge: Purging, damage: bytes | None) -> None:
+    key = run_folder.plan(purge.moving.run)
+    if damage is None:
+        purge.store.delete([key])
+    else:
+        purge.store.put(key, damage)
+    told: dict[str, CollectionError] = {}
+    assert [*quarantine_purge.in_quarantine(purge.store, (), told.__setitem__)] == []
+    assert [*told] == [purge.moving.run]
     assert purge.moving.moved() == ALL
+
+
+def test_what_is_live_comes_back_although_its_receipts_cannot_be_read(purge: Purging) -> None:
+    for key in receipts.keys(purge.store, purge.moving.run):
+        purge.store.put(key, b"damaged")
+    fates = purge.purge(purge.store, live=[KEYS[0]])
+    assert fates == {**dict.fromkeys(KEYS, Fate.PURGED), KEYS[0]: Fate.RESTORED}
+    assert purge.store.get(KEYS[0]) == ALL[KEYS[0]]
 
 
 @pytest.mark.parametrize(("store", "how"), [("local", how) for how in Break], indirect=["store"])

@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
 
 __all__ = ["opened"]
@@ -77,9 +77,37 @@ def test_a_record_that_was_changed_stops_sweeps_and_makes_runs_clean(opened: Ope
     restore_record.write(opened.store, newest.run_id, NOW)
     changed = opened.store.get(restore_record.KEY).replace(newest.run_id.encode(), IDS.descending(NOW).encode())
     opened.store.put(restore_record.KEY, changed)
-    with pytest.raises(CorruptFile, match=r"restored\.json"):
+    with pytest.raises(OrderViolation, match=r"restored\.json.* Open a new run"):
         restore_record.require_none_since(opened.store, newest.run_id)
     assert "restored.json" in (plan(opened).why_clean or "")
+
+
+class TestARecordThatCannotBeRead:
+    @pytest.mark.parametrize("damage", [b"", b"damaged", b'{"format_version": 9}'])
+    def test_it_is_replaced_by_one_that_concerns_all_runs_so_far(self, opened: OpenRepository, damage: bytes) -> None:
+        older, newest = began(opened, 3 * DAY), began(opened, DAY)
+        ended(opened, newest)
+        opened.store.put(restore_record.KEY, damage)
+        warning = restore_record.replace_unreadable(opened.store, NOW)
+        assert warning is not None and "was replaced" in warning
+        for run in (older, newest):
+            with pytest.raises(OrderViolation, match=r"objects may have been brought back before .* open a new run"):
+                restore_record.require_none_since(opened.store, run.run_id)
+        assert "may have been brought back" in (plan(opened).why_clean or "")
+        restore_record.require_none_since(opened.store, began(opened, HOUR).run_id)
+
+    def test_where_there_is_no_run_it_concerns_none(self, opened: OpenRepository) -> None:
+        opened.store.put(restore_record.KEY, b"damaged")
+        restore_record.replace_unreadable(opened.store, NOW)
+        restore_record.require_none_since(opened.store, began(opened, 3 * DAY).run_id)
+
+    def test_one_that_can_be_read_stays(self, opened: OpenRepository) -> None:
+        assert restore_record.replace_unreadable(opened.store, NOW) is None
+        assert restore_record.read(opened.store) is None
+        restore_record.write(opened.store, began(opened, DAY).run_id, NOW)
+        before = opened.store.get(restore_record.KEY)
+        assert restore_record.replace_unreadable(opened.store, NOW) is None
+        assert opened.store.get(restore_record.KEY) == before
 
 
 def test_a_later_one_concerns_more_runs(opened: OpenRepository) -> None:

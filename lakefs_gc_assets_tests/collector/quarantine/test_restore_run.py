@@ -38,9 +38,9 @@ def no_warning(line: str) -> None:
 
 
 def test_what_would_be_restored_is_told_once_with_its_bytes(moved: Moving) -> None:
-    found = plan_restore(moved.opened, moved.run, [])
+    found = plan_restore(moved.opened, moved.run, [], pytest.fail)
     assert found.to_pylist() == [{"address": key, "size": len(ALL[key])} for key in KEYS]
-    some = plan_restore(moved.opened, moved.run, [KEYS[2], f"{moved.opened.namespace.uri}{KEYS[0]}"])
+    some = plan_restore(moved.opened, moved.run, [KEYS[2], f"{moved.opened.namespace.uri}{KEYS[0]}"], pytest.fail)
     assert some["address"].to_pylist() == [KEYS[0], KEYS[2]]
     assert moved.there() == {}
 
@@ -73,7 +73,7 @@ def test_an_address_that_the_run_did_not_delete_is_refused_and_the_lock_is_free(
     moved: Moving, address: str, refusal: type[CollectionError], why: str
 ) -> None:
     with pytest.raises(refusal, match=why):
-        plan_restore(moved.opened, moved.run, [address])
+        plan_restore(moved.opened, moved.run, [address], pytest.fail)
     with pytest.raises(refusal, match=why):
         [*restore(moved.opened, moved.run, [KEYS[0], address], "owner", no_warning)]
     assert moved.there() == {}
