@@ -28,17 +28,21 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.bug import Bug, ignored, replaced
+from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.commands import copies
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS, Kind
 from lakefs_gc_assets_tests.simulation.faults import QUIET_SECONDS, scene_before, whole
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import deterministic
-from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene
+from lakefs_gc_assets_tests.simulation.scenes import Ended, NotFinished, Scene, require_well
 
 ROOT = "_lakefs/retention/gc/uncommitted/"
 """Where runs keep their files."""
 INDEX, RESTORED = f"{ROOT}runs.json", f"{ROOT}restored.json"
+
+_SEEN_SECONDS = 3 * HOUR
+"""Objects uploaded in parts must have been seen an hour before."""
 
 
 class Damage(StrEnum):
@@ -134,6 +138,11 @@ class Damaged:
         return f"{ROOT}{opened.run_id}/plan.json" if opened is not None else ""
 
     @property
+    def takes_sightings(self) -> bool:
+        """True if it is not known any more which objects uploaded in parts an earlier run has seen."""
+        return re.search("/sightings/|/plan.json", self.key) is not None
+
+    @property
     def may_be_refused(self) -> bool:
         """True if the run depends on files that it or the run that it undoes has left: others can stand in for few."""
         return self.kind in ("approved", "restore", "purge")
@@ -163,8 +172,8 @@ def play(played: Damaged) -> None:
         watch = kind.watch(scene, expected, kind.flow, kind.deletes)
         _apply(scene.world.bucket, played)
         moved = _copies_of_unreadable(scene, played)
-        # The watch knows by the call which file could not be read.
-        faults = Faults(Fault.TRUNCATED, struck=played.key)
+        # The watch knows by the call that sightings could not be read.
+        faults = Faults(Fault.TRUNCATED, struck="/sightings/" if played.takes_sightings else played.key)
         ended = kind.run(scene, faults)
         watch.look(ended, faults)
         if not moved <= scene.world.bucket.objects.keys():
@@ -183,6 +192,10 @@ def play(played: Damaged) -> None:
             # What a branch on an expired commit lacks is not known to have been deleted: the guard names its setting.
             watch.require_live()
             return
+        if played.takes_sightings:
+            # What was uploaded in parts was seen again by that run only.
+            scene.world.pass_time(_SEEN_SECONDS)
+            require_well(kind.follow(scene, Faults()))
         watch.end()
         if holder := lock.holder(scene.store):
             raise NotFinished(f"{played}: the lock is still {holder}")
