@@ -2,7 +2,7 @@
 
 `python -m lakefs_gc_assets_tests.simulation.bugs --list` prints one JSON object a line: the name of the bug (`bug`),
 the functions of the product that have it (`changes`, each `module:function`), and what finds it (`found_by`): histories
-of a kind, the enumeration of faults, or a test of the run alone. A test of the run that finds it is named (`test`).
+of a kind, the enumeration of faults and of damaged files, or a test of the run alone. A test of the run that finds it is named (`test`).
 """
 
 import argparse
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lakefs_gc_assets_tests.simulation.bug import Bug
+from lakefs_gc_assets_tests.simulation.damaged_files import DAMAGE_BUGS
 from lakefs_gc_assets_tests.simulation.fault_bugs import FAULT_BUGS
 from lakefs_gc_assets_tests.simulation.guard_bugs import TESTED_BUGS
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
@@ -41,6 +42,7 @@ def seeded() -> Iterator[Seeded]:
         yield from (Seeded(name, bug, kind, tests.get(name)) for name, bug in histories.bugs.items())
         in_histories |= histories.bugs.keys()
     yield from (Seeded(name, each.bug, "faults") for name, each in FAULT_BUGS.items())
+    yield from (Seeded(name, each.bug, "faults") for name, each in DAMAGE_BUGS.items())
     for name, tested in TESTED_BUGS.items():
         if name not in in_histories:
             yield Seeded(name, tested.bug, "unit", tests[name])

@@ -287,7 +287,10 @@ DAMAGE_BUGS = {
         "approved", "/plan.json", Damage.FOREIGN, replaced((step, "require_own_plan", ignored))
     ),
     "a run of another repository is purged": DamageBug(
-        "purge", "/plan.json", Damage.FOREIGN, replaced((purging, "require_own_plan", ignored))
+        "purge",
+        "/plan.json",
+        Damage.FOREIGN,
+        Bug(lambda: ((purging, "require_own_plan", ignored),), (purging._judged,)),
     ),
     "a damaged record of a restoration stops no older run": DamageBug(
         *("approved", "/restored.json", Damage.OTHER_BYTES),

@@ -141,7 +141,7 @@ INNER_BUGS: dict[str, TestedBug] = {
         ),
     ),
     "run before whose frames were made again": TestedBug(
-        without_call(checkpoint, "require_frames", base_run.find),
+        without_call(checkpoint, "require_frames", base_run.find, ()),
         _with_repository(test_base_run.test_a_frame_that_is_gone_or_was_made_again_is_named, PENDING_DF.name),
     ),
 }
