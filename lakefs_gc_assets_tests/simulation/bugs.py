@@ -2,7 +2,7 @@
 
 `python -m lakefs_gc_assets_tests.simulation.bugs --list` prints one JSON object a line: the name of the bug (`bug`),
 the functions of the product that have it (`changes`, each `module:function`), and what finds it (`found_by`): histories
-of a kind, the enumeration of faults and of damaged files, or a test of the run alone. A test of the run that finds it is named (`test`).
+of a kind, the enumeration of faults, or a test of the run alone. A test of the run that finds it is named (`test`).
 """
 
 import argparse
