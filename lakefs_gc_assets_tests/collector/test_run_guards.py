@@ -693,6 +693,18 @@ class TestOptimized:
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
             assert "were brought back" in str(scene.told.why_clean)
 
+    def test_what_earlier_runs_deleted_and_somebody_staged_again_is_told(self) -> None:
+        with world_of("optimized") as scene:
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            address = min(key for each in scene.world.oracle.runs.values() for key in each.receipted)
+            branch = scene.world.repository.branches["alpha"]
+            entry = Entry(address, 1, 1, "again", soft_at=scene.world.time.now)
+            scene.world.repository.stage(branch, "again", entry)
+            scene.world.oracle.look()
+            for _ in range(2):
+                assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
+                assert (scene.told.flow, scene.told.counts["lost"]) == (Flow.OPTIMIZED, 1)
+
     def test_an_approved_sweep_that_died_is_not_passed_over(self) -> None:
         """While it was a dry run, the index of runs called it settled."""
         with world_of("optimized") as scene:

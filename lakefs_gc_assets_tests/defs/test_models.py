@@ -10,7 +10,16 @@ from lakefs_gc_assets.lakefs.layout import Layout
 
 def test_there_is_a_model_for_each_asset_in_their_order() -> None:
     assert tuple(MODELS) == STEPS
-    others = {"expired", "unheld", "unrecognised", "sightings", "pending", "checkpoint_committed"}
+    others = {
+        "expired",
+        "unheld",
+        "unrecognised",
+        "sightings",
+        "pending",
+        "checkpoint_committed",
+        "lost",
+        "provisional",
+    }
     assert FRAMES.keys() == {*STEPS, *others}
 
 

@@ -315,6 +315,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "gap in the listing not looked for": TestedBug(
         replaced((gap_check, "find_gap", lambda *arguments: Gap(0, 0))), _GUARDS.test_a_gap_in_the_listing
     ),
+    "losses looked for in runs that list everything alone": TestedBug(
+        replaced((gap_check, "deleted_before", _nothing_deleted)),
+        _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
+    ),
     "mark: empty live set accepted": _guarding(
         guards,
         "require_live_set",

@@ -246,6 +246,12 @@ PENDING_DF = Frame("pending", "Objects that the next run asks for again.", LISTE
 CHECKPOINT_COMMITTED_DF = Frame(
     "checkpoint_committed", "Committed addresses outside of sealed slices.", LIVE_COLUMNS, NoFigures
 )
+LOST_DF = Frame(
+    "lost",
+    "Addresses that earlier runs deleted and a branch head or staging holds; stored where there are any.",
+    LIVE_COLUMNS,
+    NoFigures,
+)
 
 STEPS: tuple[str, ...] = tuple(
     frame.name for frame in (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF, CANDIDATES_DF, DELETED_REPORT)
@@ -267,6 +273,7 @@ FRAMES: Mapping[str, Frame[Any]] = {
         SIGHTINGS_DF,
         PENDING_DF,
         CHECKPOINT_COMMITTED_DF,
+        LOST_DF,
     )
 }
 """All kinds of frames by name: the five assets, and what a run keeps beside them."""

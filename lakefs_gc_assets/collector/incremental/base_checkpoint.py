@@ -4,7 +4,13 @@ from collections.abc import Iterable, Set
 
 from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
+from lakefs_gc_assets.collector.frame.kinds import (
+    CHECKPOINT_COMMITTED_DF,
+    LOST_DF,
+    PENDING_DF,
+    Frame,
+    NoFigures,
+)
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
@@ -76,6 +82,20 @@ class BaseCheckpoint:
         if self.checkpoint.tracked_sha256 is not None:
             return None
         return self._rows(step, CHECKPOINT_COMMITTED_DF, self.checkpoint.committed_digest)
+
+    def lost(self, step: Step[R]) -> R | None:
+        """Addresses (LIVE) that were held by a branch head or staging although earlier runs had deleted them.
+
+        None where there were none, or where they cannot be read: they only make a report complete.
+        """
+        if not any(self.report.counts.get(name) for name in ("lost", "named_again")):
+            return None
+        try:
+            frame = step.stored_of(self.run_id, LOST_DF)
+        except (OrderViolation, CorruptFile) as error:
+            step.warn(f"losses that run {self.run_id} reported are not looked at again: {error}")
+            return None
+        return frame.rows(step.engine) if frame.manifest.span.attempt == self.checkpoint.attempt else None
 
     def _rows(self, step: Step[R], kind: Frame[NoFigures], digest: str) -> R:
         frame = step.stored_of(self.run_id, kind)
