@@ -17,6 +17,7 @@ from lakefs_gc_assets.cli.options import (
     progress_unless,
 )
 from lakefs_gc_assets.collector import explain as collector_explain
+from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.explain import Explanation, Holder
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.receipts import GONE
@@ -87,35 +88,49 @@ def describe(found: Explanation) -> Iterator[str]:
 
 
 def verdict(found: Explanation) -> str:
-    """Whether it stays or goes, in one line."""
-    kind = layout.parse(found.address).layout
-    if kind is Layout.SPECIAL:
+    """Whether it stays or goes by what a run would do now, in one line."""
+    if layout.parse(found.address).layout is Layout.SPECIAL:
         return "stays: it is lakeFS's own"
+    referenced = _referenced(found)
+    if found.stored is None:
+        return f"{_gone(found)}{f', although {referenced}: reading it fails' if referenced else ''}"
+    if referenced:
+        return f"stays: {referenced}"
+    if found.kept not in (None, Kept.YOUNG):
+        return f"stays: {found.kept}"
+    when = ", once it is old enough" if found.kept else ""
+    listed = f"; run {found.listed_by} lists it as a candidate" if found.listed_by else ""
+    if found.holders:
+        return f"goes by retention rules{when} (flows committed, unified): {Why.EXPIRED}{listed}"
+    return f"goes{when}: {Why.NO_COMMIT}, and it is not staged{listed}"
+
+
+def _referenced(found: Explanation) -> str | None:
+    """What references it, in words; None where nothing is known to."""
     if found.active:
-        return f"stays: {len(found.active):,} active commits hold it"
+        return f"{len(found.active):,} active commits hold it"
     if found.uncommitted:
-        return "stays: it is staged"
+        return "it is staged"
     if found.compacted:
         bases = len({(place.repository, place.branch) for place in found.compacted})
-        return f"stays: the compacted staging of {bases:,} branches holds it, until it is compacted again or committed"
+        return f"the compacted staging of {bases:,} branches holds it, until it is compacted again or committed"
     if found.unnamed:
         return (
-            f"stays: {len(found.unnamed):,} ranges that no commit names hold it, which may be another repository's; "
+            f"{len(found.unnamed):,} ranges that no commit names hold it, which may be another repository's; "
             "collection.keep_unnamed_ranges says whether they count"
         )
-    if found.stored is None:
-        gone = next((each for each in found.decisions if each.outcome in GONE), None)
-        if gone is None:
-            return "is not stored: no run deleted it, and perhaps it never was"
-        if gone.outcome == Outcome.ACCEPTED:
-            return f"is gone: run {gone.run_id} deleted it"
-        purged = any(each.outcome == Outcome.PURGED and each.run_id == gone.run_id for each in found.decisions)
-        return f"is gone: run {gone.run_id} moved it to quarantine{', from where it was purged' if purged else ''}"
-    if kind is Layout.UNRECOGNISED:
-        return "stays: its name is none that lakeFS makes"
-    if found.holders:
-        return f"goes by retention rules, once it is old enough (flows committed, unified): {Why.EXPIRED}"
-    return f"goes, once it is old enough: {Why.NO_COMMIT}, and it is not staged"
+    return None
+
+
+def _gone(found: Explanation) -> str:
+    """What became of an object that is not stored."""
+    gone = next((each for each in found.decisions if each.outcome in GONE), None)
+    if gone is None:
+        return "is not stored: no run deleted it, and perhaps it never was"
+    if gone.outcome == Outcome.ACCEPTED:
+        return f"is gone: run {gone.run_id} deleted it"
+    purged = any(each.outcome == Outcome.PURGED and each.run_id == gone.run_id for each in found.decisions)
+    return f"is gone: run {gone.run_id} moved it to quarantine{', from where it was purged' if purged else ''}"
 
 
 def _holders(kind: str, holders: tuple[Holder, ...]) -> Iterator[str]:

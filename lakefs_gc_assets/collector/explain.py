@@ -3,27 +3,37 @@
 Everything is read anew and whole, paths included: this is for one question, not for a run.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import past_frames, planning, sightings
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.live import commits, uncommitted
 from lakefs_gc_assets.collector.live.commits import Dump
+from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
+from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound
+from lakefs_gc_assets.collector.universe.parts import as_listed
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, GuardTripped, ObjectNotFound
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.saying import Say
-from lakefs_gc_assets.storage.interface import ObjectFacts
+from lakefs_gc_assets.storage.interface import ObjectFacts, as_batch
 
 _READERS = 8
 
@@ -76,6 +86,9 @@ class Explanation:
         decisions: by runs, newest first.
         unnamed: ranges that no commit names and that count by the settings; none where `keep_unnamed_ranges` is off.
         compacted: compacted bases of branches that hold it, and no active commit does: it is, or was, staged there.
+        kept: why a run that marks now keeps the object although nothing is known to reference it; None where it may go,
+            is referenced, or is not stored.
+        listed_by: the newest run that came to its end, if the object is among its candidates.
     """
 
     address: str
@@ -86,6 +99,13 @@ class Explanation:
     decisions: tuple[Decision, ...]
     unnamed: tuple[UnnamedRange, ...] = ()
     compacted: tuple[StagedAt, ...] = ()
+    kept: str | None = None
+    listed_by: str | None = None
+
+    @property
+    def is_referenced(self) -> bool:
+        """True if something is known to reference the object, so that a run keeps it."""
+        return bool(self.active or self.uncommitted or self.compacted or self.unnamed)
 
     @property
     def active(self) -> tuple[Holder, ...]:
@@ -108,13 +128,13 @@ def explain(repository: OpenRepository, address: str, now: datetime, note: Say =
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
     asked = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for each in asked for place in _staged_at(repository.namespace, each, key))
-    own, read, compacted = _own_holders(repository, key, now, note)
+    own, read, compacted, heads = _own_holders(repository, key, now, note)
     holders = [*own]
     for other in repository.others:
         theirs, bases = _other_holders(repository.namespace, other, key, note)
         holders += theirs
         compacted += bases
-    return Explanation(
+    found = Explanation(
         key,
         _stored(repository, key),
         tuple(sorted(holders, key=lambda holder: not holder.why)),
@@ -123,7 +143,11 @@ def explain(repository: OpenRepository, address: str, now: datetime, note: Say =
         tuple(_decisions(repository, key)),
         tuple(_unnamed(repository, key, read, now, note)) if repository.settings.keep_unnamed_ranges else (),
         () if any(holder.why for holder in holders) else compacted,
+        listed_by=_listed_by(repository, key),
     )
+    if found.stored is None or found.is_referenced:
+        return found
+    return replace(found, kept=_kept(repository, found.stored, heads, note))
 
 
 def relative(repository: OpenRepository, address: str) -> str:
@@ -147,8 +171,11 @@ def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
 
 def _own_holders(
     repository: OpenRepository, key: str, now: datetime, note: Say
-) -> tuple[list[Holder], frozenset[str], tuple[StagedAt, ...]]:
-    """The commits of the repository that hold the address, ids of all that they and branches name, compacted bases."""
+) -> tuple[list[Holder], frozenset[str], tuple[StagedAt, ...], Mapping[str, str]]:
+    """The commits of the repository that hold the address, ids of all that they and branches name, compacted bases.
+
+    At last the metarange of each branch's head.
+    """
     policy = retention.policy_of(repository.settings)
     readings = retention.read(
         repository.api,
@@ -169,7 +196,46 @@ def _own_holders(
         for commit_id, metarange_id in found.late.items()
         if metarange_id in held
     ]
-    return holders, read, _compacted(repository, readings.dump, held)
+    return holders, read, _compacted(repository, readings.dump, held), readings.dump.live().heads
+
+
+def _kept(repository: OpenRepository, stored: ObjectFacts, heads: Mapping[str, str], note: Say) -> str | None:
+    """Why a run that marks now keeps an object that nothing is known to reference; None where it may go.
+
+    The run's own functions decide: by age, name, earlier sightings, and what branches answer for paths of its content.
+    """
+    clock, engine = repository.clock, HeldEngine()
+    listed = as_listed(as_batch([stored]), repository.settings.slice_window)
+    if not listed.num_rows:
+        return None
+    rows = engine.table(pa.Table.from_batches([listed]))
+    windows = tuple(listed.column("slice_window").to_pylist())
+    run_id = xids.issue_run_id(clock.now())
+    try:
+        plan = planning.make_plan(repository, run_id, windows, "explain", clock.now(), Flow.CLEAN)
+    except GuardTripped as guard:
+        return str(guard)
+    step = Step(note, note, repository, engine, plan, None)
+    sighted = sightings.select_old_enough(engine, sightings.read_earlier(step, clock.now()), clock.now())
+    (kept,) = engine.collect(engine.kept_because(rows, plan.cutoff, windows, sighted)).column("kept").to_pylist()
+    if kept is not None:
+        return str(kept)
+    with clear_hidden(step, rows, heads, LISTED) as cleared:
+        return None if engine.count(cleared.candidates) else next(iter(cleared.kept))
+
+
+def _listed_by(repository: OpenRepository, key: str) -> str | None:
+    """The newest run that came to its end, if the address is among its candidates."""
+    try:
+        run_id = past_frames.newest_run(repository.store)
+        candidates = past_frames.read_manifest(repository.store, CANDIDATES_DF.name, run_id)
+    except CollectionError:
+        return None
+    for file in candidates.files:
+        rows = files.read_file(repository.store, file, CANDIDATES_DF.schema, added=CANDIDATES_DF.added)
+        if pc.any(pc.equal(rows.column("address"), key)).as_py():
+            return run_id
+    return None
 
 
 def _other_holders(

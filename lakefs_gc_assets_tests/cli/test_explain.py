@@ -154,7 +154,7 @@ def test_names_that_are_no_objects_of_lakefs(explain: Invoke, address: str, verd
 
 def test_names_that_lakefs_never_makes_stay(made: RetainedRepository, explain: Invoke) -> None:
     store_of(made).put("data/by hand", b"x")
-    assert lines(explain("data/by hand"))[0] == "data/by hand: stays: its name is none that lakeFS makes"
+    assert lines(explain("data/by hand"))[0] == "data/by hand: stays: a name that lakeFS never makes"
 
 
 def test_addresses_in_full(made: RetainedRepository, explain: Invoke) -> None:

@@ -132,7 +132,7 @@ def list_part(
     for batch in _batches(store, part):
         if not batch.num_rows:
             continue
-        yield _listed(batch, window_size)
+        yield as_listed(batch, window_size)
         keys = batch.column("key")
         listed, first = listed + batch.num_rows, first or keys[0].as_py()
         if limit is not None and listed >= limit and isinstance(store, ListsInOrder):
@@ -160,10 +160,11 @@ def list_inventory_file(
         directly = pc.or_(pc.invert(pc.match_substring(keys, "/")), pc.starts_with(keys, DATA_PREFIX))
         wanted = pc.if_else(pc.is_valid(folder), pc.is_in(folder, folders), directly)
         if pc.any(wanted).as_py():
-            yield _listed(batch.filter(wanted), window_size)
+            yield as_listed(batch.filter(wanted), window_size)
 
 
-def _listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
+def as_listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
+    """Objects of a store's listing as a run stores them (LISTED), without lakeFS's own files."""
     addresses = batch.column("key")
     read = names.read(addresses, window_size)
     listed = pa.RecordBatch.from_arrays(

@@ -1,0 +1,83 @@
+"""`explain` says of every object of a small world what a run does with it now."""
+
+from collections import Counter
+
+import pytest
+
+from lakefs_gc_assets.cli.explain import verdict
+from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.explain import Explanation, explain
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, dry, marked, world_of
+from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
+from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.collecting import open_repository
+from lakefs_gc_assets_tests.simulation.failing_calls import Faults
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, SWEEP
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+
+FULL = allowing(DRY, full_listing_days=0)
+
+
+def opened(scene: Scene, options: CollectionSettings = DRY) -> OpenRepository:
+    machine = MachineClock(scene.world.time, 0.0)
+    api = CollectorsApi(scene.world.servers, lambda call: False, lambda: None, machine, 1)
+    return open_repository(api, scene.store, options, CollectorClock(machine, scene.world.pass_time))
+
+
+def explained(scene: Scene, *addresses: str) -> dict[str, Explanation]:
+    repository = opened(scene)
+    return {address: explain(repository, address, repository.clock.now()) for address in addresses}
+
+
+def stored(scene: Scene) -> list[str]:
+    return [key for key in scene.world.bucket.objects if not key.startswith("_lakefs/") and key != "dummy"]
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("clean", ASKED), ("unified", UNIFIED), ("approved", ASKED)])
+def test_of_every_object_it_says_what_a_run_does(kind: str, asked: Asked) -> None:
+    with world_of(kind) as scene:
+        dry(scene, FULL, asked)
+        candidates, report = set(marked(scene)), scene.told
+        found = explained(scene, *stored(scene))
+    goes = {key for key, each in found.items() if verdict(each).startswith("goes") and each.kept is None}
+    assert candidates and goes == candidates
+    assert {key for key, each in found.items() if each.listed_by == report.run_id} == candidates
+    assert all(f"run {report.run_id} lists it as a candidate" in verdict(found[key]) for key in candidates)
+    # What is kept for a reason of its own is kept by the run for the same. Runs do not list slices that are too young.
+    kept = Counter(each.kept for each in found.values() if each.kept is not None)
+    older = {why: count for why, count in kept.items() if why != Kept.YOUNG}
+    assert older == {why: count for why, count in report.kept.items() if why != Kept.YOUNG}
+    assert kept[Kept.YOUNG] >= report.kept.get(Kept.YOUNG, 0)
+    referenced = {key for key, each in found.items() if each.is_referenced}
+    assert referenced and not referenced & candidates
+    assert len(referenced) + len(candidates) + sum(kept.values()) == len(found)
+
+
+@pytest.mark.parametrize("options", [SWEEP, MOVE])
+def test_what_a_run_took_is_gone_whatever_references_it(options: CollectionSettings) -> None:
+    with world_of("clean") as scene:
+        assert scene.start(options, Faults()) is Ended.WELL
+        run_id, repository = scene.told.run_id, scene.world.repository
+        taken = sorted(marked(scene))
+        took = f"run {run_id} deleted it" if options is SWEEP else f"run {run_id} moved it to quarantine"
+        found = explained(scene, *taken)
+        assert {verdict(each) for each in found.values()} == {f"is gone: {took}"}
+        entry = Entry(taken[-1], 1, 1, "again", soft_at=scene.world.time.now)
+        repository.stage(repository.branches["alpha"], "again", entry)
+        again = verdict(explained(scene, taken[-1])[taken[-1]])
+        assert again == f"is gone: {took}, although it is staged: reading it fails"
+
+
+def test_a_live_object_that_nobody_of_us_deleted_is_not_stored() -> None:
+    with world_of("clean") as scene:
+        repository = scene.world.repository
+        held = {entry.address for entry in repository.head(repository.branches["main"]).values()}
+        key = min(held.intersection(stored(scene)))
+        scene.world.bucket.remove(key)
+        said = verdict(explained(scene, key)[key])
+        assert said.startswith("is not stored: no run deleted it, and perhaps it never was, although ")
+        assert said.endswith("active commits hold it: reading it fails")
