@@ -414,6 +414,8 @@ class _Examination:
             store.put_if_absent(KEY, _CONTENT)
         except AlreadyExists:
             store.put_if_match(KEY, _CONTENT, etag)
+        except NotOffered as error:
+            raise NotOffered(f"{error}; {wrong}") from None
         else:
             raise NotOffered(f"the store puts an object `if absent` where there is one; {wrong}")
         try:

@@ -287,8 +287,7 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
         asked = repository.settings
         deletes = asked.sweep if plan is None else plan.sweep or asked.approve_run == plan.run_id
         lock = acquire(repository, turn.run_id, owner, deletes=deletes)
-        if lock.why_unfenced is not None:
-            process.warn(f"no lock is held: {lock.why_unfenced}")
+        _warn_of(lock, process.warn)
         if turn.begins is not None:
             if replaced := restore_record.replace_unreadable(repository.store, repository.clock.now()):
                 process.warn(replaced)
@@ -350,6 +349,11 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
         return Lock.acquire_unfenced(repository.store, **asked, why=why)
 
 
+def _warn_of(lock: Lock, warn: Say) -> None:
+    if lock.why_unfenced is not None:
+        warn(f"no lock is held: {lock.why_unfenced}")
+
+
 class _Asked(TypedDict):
     """What both ways of taking the lock are asked for."""
 
@@ -401,6 +405,7 @@ def locked(repository: OpenRepository, work: str, owner: str, warn: Say) -> Iter
         StorageError: the store cannot be reached.
     """
     lock = acquire(repository, work, owner)
+    _warn_of(lock, warn)
     try:
         with renewed(lock, repository, warn):
             yield lock
