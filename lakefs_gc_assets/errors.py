@@ -60,6 +60,10 @@ class ObjectNotFound(StorageError):
     """There is no object at this key."""
 
 
+class ObjectArchived(StorageError):
+    """The object is in an archive tier: it can be deleted, and neither read nor copied before it is brought back."""
+
+
 class AlreadyExists(StorageError):
     """A conditional put found an object where none was expected."""
 

@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from obstore.exceptions import BaseError
 
-from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import AlreadyExists, ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.http_service import BUSY, Answer
 
 ObstoreError = BaseError | FileNotFoundError
@@ -31,6 +31,7 @@ class Meaning(Enum):
     OTHER_REGION = auto()
     BAD_CREDENTIALS = auto()
     DENIED = auto()
+    ARCHIVED = auto()
     CONFLICT = auto()
     BUSY = auto()
 
@@ -79,6 +80,8 @@ class CloudErrors:
                 return self.no_bucket(action)
             case Meaning.OTHER_VERSION:
                 return self.other_version(action)
+            case Meaning.ARCHIVED:
+                return self.archived(action, quoted)
             case None:
                 return self.failed(action, f"the service answered {quoted}", "see to the settings of `store`")
             case meaning:
@@ -113,6 +116,13 @@ class CloudErrors:
     def not_found(self, action: str) -> ObjectNotFound:
         """The error where there is no such object."""
         return ObjectNotFound(f"cannot {action}: there is no such object in {self.place}")
+
+    def archived(self, action: str, quoted: str) -> ObjectArchived:
+        """The error where an object is in an archive tier, such as Glacier, Deep Archive or Azure's archive."""
+        return ObjectArchived(
+            f"cannot {action} in {self.place}: it is in an archive tier ({quoted}); bring it back from there first. To "
+            "delete such objects without a copy, sweep with `collection.sweep_mode: delete`"
+        )
 
     def no_bucket(self, action: str) -> StorageError:
         """The error where the bucket or container itself is missing."""

@@ -4,7 +4,8 @@ A staged entry that the server does not list has the size and the checksum of th
 checksum tells contents apart only where it is known to be the MD5 of the committed object: whoever links or imports an
 object chooses the checksum, an ETag under keys of KMS looks like an MD5 and is none, and every copy keeps either. A
 candidate's ETag, too, counts only where it is known to be the MD5 of this candidate: other objects of its bucket prove
-nothing. An object whose MD5 stays unknown counts as equal to every object of its size.
+nothing. An object whose MD5 stays unknown, such as an archived one that cannot be read, counts as equal to every object
+of its size.
 
 Requests are bounded. Of each size, either the paths are asked for or the candidates are looked at, whichever is less. A
 committed object is looked at only where its checksum is what tells it from a candidate, and the listing does not
@@ -361,7 +362,7 @@ def _digest(
     def digest(key: str, size: int, md5: str | None, looked_at: bool) -> str | None:
         if trusted and md5:
             return md5
-        return digests.content_digest(opener.open(), key) if looked_at and 0 < size <= largest else None
+        return digests.readable_digest(opener.open(), key) if looked_at and 0 < size <= largest else None
 
     with ThreadPoolExecutor(_READING_AT_ONCE) as pool:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Objects that cannot be deleted: a lock or a missing permission on single keys, which no repetition overcomes.
+"""Objects that cannot be deleted: a lock, a missing permission or an archive tier, which no repetition overcomes.
 
 The first run that fails at such an object does not succeed, so that somebody looks. The object is put on a list beside
 the lock. Later runs try to delete it again, and succeed also where they fail at objects on the list alone.
@@ -23,6 +23,8 @@ _LASTING = re.compile(
     r"|AuthorizationFailure|AuthorizationPermissionMismatch|BlobImmutableDueToPolicy|LeaseIdMissing"  # Azure
     r"|Operation not permitted|Permission denied)\b"  # a local folder
 )
+_ARCHIVED = re.compile(r"\b(InvalidObjectState|ObjectNotInActiveTierError|BlobArchived|BlobBeingRehydrated)\b")
+"""Codes for an object in an archive tier of S3 or Azure, of which quarantine can make no copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +89,27 @@ class Verdict:
         objects = "1 object" if len(self.failing) == 1 else f"{len(self.failing):,} objects"
         return (
             f"{objects} cannot be deleted, such as {oldest.address} since {oldest.since:%F} ({oldest.error}): lift its "
-            "lock or grant the permission; each sweep tries again"
+            "lock, grant the permission or bring it back from its archive tier; each sweep tries again"
         )
 
 
 def is_lasting(error: str | None) -> bool:
-    """Whether a failure to delete lasts until somebody lifts a lock or grants a permission, by its error's code."""
-    return error is not None and _LASTING.search(error) is not None
+    """True if a failure lasts until somebody acts, by its error's code.
+
+    Somebody lifts a lock, grants a permission or brings an object back from an archive tier.
+    """
+    return error is not None and (_LASTING.search(error) is not None or _is_archived(error))
+
+
+def _is_archived(error: str) -> bool:
+    return _ARCHIVED.search(error) is not None
 
 
 def judge(known: Sequence[Undeletable], failures: Failures, settled: Collection[str], now: datetime) -> Verdict:
     """Decides what the failures of a sweep mean that came to its end.
 
     Objects join the list only where the same sweep deleted something: otherwise its credentials may be at fault.
+    Archived objects join it always.
 
     Args:
         known: the list as it was.
@@ -111,12 +121,15 @@ def judge(known: Sequence[Undeletable], failures: Failures, settled: Collection[
         return Verdict(tuple(entries.values()), (), 0, False)
     lasting = {address: error for address, error in failures.rows if error is not None and is_lasting(error)}
     new = [address for address in lasting if address not in entries]
-    if not failures.gone or len(entries) + len(new) > LIMIT:
+    if not failures.gone:
+        new = [address for address in new if _is_archived(lasting[address])]
+    if len(entries) + len(new) > LIMIT:
         new = []
+    joining = frozenset(new)
     for address, error in lasting.items():
         if address in entries:
             entries[address] = replace(entries[address], error=error)
-        elif new:
+        elif address in joining:
             entries[address] = Undeletable(address, error, now)
     failing = tuple(entries[address] for address in lasting if address in entries)
     return Verdict(tuple(entries.values()), failing, len(new), not new and len(failing) == failures.count)

@@ -53,6 +53,8 @@ _NO_CONTAINER = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "Contai
 _MEANINGS = {
     **dict.fromkeys(_NO_CONTAINER, Meaning.NO_BUCKET),
     "BlobAlreadyExists": Meaning.OTHER_VERSION,
+    "BlobArchived": Meaning.ARCHIVED,
+    "BlobBeingRehydrated": Meaning.ARCHIVED,
     "404": Meaning.NO_OBJECT,
     "410": Meaning.NO_OBJECT,
 }

@@ -42,6 +42,7 @@ _CODES = {
         "SignatureDoesNotMatch",
         "TokenRefreshRequired",
     },
+    Meaning.ARCHIVED: {"InvalidObjectState", "ObjectNotInActiveTierError"},
     Meaning.DENIED: {"AccessDenied", "Forbidden", "AllAccessDisabled"},
     Meaning.CONFLICT: CONFLICT,
     Meaning.BUSY: BUSY,

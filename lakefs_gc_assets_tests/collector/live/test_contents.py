@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.live import contents, hidden_staged
 from lakefs_gc_assets.collector.live.contents import Looking, choose_sizes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.errors import ObjectArchived
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import ObjectStats
 from lakefs_gc_assets.settings import CollectionSettings
@@ -49,6 +50,7 @@ class EncryptingStore(LocalStore):
         self.told: dict[str, str] = {}
         self.looked_at: list[str] = []
         self.read: list[str] = []
+        self.archived: set[str] = set()
 
     def head(self, key: str) -> ObjectFacts:
         facts = self._plain.head(key)
@@ -61,6 +63,8 @@ class EncryptingStore(LocalStore):
     def get(self, key: str) -> bytes:
         if key.startswith("data/"):
             self.read.append(key)
+        if key in self.archived:
+            raise ObjectArchived(key)
         return self._plain.get(key)
 
 
@@ -310,6 +314,33 @@ def test_an_object_that_is_gone_has_nothing_to_decide(world: World) -> None:
     left, found = world.clear()
 
     assert (left, found.asked) == ({gone}, 0)
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for(world: World) -> None:
+    """One that is staged over the same content, and one that is garbage; neither can be read."""
+    world.commit("p", b"content")
+    staged = world.candidate("staged", b"content", encrypted=True, staged_at="p")
+    garbage = world.candidate("garbage", b"another", encrypted=True)
+    world.store.archived = {staged, garbage}
+
+    left, found = world.clear()
+
+    assert (left, world.api.asked) == ({garbage}, [("main", "p")])
+    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
+    assert sorted(world.store.read) == [garbage, staged]
+
+
+@pytest.mark.usefixtures("all_looked_at")
+def test_a_store_whose_sample_is_archived_is_not_believed(world: World) -> None:
+    world.commit("p", b"content")
+    told = world.candidate("told", b"content", staged_at="p")
+    world.store.told[told] = md5(b"another")
+    world.store.archived = {told}
+
+    left, _ = world.clear()
+
+    assert (left, world.api.asked) == (set(), [("main", "p")])
 
 
 @pytest.mark.usefixtures("all_looked_at")

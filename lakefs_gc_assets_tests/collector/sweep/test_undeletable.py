@@ -17,6 +17,7 @@ from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_sto
 
 __all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
 
+ARCHIVED = "there is no copy in quarantine: cannot copy 'k': it is in an archive tier (403 InvalidObjectState)"
 DENIED, BUSY = "AccessDenied: Access Denied", "SlowDown: Please reduce your request rate."
 BEFORE = NOW - timedelta(days=7)
 LOCKED = Undeletable("data/x/locked", DENIED, BEFORE)
@@ -43,6 +44,9 @@ class TestLastingErrors:
             "412 LeaseIdMissing: There is currently a lease on the blob",
             "Operation not permitted",
             "Permission denied",
+            ARCHIVED,
+            ARCHIVED.replace("403 InvalidObjectState", "403 ObjectNotInActiveTierError"),
+            ARCHIVED.replace("403 InvalidObjectState", "409 BlobArchived"),
             "there is no copy in quarantine: cannot copy 'k' in s3://b at e: access denied (AccessDenied Denied); x",
         ],
     )
@@ -76,6 +80,21 @@ class TestVerdicts:
         found = judge((), failures(LOCKED.address), (), NOW)
         noted = (replace(LOCKED, since=NOW),)
         assert found == Verdict(noted, noted, 1, False)
+
+    def test_archived_objects_are_noted_though_nothing_was_moved(self) -> None:
+        """Garbage that is archived is often all that there is, and no credentials would help."""
+        found = judge((), failures("data/x/old", error=ARCHIVED, gone=0), (), NOW)
+        noted = (Undeletable("data/x/old", ARCHIVED, NOW),)
+        assert found == Verdict(noted, noted, 1, False)
+        assert judge(noted, failures("data/x/old", error=ARCHIVED, gone=0), (), NOW) == Verdict(noted, noted, 0, True)
+
+    def test_archived_objects_do_not_bring_others_onto_the_list(self) -> None:
+        rows = (("data/x/old", ARCHIVED), (LOCKED.address, DENIED))
+        found = judge((), Failures(rows, 2, 0), (), NOW)
+        noted = (Undeletable("data/x/old", ARCHIVED, NOW),)
+        assert found == Verdict(noted, noted, 1, False)
+        again = judge(noted, Failures(rows, 2, 0), (), NOW)
+        assert (again.failing, again.success) == (noted, False)
 
     def test_what_was_known_before_is_no_failure_of_the_run(self) -> None:
         found = judge((LOCKED,), failures(LOCKED.address, gone=0), (), NOW)
@@ -134,7 +153,7 @@ class TestVerdicts:
         told = judge((LOCKED,), failures(LOCKED.address), (), NOW).warning
         assert told == (
             "1 object cannot be deleted, such as data/x/locked since 2026-11-14 (AccessDenied: Access Denied): lift "
-            "its lock or grant the permission; each sweep tries again"
+            "its lock, grant the permission or bring it back from its archive tier; each sweep tries again"
         )
         assert "2 objects cannot" in str(judge((LOCKED,), failures(LOCKED.address, "data/a"), (), NOW).warning)
 

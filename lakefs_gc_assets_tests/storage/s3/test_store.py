@@ -10,18 +10,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import cast
+from typing import Literal, cast
 from uuid import uuid4
 
 import moto
 import pytest
 from moto.core.authorization import ActionAuthenticatorMixin
 
-from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import bucket_store, http_service
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
@@ -503,3 +503,21 @@ def test_nothing_secret_is_logged(s3_server: S3Server, store: ObjectStore, caplo
         store.put("a//b", b"")
         keys(store)
     assert SECRET_KEY not in caplog.text
+
+
+@pytest.mark.parametrize("storage_class", ["GLACIER", "DEEP_ARCHIVE"])
+def test_an_archived_object_can_be_deleted_and_neither_read_nor_copied(
+    s3_server: S3Server, bucket: str, prefix: str, store: ObjectStore, storage_class: Literal["GLACIER", "DEEP_ARCHIVE"]
+) -> None:
+    assert isinstance(store, CopiesObjects)
+    s3_server.client().put_object(Bucket=bucket, Key=f"{prefix}/old", Body=b"old", StorageClass=storage_class)
+
+    for attempt in (lambda: store.get("old"), lambda: store.copy("old", "copy")):
+        with pytest.raises(ObjectArchived, match=r"it is in an archive tier \(403 .*sweep_mode: delete") as raised:
+            attempt()
+        assert "permission" not in str(raised.value)
+
+    assert (keys(store), store.head("old").size) == (["old"], 3)
+    (deleted,) = store.delete(["old"])
+    assert deleted.result is DeleteResult.ACCEPTED
+    assert keys(store) == []
