@@ -7,13 +7,15 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, JSON, answer, loaded_configurations
+from lakefs_gc_assets.cli.options import CONFIG, JSON, answer, loaded_configurations, show_progress
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 _LOOKED_AT = 200
 _PREFIX = "lakefs_gc_"
@@ -73,11 +75,8 @@ def metrics(file: Path | None, as_json: bool) -> None:
 def measure(repository: OpenRepository) -> Iterator[Sample]:
     """The samples of one repository. Raises CollectionError."""
     store = repository.store
-    reports = [
-        found
-        for run_id in islice(run_folder.newest_runs(store), _LOOKED_AT)
-        if (found := report.read(store, run_id)) is not None
-    ]
+    run_ids = islice(run_folder.newest_runs(store), _LOOKED_AT)
+    reports = [found for run_id in run_ids if (found := _read_report(store, run_id)) is not None]
     if reports:
         newest = reports[0]
         yield "last_run_timestamp_seconds", {}, newest.ended_at.timestamp()
@@ -92,6 +91,15 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     moved = (*quarantine.due, *quarantine.waiting)
     yield "quarantine_objects", {}, sum(each.copies.num_rows for each in moved)
     yield "quarantine_bytes", {}, sum(each.size for each in moved)
+
+
+def _read_report(store: ObjectStore, run_id: str) -> Report | None:
+    """The report of a run; None where there is none, or where it cannot be read, which is printed as a warning."""
+    try:
+        return report.read(store, run_id)
+    except CorruptFile as corrupt:
+        show_progress(f"left out: {corrupt}")
+        return None
 
 
 def _measure_run(figures: RunFigures) -> Iterator[Sample]:

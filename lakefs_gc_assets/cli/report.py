@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.settings import ReportSettings
 
 
@@ -64,7 +64,13 @@ def report(
 def find_report(repository: OpenRepository, run_id: str | None) -> Report:
     """The report of a run, by default of the newest that has one. Raises CollectionError where there is none."""
     for each in [run_id] if run_id else run_folder.newest_runs(repository.store):
-        found = reports.read(repository.store, each)
+        try:
+            found = reports.read(repository.store, each)
+        except CorruptFile as corrupt:
+            if run_id:
+                raise
+            show_progress(f"left out: {corrupt}")
+            continue
         if found is not None:
             return found
     if run_id:

@@ -3,7 +3,8 @@
 A run's plan, report, page, approval, receipts and the frame `deleted_report` stay for ever. Frames are removed that
 only the run itself, or one that builds on it, would read again. Only folders with a plan of ours are looked at. The
 files that a server prepared lie beside them: those are removed that an expired run made it write and that no other run
-names. Forecasts, whose folders have no plan, go whole by the same count, and the newest that was made never does.
+names, and those that `explain` asked for. Forecasts, whose folders have no plan, go whole by the same count, and the
+newest that was made never does.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +36,7 @@ FOLDERS = (
 """What an expired run loses: folders of these names and nothing else."""
 
 _UNDER_WAY = timedelta(days=1)
-"""A forecast takes less."""
+"""A forecast takes less, and so does a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,14 @@ class Expiry:
         kept: why each of the others keeps its frames.
         forecasts: those that go.
         kept_forecasts: why each of the others stays.
+        explained: ids under which the server prepared for `explain`, at least a day before anything newer.
     """
 
     expired: tuple[PastRun, ...]
     kept: dict[str, str]
     forecasts: tuple[PastForecast, ...] = ()
     kept_forecasts: dict[str, str] = field(default_factory=dict)
+    explained: tuple[str, ...] = ()
 
 
 Reason = Callable[[PastRun], str | None]
@@ -193,7 +196,14 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         kept,
         tuple(replace(each, prepared=alone(each.forecast_id, each.entries)) for each in going),
         kept_forecasts,
+        tuple(name for name in preparations.noted_without_run(store) if _is_over(name, found)),
     )
+
+
+def _is_over(server_run_id: str, found: Sequence[tuple[str, frozenset[str]]]) -> bool:
+    """True if a preparation is a day older than the newest folder, so that its question has been answered."""
+    newest = found[0][0] if found else server_run_id
+    return xids.created_at(newest) - xids.created_at(server_run_id) >= _UNDER_WAY.total_seconds()
 
 
 def _kept_forecasts(past: Sequence[PastForecast], keep: int) -> dict[str, str]:

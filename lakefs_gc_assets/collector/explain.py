@@ -11,7 +11,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import past_frames, planning, sightings
+from lakefs_gc_assets.collector import past_frames, planning, preparations, sightings
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.schemas import LISTED
@@ -28,7 +28,14 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.universe.parts import as_listed
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, GuardTripped, ObjectNotFound
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    ConfigurationError,
+    CorruptFile,
+    GuardTripped,
+    ObjectNotFound,
+    StorageError,
+)
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -124,7 +131,7 @@ def explain(repository: OpenRepository, address: str, now: datetime, note: Say =
         CorruptFile: a file cannot be read.
     """
     key = relative(repository, address)
-    is_uncommitted = _is_uncommitted(repository, key)
+    is_uncommitted = _is_uncommitted(repository, key, note)
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
     asked = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for each in asked for place in _staged_at(repository.namespace, each, key))
@@ -140,7 +147,7 @@ def explain(repository: OpenRepository, address: str, now: datetime, note: Say =
         tuple(sorted(holders, key=lambda holder: not holder.why)),
         is_uncommitted or bool(staged),
         staged,
-        tuple(_decisions(repository, key)),
+        tuple(_decisions(repository, key, note)),
         tuple(_unnamed(repository, key, read, now, note)) if repository.settings.keep_unnamed_ranges else (),
         () if any(holder.why for holder in holders) else compacted,
         listed_by=_listed_by(repository, key),
@@ -323,11 +330,15 @@ def _read(files: LiveFiles, record: RangeRecord, key: str) -> tuple[str, ...]:
     return tuple(path.decode("utf-8", "replace") for path in files.paths(record, key))
 
 
-def _is_uncommitted(repository: OpenRepository, key: str) -> bool:
+def _is_uncommitted(repository: OpenRepository, key: str, note: Say) -> bool:
     files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
     prepared = uncommitted.prepare(
         repository.api, repository.store, repository.namespace, repository.settings, repository.clock
     )
+    try:
+        preparations.note_without_run(repository.store, prepared.server_run_ids)
+    except StorageError as error:
+        note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
     return any(pc.any(pc.equal(files.uncommitted(file).column("address"), key)).as_py() for file in prepared.files)
 
 
@@ -340,8 +351,11 @@ def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> It
                 yield StagedAt(repository.facts.id, branch.id, change.path)
 
 
-def _decisions(repository: OpenRepository, key: str) -> Iterator[Decision]:
+def _decisions(repository: OpenRepository, key: str, note: Say) -> Iterator[Decision]:
+    def exclude(damage: CorruptFile) -> None:
+        note(f"what run {run_folder.run_of(damage.file)} decided is not fully known: {damage}")
+
     for run_id in run_folder.newest_runs(repository.store):
-        rows = receipts.read(repository.store, run_id)
+        rows = receipts.read(repository.store, run_id, exclude)
         for row in rows.filter(pc.equal(rows.column("address"), key)).to_pylist():
             yield Decision(run_id, row["decided_at"], row["outcome"], row["error"])

@@ -7,7 +7,7 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
@@ -18,7 +18,11 @@ def newest_run(store: ObjectStore, *, sweeps: bool = False) -> str:
         sweeps: whether dry runs are passed over.
     """
     for run_id in run_folder.newest_runs(store):
-        ended = report.read(store, run_id)
+        try:
+            ended = report.read(store, run_id)
+        except CorruptFile as corrupt:
+            # An older run, chosen without a word, would be taken for the newest.
+            raise CollectionError(f"{corrupt} Name another run: `lakefs-gc status` lists all runs") from corrupt
         if ended is not None and ended.counts and not (sweeps and ended.dry_run):
             return run_id
     if sweeps:

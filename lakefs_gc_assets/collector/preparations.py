@@ -1,8 +1,9 @@
 """The files that the server wrote when our runs made it prepare uncommitted data; nobody reads them once a run ended.
 
 A server never removes them. Which files are ours is stated by the run that asked for them: by its manifest of
-`uncommitted_df`, by its report, and by notes in its folder, which also name the preparations of its rechecks. Files of
-anybody else's preparations lie in the same folder, and stay.
+`uncommitted_df`, by its report, and by notes in its folder, which also name the preparations of its rechecks. Notes in
+a folder of their own name what `explain` asked for. Files of anybody else's preparations lie in the same folder, and
+stay.
 """
 
 import json
@@ -17,6 +18,8 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _NOTES = "preparations/"
+_WITHOUT_RUN = f"{run_folder.ROOT}explained/"
+"""Folder of notes about preparations that a question asked for, and no run."""
 
 
 def notes(run_id: str) -> str:
@@ -29,6 +32,27 @@ def note(store: ObjectStore, run_id: str, server_run_ids: Iterable[str]) -> None
     for server_run_id in server_run_ids:
         if xids.is_xid(server_run_id):
             store.put(notes(run_id) + server_run_id, b"")
+
+
+def note_without_run(store: ObjectStore, server_run_ids: Iterable[str]) -> None:
+    """Writes down that a question, and no run, made the server prepare under these ids. Raises StorageError."""
+    for server_run_id in server_run_ids:
+        if xids.is_xid(server_run_id):
+            store.put(_WITHOUT_RUN + server_run_id, b"")
+
+
+def noted_without_run(store: ObjectStore) -> list[str]:
+    """The ids that no run but a question asked for, newest first."""
+    names = (key.removeprefix(_WITHOUT_RUN) for key in keys_below(store, _WITHOUT_RUN))
+    return sorted(name for name in names if xids.is_xid(name))
+
+
+def remove_without_run(store: ObjectStore, server_run_id: str) -> int:
+    """Deletes the files of a preparation that a question asked for, and then its note; returns how many.
+
+    Raises StorageError where one could not be deleted.
+    """
+    return remove(store, server_run_id) + delete_all(store, [_WITHOUT_RUN + server_run_id])
 
 
 def noted(store: ObjectStore, run_id: str) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector import expiring, preparations
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -65,7 +65,8 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
     @dg.job(
         name=names.of("expire_runs"),
         description=f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
-        f"those of the newest {settings.keep_runs} (automation.keep_runs). Plans, reports and receipts stay for ever. "
+        f"those of the newest {settings.keep_runs} (automation.keep_runs), and what `explain` made the server prepare. "
+        "Plans, reports and receipts stay for ever. "
         "A run stays whole while the next optimized run builds on it, its sweep has not come to its end, or its "
         "approved mark is to be deleted yet. Shows what it would do unless `dry` is false.",
         executor_def=dg.in_process_executor,
@@ -89,6 +90,9 @@ def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenReposito
     for forecast in decided.forecasts:
         lock.check()
         removed += expiring.remove_forecast(repository.store, forecast)
+    for server_run_id in decided.explained:
+        lock.check()
+        removed += preparations.remove_without_run(repository.store, server_run_id)
     return removed
 
 
@@ -112,4 +116,5 @@ def _described(decided: Expiry) -> dict[str, Any]:
         "runs": dg.MetadataValue.table(records, schema=schema),
         "forecasts_expired": len(decided.forecasts),
         "forecasts_kept": len(decided.kept_forecasts),
+        "explanations_expired": len(decided.explained),
     }

@@ -12,9 +12,11 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.explain import verdict
+from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.explain import Decision, Explanation
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.deleting import keys_below
 from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -85,6 +87,26 @@ def test_in_json(made: RetainedRepository, explain: Invoke) -> None:
     assert [holder["commit_id"] for holder in found["holders"] if holder["why"]] == [made.commits["fourth"]]
     assert found.keys() >= {"uncommitted", "staged", "decisions", "unnamed"}
     assert answer.stderr == ""
+
+
+def test_what_it_made_the_server_prepare_is_noted(made: RetainedRepository, explain: Invoke) -> None:
+    store = store_of(made)
+    before = {*preparations.noted_without_run(store)}
+    lines(explain(made.addresses["v4"]))
+    (asked,) = {*preparations.noted_without_run(store)} - before
+    assert keys_below(store, f"{run_folder.folder(asked)}uncommitted/")
+    assert preparations.remove_without_run(store, asked) > 1
+    assert not keys_below(store, run_folder.folder(asked))
+
+
+def test_one_damaged_receipt_ends_nothing(made: RetainedRepository, explain: Invoke) -> None:
+    run_id = leave_receipt(made, made.addresses["v4"], Outcome.KEPT_LIVE)
+    key = f"{run_folder.receipts(run_id)}damaged.parquet"
+    store_of(made).put(key, b"damaged")
+    answer = explain(made.addresses["v4"])
+    assert f"what run {run_id} decided is not fully known" in answer.stderr
+    assert any(run_id in line for line in lines(answer))
+    store_of(made).delete([key])
 
 
 def test_what_was_head_within_a_window(made: RetainedRepository, explain: Invoke) -> None:

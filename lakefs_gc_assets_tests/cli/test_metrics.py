@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.metrics import HELP, format_samples
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
@@ -49,6 +50,10 @@ def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, mo
     assert found["last_sweep_timestamp_seconds"][label] == swept.ended_at.timestamp()
     assert found["last_run_success"] == {label: 1}
     assert found["quarantine_objects"] == {label: 0}
+
+    automated.repository.store.put(run_folder.report(dry.run_id), b"damaged")
+    found = printed(automated, tmp_path, monkeypatch)
+    assert found["last_run_timestamp_seconds"][label] == swept.ended_at.timestamp()
 
 
 def test_names_are_escaped_and_stand_together() -> None:

@@ -23,7 +23,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, runs, write
 from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
 from lakefs_gc_assets_tests.collector.page.test_page import repository
-from lakefs_gc_assets_tests.collector.past_runs import NOW, began, opened
+from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, ended, opened
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, replaying
 
 __all__ = ["invoke", "opened", "replaying", "repository", "runs"]
@@ -94,6 +94,15 @@ def test_a_run_that_failed(past: OpenRepository, invoke: Invoke) -> None:
     shown = invoke("report")
     assert shown.stdout.splitlines() == [f"run {plan.run_id} of repo, clean: failed", "  the server is gone"]
     assert "the server is gone" in invoke("report", "--html", "-").stdout
+
+
+def test_a_damaged_report_is_passed_over_unless_it_is_asked_for(past: OpenRepository, invoke: Invoke) -> None:
+    readable, damaged = ended(past, began(past, 2 * HOUR)), ended(past, began(past, HOUR))
+    past.store.put(run_folder.report(damaged.run_id), b"damaged")
+    found = invoke("report", "--json")
+    assert json.loads(found.stdout)["run_id"] == readable.run_id
+    assert f"left out: {run_folder.report(damaged.run_id)}" in found.stderr
+    assert "report.json" in invoke("report", damaged.run_id).stderr
 
 
 def test_one_form_at_a_time(past: OpenRepository, invoke: Invoke) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.quarantine import move
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
@@ -59,3 +62,39 @@ def test_in_json(automated: Automated, status: Status) -> None:
     assert second["run_id"] == swept.run_id
     stored = report.read(store, swept.run_id)
     assert stored is not None and second["report"] == json.loads(stored.to_json())
+
+
+def test_one_damaged_report_is_told_and_the_others_are_shown(automated: Automated, status: Status) -> None:
+    store = automated.repository.store
+    swept = ended(automated.repository, began(automated.repository, DAY))
+    damaged = ended(automated.repository, began(automated.repository, HOUR))
+    store.put(run_folder.report(damaged.run_id), b"damaged")
+
+    lines = status().stdout.splitlines()
+    assert f"{damaged.run_id}  its report cannot be read: " in lines[2]
+    assert lines[3].startswith(f"{swept.run_id}  {swept.started_at:%F %T}Z  clean, sweep: ")
+
+    first, second = json.loads(status("--json").stdout)["runs"]
+    assert (first["report"], "report.json" in first["error"]) == (None, True)
+    assert second["report"]["run_id"] == swept.run_id
+
+
+def test_copies_of_a_run_that_cannot_be_judged_are_told(automated: Automated, status: Status) -> None:
+    store = automated.repository.store
+    plans = [began(automated.repository, hours * HOUR) for hours in (1, 2, 3)]
+    for plan in plans:
+        store.put(move.key(plan.run_id, "data/some/object"), b"copy")
+    store.put(run_folder.plan(plans[0].run_id), b"damaged")
+    store.put(run_folder.plan(plans[1].run_id), replace(plans[1], repository="another").to_json())
+
+    lines = [line for line in status().stdout.splitlines() if line.startswith("quarantine: ")]
+    assert len(lines) == 3
+    assert f"of run {plans[2].run_id}" in lines[0]
+    for plan, why, line in zip(plans, ("plan.json", "is of repository another"), lines[1:], strict=False):
+        assert f"what run {plan.run_id} moved stays: " in line and why in line
+
+    told = json.loads(status("--json").stdout)["quarantine"]
+    assert [(each["run_id"], "error" in each) for each in told] == [
+        (plans[2].run_id, False),
+        *((plan.run_id, True) for plan in plans[:2]),
+    ]

@@ -352,3 +352,17 @@ def test_a_run_that_lost_its_frames_before_is_asked_nothing(opened: OpenReposito
     opened.store.put(run_folder.plan(old.run_id), b"{")
     (run,) = expiring.decide(opened.store, 1).expired
     assert (run.run_id, run.frames, run.prepared) == (old.run_id, (), ())
+
+
+def test_what_the_server_prepared_for_a_question_goes_a_day_later(opened: OpenRepository) -> None:
+    swept(opened, 1)
+    old, young, others = (IDS.descending(NOW - hours * HOUR) for hours in (49, 25, 60))
+    for server_run_id in (old, young, others):
+        opened.store.put(f"{run_folder.folder(server_run_id)}uncommitted/{IDS.descending(NOW)}", b"addresses")
+    preparations.note_without_run(opened.store, [old, young])
+
+    assert expiring.decide(opened.store, 1).explained == (old,)
+    before = keys(opened)
+    assert preparations.remove_without_run(opened.store, old) == 2
+    assert before - keys(opened) == {key for key in before if old in key}
+    assert preparations.noted_without_run(opened.store) == [young]

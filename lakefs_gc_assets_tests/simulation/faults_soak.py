@@ -1,6 +1,6 @@
 """Every fault of every call of every kind of run with every recovery, on all cores: a part of `make soak`.
 
-After each another run follows days later.
+So is every damage of every file that earlier runs left. After each another run follows days later.
 """
 
 import argparse
@@ -10,6 +10,8 @@ import os
 import sys
 import time
 
+from lakefs_gc_assets_tests.simulation import damaged_files
+from lakefs_gc_assets_tests.simulation.damaged_files import Damaged
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
 from lakefs_gc_assets_tests.simulation.faults import Play, play, plays, whole
 from lakefs_gc_assets_tests.simulation.oracle import Violation
@@ -18,14 +20,17 @@ from lakefs_gc_assets_tests.simulation.remembering import remembering
 _BATCH = 200
 
 
-def broken(chosen: tuple[Play, ...]) -> list[str]:
+def broken(chosen: tuple[Play | Damaged, ...]) -> list[str]:
     """What went wrong in some plays."""
     logging.disable(logging.WARNING)
     found = []
     with remembering():
         for each in chosen:
             try:
-                play(each)
+                if isinstance(each, Damaged):
+                    damaged_files.play(each)
+                else:
+                    play(each)
             except Violation as violation:
                 found.append(f"{each}: {violation}")
     return found
@@ -39,7 +44,8 @@ def main() -> int:
     asked = parser.parse_args()
     with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
         for kind in KINDS if asked.kind == "all" else (asked.kind,):
-            began, chosen = time.monotonic(), list(plays(kind))
+            began = time.monotonic()
+            chosen: list[Play | Damaged] = [*plays(kind), *damaged_files.damages(kind)]
             parts = [tuple(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH)]
             for found in pool.imap_unordered(broken, parts):
                 if found:
