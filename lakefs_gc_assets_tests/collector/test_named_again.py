@@ -81,6 +81,11 @@ def test_what_a_branch_or_a_merge_of_an_expired_commit_names_again_is_no_loss(re
     repository.call("DELETE", "/branches/back")
     repository.call("POST", "/branches/main/revert", {"ref": repository.commits[2]["id"], "parent_number": 0})
     assert gone(repository.collect(**FULL)) == (0, 1, True)
+    # A run that builds on that one tells the same, and what is named again since.
+    repository.call("POST", "/branches", {"name": "first", "source": repository.commits[0]["id"]})
+    building = repository.collect()
+    assert (building.base_run is not None, *gone(building)) == (True, 0, 2, True)
+    repository.call("DELETE", "/branches/first")
     # The frames of the run go, and its list of expired commits with them.
     shutil.rmtree(repository.folder_of(first.run_id) / "committed_df")
     assert gone(repository.collect(**FULL)) == (0, 1, True)

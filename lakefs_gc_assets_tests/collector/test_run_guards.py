@@ -370,6 +370,19 @@ class TestGuards:
             options = allowing(max_missing_share=0, max_missing=0)
             refused(scene, scene.start(options, told), "gap in the listing", told)
 
+    def test_what_a_branch_on_an_expired_commit_names_is_no_loss(self) -> None:
+        with world_of("unified") as scene:
+            assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
+            taken, repository = {*marked(scene)}, scene.world.repository
+            for commit_id in repository.commits:
+                branch = repository.new_branch("back", commit_id)
+                if again := taken.intersection(entry.address for entry in repository.head(branch).values()):
+                    break
+            scene.world.oracle.look()
+            dry(scene, allowing(DRY, full_listing_days=0), UNIFIED)
+            assert (scene.told.counts["lost"], scene.told.counts["named_again"]) == (0, len(again))
+            assert again and scene.told.success
+
     def test_a_namespace_inside_of_this_one(self) -> None:
         inner = RepositoryFacts("inner", "s3://bucket/repo/inner/", "main", False)
         with world_of("clean") as scene, mock.patch.object(CollectorsApi, "repositories", lambda api: (inner,)):

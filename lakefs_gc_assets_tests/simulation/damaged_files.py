@@ -263,7 +263,7 @@ def _swallow_unreadable(store: ObjectStore, run_id: str) -> None:
 
 def _no_manifests(store: ObjectStore, run_id: str, settled: Any, warn: Any) -> tuple[int | None, bool]:
     found = report.read(store, run_id)
-    return (None, False) if found is None else (found.counts.get("branches"), found.success and not found.dry_run)
+    return (None, False) if found is None else (found.counts.get("branches"), found.is_complete and not found.dry_run)
 
 
 DAMAGE_BUGS = {

@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector import (
     earlier_runs,
     gap_check,
     guards,
+    named_again,
     order,
     planning,
     recheck,
@@ -318,6 +319,14 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "losses looked for in runs that list everything alone": TestedBug(
         replaced((gap_check, "deleted_before", _nothing_deleted)),
         _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
+    ),
+    "every loss taken for what expired by rule": TestedBug(
+        replaced((gap_check, "select_expired", lambda step, gone, count: gone)),
+        _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
+    ),
+    "what expired by rule taken for a loss": TestedBug(
+        replaced((named_again, "find_expired_then", lambda step, rows: {})),
+        _GUARDS.test_what_a_branch_on_an_expired_commit_names_is_no_loss,
     ),
     "mark: empty live set accepted": _guarding(
         guards,
