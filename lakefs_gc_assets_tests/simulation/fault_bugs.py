@@ -173,6 +173,9 @@ FAULT_BUGS = {
     ),
     "a resumed sweep without recheck": FaultBug("clean", "delete ", Fault.DIES, _UNCHECKED),
     "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, _FORGETFUL),
+    "copies removed of all that the store says to stay": FaultBug(
+        "quarantine", "delete data/", Fault.DENIED, replaced((Quarantine, "_is_there", lambda *arguments: True))
+    ),
     "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
     "the copy removed before the object is back": FaultBug(
         "restore", "copy_if_absent", Fault.FAILS, replaced((restore, "_from_quarantine", _removed_first))

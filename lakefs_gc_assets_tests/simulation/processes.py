@@ -9,6 +9,7 @@ from typing import Any
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
@@ -26,6 +27,7 @@ from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.oracle import Recheck, Violation, refuse_change
 from lakefs_gc_assets_tests.simulation.purging import purge
 from lakefs_gc_assets_tests.simulation.putting_back import put_back
+from lakefs_gc_assets_tests.simulation.quarantine import address_of, is_back
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
@@ -44,8 +46,8 @@ class Crash(Violation):
 
 
 def is_own(key: str) -> bool:
-    """Whether a key is that of a collector's own file."""
-    return key.startswith(run_folder.ROOT)
+    """Whether a key is that of a collector's own file, copies in quarantine included."""
+    return key.startswith((run_folder.ROOT, move.ROOT))
 
 
 @dataclass
@@ -185,7 +187,7 @@ class Process:
         self.view = view = BucketView(
             world.bucket,
             self._store_point,
-            lambda key, gone: None if is_own(key) else self._deletes(run_id, key),
+            lambda key, gone: self._deletes(run_id, key),
             lambda key, data: self._written(run_id, key, data),
             page=setup.listing_page,
             delete_limit=setup.delete_limit,
@@ -249,6 +251,10 @@ class Process:
 
     def _deletes(self, run_id: str, key: str) -> None:
         """An object is being deleted."""
+        if address_of(key) is not None and not is_back(self.world.bucket, key):
+            raise Violation(f"run {run_id} removes {key}, the copy of an object that is gone")
+        if is_own(key):
+            return
         if self.refusals is not None:
             self.refusals.require_none(run_id, self.recheck.asked_at)
         self.world.oracle.deletion(run_id, key, self.recheck)

@@ -3,14 +3,16 @@
 The copy lies at `_lakefs/retention/gc/quarantine/<run id>/<address>`, outside of `data/`, so that no listing finds it.
 A receipt `copied` is stored when the copies of a batch are verified, before the first object of the batch is deleted; a
 receipt `quarantined` says that the object is no longer at its address. A sweep that is killed in between repeats the
-batch; a copy that is there already is not made again.
+batch; a copy that is there already is not made again. The copy of an object that cannot be deleted is removed.
 """
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.lock import verify
 from lakefs_gc_assets.collector.sweep import receipts
@@ -75,7 +77,28 @@ class Quarantine(Sweep):
             return refused
         gone = self.delete_batch(copied, Outcome.QUARANTINED)
         receipts.write(self.store, self.run_id, uuid.uuid4().hex, gone)
+        self._remove_copies_of_what_stays(gone)
         return pa.concat_tables([refused, gone])
+
+    def _remove_copies_of_what_stays(self, decided: pa.Table) -> None:
+        """Removes the copies of objects that could not be deleted: each run would add another one.
+
+        An answer that says so may be wrong, so an object has to be there with its size. Where that cannot be asked, or
+        a copy cannot be removed, the copy stays: it does no harm, and a purge removes it later.
+        """
+        refused = decided.filter(pc.equal(decided.column("outcome"), Outcome.FAILED.value))
+        with ThreadPoolExecutor(_CALLERS) as pool:
+            stays = list(pool.map(self._is_there, *(refused.column(name).to_pylist() for name in ("address", "size"))))
+        addresses = refused.filter(pa.array(stays, pa.bool_())).column("address").to_pylist()
+        if addresses:
+            with suppress(StorageError):
+                self.store.delete([key(self.run_id, address) for address in addresses])
+
+    def _is_there(self, address: str, size: int) -> bool:
+        try:
+            return self.store.head(address).size == size
+        except StorageError:
+            return False
 
     def _copied(self, store: CopiesObjects, address: str) -> str | None:
         """Makes sure that there is a copy; returns why there is none. Without one nothing is deleted."""

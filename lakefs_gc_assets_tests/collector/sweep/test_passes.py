@@ -123,6 +123,20 @@ def test_what_could_not_be_deleted_is_counted_and_left_to_the_next_run(runs: Pla
     assert runs.server.deleted == garbage
 
 
+def test_an_object_that_cannot_be_deleted_leaves_no_copy_in_quarantine(replaying: Replaying) -> None:
+    runs = replaying("chain/1", deletes="overlay", max_candidate_share=1, sweep_mode="quarantine")
+    garbage = truth_classes("chain/1")["unreferenced"]
+    runs.server.undeletable = set(sorted(garbage)[:3])
+    for _ in range(2):
+        runs.clock.sleep(60 * 60)
+        opened = runs.open()
+        result = runs.make(opened, sweep=True)
+        assert result.success, result.failures
+        assert runs.report(opened.run_id).counts["failed"] == 3
+    copies = [key for key in runs.server.stored() if key.startswith(move.ROOT)]
+    assert sorted(key.split("/", 5)[-1] for key in copies) == sorted(garbage - runs.server.undeletable)
+
+
 def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Replaying) -> None:
     runs = replaying("chain/1", sweep=True, max_candidate_share=1)
     opened = runs.open()
