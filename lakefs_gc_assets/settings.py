@@ -231,7 +231,8 @@ class CollectionSettings(Settings):
     min_age_hours: float = Field(
         default=24,
         ge=0,
-        description="Objects younger than this are kept. The server's own grace period is used where it is longer.",
+        description="Objects younger than this are kept. The server's own grace period is used where it is longer; it "
+        "counts as 24 hours where the server does not say.",
     )
     clock_skew_minutes: float = Field(
         default=60,

@@ -13,8 +13,8 @@ from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
-def branch_baseline(store: ObjectStore, run_id: str, warn: Say) -> int | None:
-    """The most branches that any run counted since the newest successful sweep, that one included.
+def branch_baseline(store: ObjectStore, run_id: str, repository: str, warn: Say) -> int | None:
+    """The most branches that any run of a repository counted since its newest successful sweep, that one included.
 
     Runs that failed count for nothing, however many there were; dry runs may raise the number and never lower it.
     Where no run swept yet, it is the most that any dry run counted. Goes by `count_branches`; a run of which
@@ -22,6 +22,7 @@ def branch_baseline(store: ObjectStore, run_id: str, warn: Say) -> int | None:
 
     Args:
         run_id: only runs older than it are looked at.
+        repository: its id; runs of others that share its storage namespace do not count.
         warn: receives a warning for each run whose report cannot be read.
     Returns:
         Branches with a commit that holds something; None where no earlier run counted them.
@@ -31,7 +32,7 @@ def branch_baseline(store: ObjectStore, run_id: str, warn: Say) -> int | None:
     most: int | None = None
     runs = EarlierRuns(store)
     for earlier in runs.newest_first():
-        if earlier <= run_id:
+        if earlier <= run_id or not runs.is_of(earlier, repository):
             continue
         branches, swept = count_branches(store, earlier, runs.settled(earlier), warn)
         if branches is None:

@@ -1,7 +1,8 @@
 """Time as the collector sees it, behind a port, so that a simulation can take it over."""
 
 import time
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 
 
@@ -32,6 +33,28 @@ def monotonic(clock: Clock) -> float:
     By the stopwatch where the clock is one; otherwise by its time.
     """
     return clock.monotonic() if isinstance(clock, Stopwatch) else clock.now().timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment from which a process counts: setting its clock back does not make less of what has passed.
+
+    Attributes:
+        at: UTC.
+        counter: what `monotonic` gave then.
+    """
+
+    at: datetime
+    counter: float
+
+    @classmethod
+    def now(cls, clock: Clock) -> "Moment":
+        """The present by a clock."""
+        return cls(clock.now(), monotonic(clock))
+
+    def passed(self, clock: Clock) -> timedelta:
+        """The time since the moment: by the clock's time or by its counter, whichever is longer."""
+        return max(timedelta(seconds=monotonic(clock) - self.counter), clock.now() - self.at)
 
 
 class SystemClock:

@@ -48,6 +48,7 @@ class SettledRun:
         branches: how many branches it counted; None where its report does not say.
         sightings: whether it stored sightings of objects uploaded in parts.
         deleted: whether it may have deleted something, or moved it to quarantine.
+        repository: whose run it is, where the index says so: several repositories can share a namespace.
     """
 
     run_id: str
@@ -57,6 +58,7 @@ class SettledRun:
     branches: int | None
     sightings: bool
     deleted: bool
+    repository: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,16 @@ class EarlierRuns:
     def settled(self, run_id: str) -> SettledRun | None:
         """What the index says of a run; None where it says nothing, so that the run's own files are to be asked."""
         return self._settled.get(run_id)
+
+    def is_of(self, run_id: str, repository: str) -> bool:
+        """True if a run was made for this repository; false also where its plan cannot be read."""
+        known = self._settled.get(run_id)
+        if known is not None and known.repository:
+            return known.repository == repository
+        try:
+            return plans.read(self._store, run_id).repository == repository
+        except CollectionError:
+            return False
 
     def is_stored(self, run_id: str) -> bool:
         """Whether the plan of a run that the index names is still stored."""
@@ -184,6 +196,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
         sightings=_has_sightings(store, run_id),
         deleted=bool(swept and any(counts.get(name, 1) for name in ("deleted", "quarantined")))
         or (not ended_well and bool(receipts.keys(store, run_id))),
+        repository=plan.repository,
     )
 
 

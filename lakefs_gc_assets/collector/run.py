@@ -214,7 +214,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     noted_sizes.gather(step, before.run_id if before else None)
     if found.definition:
         note_last_holders(step, found.definition.last_holders)
-    branches_before = branch_baseline(step.repository.store, step.plan.run_id, step.warn)
+    branches_before = branch_baseline(step.repository.store, step.plan.run_id, step.plan.repository, step.warn)
     figures = describe_committed(found, branches_before, ids)
     figures = replace(
         figures,

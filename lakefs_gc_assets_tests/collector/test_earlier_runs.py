@@ -29,6 +29,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, IDS, NOW, began, ended, opened
+from lakefs_gc_assets_tests.collector.scripted import ScriptedApi
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_twins import configuration
 from lakefs_gc_assets_tests.moving_clock import MovingClock
@@ -41,7 +42,8 @@ NEXT = IDS.descending(NOW + HOUR)
 def told(store: ObjectStore) -> tuple[object, ...]:
     """What the next run is told of earlier ones."""
     plan = newest_sweep(store)
-    return list(EarlierRuns(store).newest_first()), plan and plan.run_id, branch_baseline(store, NEXT, pytest.fail)
+    branches = branch_baseline(store, NEXT, ScriptedApi().repository().id, pytest.fail)
+    return list(EarlierRuns(store).newest_first()), plan and plan.run_id, branches
 
 
 def told_by_files(store: ObjectStore) -> tuple[object, ...]:
@@ -257,11 +259,15 @@ class TestWhatIsSettled:
     def test_a_sweep(self, opened: OpenRepository, counts: dict[str, int], deleted: bool) -> None:
         run_id = self.ran(opened, 5, counts=counts)
         self.receipt(opened, run_id)
-        assert self.settled(opened, run_id) == SettledRun(run_id, Flow.CLEAN, True, True, 5, False, deleted)
+        assert self.settled(opened, run_id) == SettledRun(
+            run_id, Flow.CLEAN, True, True, 5, False, deleted, opened.facts.id
+        )
 
     def test_a_dry_run(self, opened: OpenRepository) -> None:
         run_id = self.ran(opened, 5, sweep=False, **self.MARKED)
-        assert self.settled(opened, run_id) == SettledRun(run_id, Flow.CLEAN, False, False, 5, False, False)
+        assert self.settled(opened, run_id) == SettledRun(
+            run_id, Flow.CLEAN, False, False, 5, False, False, opened.facts.id
+        )
 
     @pytest.mark.parametrize("manifest", [b"damaged", None])
     def test_sightings_that_cannot_be_read_may_be_some(self, opened: OpenRepository, manifest: bytes | None) -> None:
@@ -293,7 +299,9 @@ class TestWhatIsSettled:
         self.ran(opened, 4, sweep=False, **self.MARKED)
         assert self.settled(opened, failed) is None, "it can be resumed"
         self.ran(opened, 3)
-        assert self.settled(opened, failed) == SettledRun(failed, Flow.CLEAN, True, False, 5, False, deleted)
+        assert self.settled(opened, failed) == SettledRun(
+            failed, Flow.CLEAN, True, False, 5, False, deleted, opened.facts.id
+        )
 
     def test_a_run_that_failed_after_the_newest_sweep_can_be_resumed(self, opened: OpenRepository) -> None:
         oldest, swept = self.ran(opened, 9, **self.FAILED), self.ran(opened, 5)
@@ -326,7 +334,7 @@ class TestWhatIsSettled:
         assert self.settled(opened, run_id) is None
         self.ran(opened, 3)
         found = self.settled(opened, run_id)
-        assert found == SettledRun(run_id, Flow.CLEAN, True, False, 5, False, False)
+        assert found == SettledRun(run_id, Flow.CLEAN, True, False, 5, False, False, opened.facts.id)
 
     def test_of_what_is_forgotten_only_the_run_itself_is(self, opened: OpenRepository) -> None:
         marked, swept = self.ran(opened, 5, sweep=False, **self.MARKED), self.ran(opened, 6)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from lakefs_gc_assets.collector import recheck
+from lakefs_gc_assets.collector.clock import Moment
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import cross_repository, current
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
@@ -33,7 +34,7 @@ def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:
 
 def _nothing_is_live(self: LiveCheck[Any], moved: object) -> Verdict:
     """Takes what has lain in quarantine long enough for garbage."""
-    return Verdict(frozenset(), frozenset(), self._step.repository.clock.now())
+    return Verdict(frozenset(), frozenset(), Moment.now(self._step.repository.clock))
 
 
 def _nothing_staged(*arguments: object) -> Any:

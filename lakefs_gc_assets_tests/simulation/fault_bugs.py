@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import failing, lock, report, run
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
-from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.clock import Clock, Moment
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -128,7 +128,7 @@ def _told_first(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -
 
 
 def _not_again(self: LiveCheck[ArrowRows], copies: ArrowRows) -> None:
-    self._as_of = self._step.repository.clock.now()
+    self._as_of = Moment.now(self._step.repository.clock)
 
 
 def _never(self: object, written_at: datetime) -> datetime:

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import guards, order
 from lakefs_gc_assets.collector.branch_baseline import count_branches
+from lakefs_gc_assets.collector.clock import Moment
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import COPIES
 from lakefs_gc_assets.collector.live import ownership
@@ -40,7 +41,7 @@ class LiveCheck(Generic[R]):
         self._known: Set[str] = IdSet()
         self._live = frozenset[str]()
         self._unsure = frozenset[str]()
-        self._as_of = step.repository.clock.now()
+        self._as_of = Moment.now(step.repository.clock)
 
     def __call__(self, moved: Sequence[Moved]) -> Verdict:
         """See `purge.Check`."""
@@ -66,7 +67,7 @@ class LiveCheck(Generic[R]):
         """Adds the copies that are live now; returns the commits, and 1 where the first look finds committed data."""
         step, engine = self._step, self._step.engine
         # Noted first: what becomes live while this looks may be missing from the answers.
-        as_of = step.repository.clock.now()
+        as_of = Moment.now(step.repository.clock)
         require_own_namespace(step)
         shown = heads_shown(step)
         prepared = prepare_uncommitted(step)

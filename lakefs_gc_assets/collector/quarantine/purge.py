@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.clock import Clock, Moment
 from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
 from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.plan import Plan
@@ -67,12 +67,12 @@ class Verdict:
     Attributes:
         live: those that are referenced.
         unsure: those of which it could not be found out.
-        as_of: when the last look began, UTC; what became live after it may be missing.
+        as_of: when the last look began; what became live after it may be missing.
     """
 
     live: frozenset[str]
     unsure: frozenset[str]
-    as_of: datetime
+    as_of: Moment
 
 
 Check = Callable[[Sequence[Moved]], Verdict]
@@ -167,9 +167,9 @@ def purge(
             left.append(each)
     while left:
         verdict = check(left)
-        until, rest = verdict.as_of + valid, []
+        rest: list[Moved] = []
         for each in left:
-            copies = yield from _emptied(store, each, verdict, lock, clock, until)
+            copies = yield from _emptied(store, each, verdict, lock, clock, valid)
             if copies.num_rows:
                 rest.append(replace(each, copies=copies))
         if _count(rest) == _count(left):
@@ -186,7 +186,7 @@ def left_out(run_id: str, why: str) -> Purged:
 
 
 def _emptied(
-    store: ObjectStore, moved: Moved, verdict: Verdict, lock: LockToken, clock: Clock, until: datetime
+    store: ObjectStore, moved: Moved, verdict: Verdict, lock: LockToken, clock: Clock, valid: timedelta
 ) -> Generator[Purged, None, pa.Table]:
     """Restores and deletes copies of one run; returns those that are left when the verdict is too old."""
     live = moved.copies.filter(_among(moved.copies, verdict.live))
@@ -201,7 +201,7 @@ def _emptied(
     for start in range(0, copies.num_rows, store.delete_limit):
         verify(store, lock)
         # After the call to the store, which may take its time.
-        if clock.now() >= until:
+        if verdict.as_of.passed(clock) >= valid:
             return copies.slice(start)
         yield from _delete(store, moved.plan, copies.slice(start, store.delete_limit), clock)
     return copies.slice(copies.num_rows)

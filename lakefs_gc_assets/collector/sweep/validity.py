@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.collector.clock import Clock, monotonic
+from lakefs_gc_assets.collector.clock import Clock, Moment
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -54,24 +54,22 @@ class Validity:
     def countdown(self, store: ObjectStore, run_id: str, clock: Clock) -> "Countdown":
         """What is left of the span, for the task that calls this. Raises StorageError."""
         # Noted before the store is asked, so that the time it takes to answer counts.
-        started, seconds = clock.now(), monotonic(clock)
+        began = Moment.now(clock)
         left = self.as_of + self.span - store_time(store, run_id) - _RESOLUTION
-        return Countdown(clock, left, started, seconds)
+        return Countdown(clock, left, began)
 
 
 class Countdown:
     """Counts what is left of a span, in the process that began it."""
 
-    def __init__(self, clock: Clock, left: timedelta, started: datetime, seconds: float) -> None:
+    def __init__(self, clock: Clock, left: timedelta, began: Moment) -> None:
         """For `Validity.countdown` only."""
         self._clock = clock
         self._left = left
-        self._started = started
-        self._seconds = seconds
+        self._began = began
         self._over = False
 
     def is_over(self) -> bool:
         """Whether the span is over; once it is, it stays over, whatever the clocks say."""
-        counted = timedelta(seconds=monotonic(self._clock) - self._seconds)
-        self._over = self._over or max(counted, self._clock.now() - self._started) >= self._left
+        self._over = self._over or self._began.passed(self._clock) >= self._left
         return self._over

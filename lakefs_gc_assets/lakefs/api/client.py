@@ -36,6 +36,8 @@ else:
     transport = deferred("lakefs_gc_assets.lakefs.api.transport")
 
 _PAGE = 1000
+UNKNOWN_GRACE_PERIOD = timedelta(hours=24)
+"""Longer than any version of lakeFS without this question lets an address be linked."""
 _NO_RULES = "not found"
 _PREPARE_COMMITS = "retention:PrepareGarbageCollectionCommits"
 _NO_SUCH_OBJECT = re.compile(r"(?:.*: )?(?:(?:path|object|entry|branch|reference|commit) )?not found")
@@ -98,7 +100,10 @@ class LakeFSClient:
         return tuple(sorted(map(parsing.repository, found), key=lambda repository: repository.id))
 
     def grace_period(self) -> timedelta:
-        """How long after its issue an address may still be linked; zero where the server does not know the question."""
+        """How long after its issue an address may still be linked.
+
+        UNKNOWN_GRACE_PERIOD where the server does not know the question: it may accept links all the same.
+        """
         call = Call("GET", "/config/garbage-collection", "fs:ReadConfig")
         answer = self._caller.ask(
             call, self._internal.get_garbage_collection_config_with_http_info, accepted=frozenset({404})
@@ -107,7 +112,7 @@ class LakeFSClient:
             return parsing.grace_period(Fields.read(call, answer.body))
         if answer.message is None:
             raise self._caller.refusal(call, answer)
-        return timedelta()
+        return UNKNOWN_GRACE_PERIOD
 
     def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:
         """Makes the server write the next part of its uncommitted data."""

