@@ -777,6 +777,7 @@ class TestFollowingExpiry:
             assert read[0] and not read[1]
 
     def test_notes_of_another_version_are_not_believed(self) -> None:
+        warnings: list[str] = []
         with world_of("following") as scene:
             run_id = next(run_folder.newest_runs(scene.store))
             attempt = plans.read(scene.store, run_id).attempt
@@ -786,9 +787,11 @@ class TestFollowingExpiry:
                     scene.world.bucket.remove(file.key)
                     other = name.replace(f"{kind.version}-", f"{kind.version + 1}-", 1)
                     scene.world.bucket.put(kind.folder(run_id, attempt) + other, data)
-            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            with mock.patch.object(Run, "warn", lambda self, line: warnings.append(line)):
+                assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert scene.told.base_run == run_id
             assert scene.told.counts["ranges_noted"] == 0
+            assert len([line for line in warnings if "of another version and are not used" in line]) == 2
 
     def test_what_is_noted_of_ranges_is_compared_with_some(self) -> None:
         with world_of("following") as scene:

@@ -49,7 +49,7 @@ def look_up_files(
 def take_over(step: Step[R], kind: NotesKind, told: str, otherwise: str) -> list[NotesFile]:
     """Takes over what the run that this one builds on has noted; gives that run's files.
 
-    A warning says how many of them are lost.
+    A warning says how many of them are lost, and how many another version of the collector wrote.
 
     Args:
         told: what the files say, in words.
@@ -57,7 +57,12 @@ def take_over(step: Step[R], kind: NotesKind, told: str, otherwise: str) -> list
     """
     store, plan = step.repository.store, step.plan
     assert plan.base_run is not None and plan.base_run_attempt is not None
-    files = range_notes.files_of(kind, store, plan.base_run, plan.base_run_attempt)
+    others: list[str] = []
+    files = range_notes.files_of(kind, store, plan.base_run, plan.base_run_attempt, others.append)
+    if others:
+        step.warn(
+            f"{len(others)} files that say {told} are of another version and are not used; {otherwise}: {others[0]}"
+        )
     lost = range_notes.take_over(kind, store, files, kind.folder(plan.run_id, plan.attempt))
     if lost:
         step.warn(

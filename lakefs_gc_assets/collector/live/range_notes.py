@@ -130,15 +130,26 @@ class Notes:
         self._noted, self._values = {}, 0
 
 
-def files_of(kind: NotesKind, store: ObjectStore, run_id: str, attempt: str) -> list[NotesFile]:
-    """The files of an attempt's notes that this version can read."""
-    listed = store.list_level(kind.folder(run_id, attempt)).objects
-    found = ((each.key, _FILE.fullmatch(each.key.rpartition("/")[2])) for each in listed)
-    return [
-        NotesFile(key, int(match["values"]), match["digest"])
-        for key, match in found
-        if match is not None and int(match["version"]) == kind.version
-    ]
+def files_of(
+    kind: NotesKind,
+    store: ObjectStore,
+    run_id: str,
+    attempt: str,
+    of_other_version: Callable[[str], None] = lambda key: None,
+) -> list[NotesFile]:
+    """The files of an attempt's notes that this version can read.
+
+    Args:
+        of_other_version: receives the key of each file of notes of another version.
+    """
+    files: list[NotesFile] = []
+    for each in store.list_level(kind.folder(run_id, attempt)).objects:
+        match = _FILE.fullmatch(each.key.rpartition("/")[2])
+        if match is not None and int(match["version"]) == kind.version:
+            files.append(NotesFile(each.key, int(match["values"]), match["digest"]))
+        elif match is not None:
+            of_other_version(each.key)
+    return files
 
 
 def put(kind: NotesKind, store: ObjectStore, folder: str, rows: pa.Table) -> NotesFile:
