@@ -360,7 +360,7 @@ class TestWhatRunsTell:
             kept={"a name that lakeFS never makes": 1, "staged with the content of a committed object": 1},
             paths_asked=9,
             missing=0,
-            expected=12,
+            expected=14,
             missing_examples=(),
         )
         assert [row["address"] for row in strange.table().to_pylist()] == ["data/foreign/2"]
