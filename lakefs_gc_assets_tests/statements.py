@@ -302,6 +302,7 @@ def main() -> int:
     """Tries the modules that are asked for, and prints what became of each change."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*", metavar="module", help=f"of {', '.join(MODULES)}; all unless given")
+    parser.add_argument("--functions", nargs="+", default=[], metavar="name", help="only statements of these functions")
     parser.add_argument("--lines", nargs="+", type=int, default=[], help="only statements that begin there")
     parser.add_argument("--tests", nargs="+", default=[], help="these tests in place of all, inside of the tests")
     options = parser.parse_args()
@@ -309,7 +310,12 @@ def main() -> int:
         parser.error(f"no such module: {', '.join(sorted(unknown))}")
     names = [f"{PACKAGE}.{MODULES[name]}" for name in options.modules or MODULES]
     changed = [each for name in names for each in changes(name)]
-    changed = [each for each in changed if not options.lines or each.line in options.lines]
+    changed = [
+        each
+        for each in changed
+        if (not options.lines or each.line in options.lines)
+        and (not options.functions or each.function.rpartition(".")[2] in options.functions)
+    ]
     mirrors = [Path(*name.split(".")[1:]) for name in names]
     tests = options.tests or [*(str(path.with_name(f"test_{path.name}.py")) for path in mirrors), *FOR_ALL]
     # Nothing of conftest.py, which starts Spark. A traceback would take longer than the tests.

@@ -336,6 +336,15 @@ class TestOrder:
             refused(scene, scene.start(SWEEP, Faults()), "it is not known what became of")
 
 
+def test_a_sweep_that_is_resumed_reports_what_was_deleted_before() -> None:
+    with world_of("clean") as scene:
+        died(scene, SWEEP, f"put .*/{SWEPT}/manifest.json")
+        candidates = marked(scene)
+        assert candidates and not scene.world.bucket.objects.keys() & {*candidates}
+        assert only(scene, SWEEP, SWEPT) is Ended.WELL
+        assert scene.told.counts["deleted"] == len(candidates)
+
+
 def test_what_was_uploaded_in_parts_was_seen_long_before_the_listing() -> None:
     engine, listed_at = ArrowEngine(), moment(START)
     seen = {"a": listed_at - timedelta(minutes=1), "b": listed_at - timedelta(days=30)}

@@ -527,6 +527,16 @@ class TestTheLock:
                 raise error
         assert held_by(process) is None
 
+    def test_is_renewed_while_a_step_or_other_work_is_done(self, process: OneProcess) -> None:
+        def threads() -> list[str]:
+            return [each.name for each in threading.enumerate() if each.name == "lock renewal"]
+
+        with steps.step(FIRST, process):
+            assert len(threads()) == 1
+        with steps.locked(process.repository, "restore", "owner", process.warn):
+            assert len(threads()) == 1
+        assert threads() == []
+
     def test_is_renewed_four_times_in_the_span_after_which_it_expires(
         self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
