@@ -232,16 +232,16 @@ def _kept(repository: OpenRepository, stored: ObjectFacts, heads: Mapping[str, s
 
 
 def _listed_by(repository: OpenRepository, key: str) -> str | None:
-    """The newest run that came to its end, if the address is among its candidates."""
+    """The newest run that came to its end, if the address is among its candidates, as far as these can be read."""
     try:
         run_id = past_frames.newest_run(repository.store)
         candidates = past_frames.read_manifest(repository.store, CANDIDATES_DF.name, run_id)
+        for file in candidates.files:
+            rows = files.read_file(repository.store, file, CANDIDATES_DF.schema, added=CANDIDATES_DF.added)
+            if pc.any(pc.equal(rows.column("address"), key)).as_py():
+                return run_id
     except CollectionError:
         return None
-    for file in candidates.files:
-        rows = files.read_file(repository.store, file, CANDIDATES_DF.schema, added=CANDIDATES_DF.added)
-        if pc.any(pc.equal(rows.column("address"), key)).as_py():
-            return run_id
     return None
 
 

@@ -1,7 +1,7 @@
 """One file that earlier runs left is damaged before a run: nothing is lost, and the work is done in the end.
 
 `make test` damages some files of each kind of run, others every time. `make test-slow` damages each kind of file once,
-ways of damage in turn; `make soak` plays every damage of every file.
+ways of damage in turn, and some files in the midst of histories; `make soak` plays every damage of every file.
 """
 
 import logging
@@ -12,13 +12,18 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from lakefs_gc_assets_tests.simulation.damaged_files import DAMAGE_BUGS, Damaged, class_of, damages, play
+from lakefs_gc_assets_tests.simulation.damaged_histories import play_damaged
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
 from lakefs_gc_assets_tests.simulation.fault_kinds import KINDS
+from lakefs_gc_assets_tests.simulation.kinds import KINDS as HISTORIES
 from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.quiet import Kind as HistoryKind
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 
 EVERY = {"approved": 2, "dry": 3, "optimized": 2, "purge": 3, "quarantine": 3}
 """Of other kinds every kind of file is damaged."""
+PLAYED = 2
+"""So many histories of each kind are played."""
 SOME = 2
 """So many plays of each kind of run where some are enough."""
 
@@ -60,6 +65,13 @@ def test_whatever_file_is_damaged_nothing_is_lost_and_the_work_is_done_in_the_en
     chosen = each_class_once(kind)
     assert len(chosen) > 3
     require_all_pass(chosen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HISTORIES)
+def test_histories_in_which_files_are_damaged_lose_nothing(kind: HistoryKind) -> None:
+    for seed in range(PLAYED):
+        assert play_damaged(HISTORIES[kind].generate(seed))
 
 
 @pytest.mark.parametrize("name", DAMAGE_BUGS)
