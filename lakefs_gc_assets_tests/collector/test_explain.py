@@ -11,6 +11,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, dry, marked, world_of
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
+from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
@@ -25,7 +26,17 @@ FULL = allowing(DRY, full_listing_days=0)
 def opened(scene: Scene, options: CollectionSettings = DRY) -> OpenRepository:
     machine = MachineClock(scene.world.time, 0.0)
     api = CollectorsApi(scene.world.servers, lambda call: False, lambda: None, machine, 1)
-    return open_repository(api, scene.store, options, CollectorClock(machine, scene.world.pass_time))
+    # It notes what it made the server prepare, and nothing else.
+    store = BucketView(scene.world.bucket, lambda call: False, _delete, _note, page=1_000, delete_limit=0)
+    return open_repository(api, store, options, CollectorClock(machine, scene.world.pass_time))
+
+
+def _note(key: str, what: object) -> None:
+    assert key.startswith("_lakefs/retention/gc/uncommitted/explained/"), f"{key} is written"
+
+
+def _delete(key: str, what: object) -> None:
+    raise AssertionError(f"{key} is deleted")
 
 
 def explained(scene: Scene, *addresses: str) -> dict[str, Explanation]:
