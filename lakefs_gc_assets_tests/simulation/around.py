@@ -22,6 +22,8 @@ class Around:
         branches_known: rules may name no branch that does not exist.
         objects_lost: somebody deletes live objects past lakeFS.
         gaps_allowed: the listing may lack what branches hold: somebody looked, and it is lost.
+        only_young_count: ranges that nothing names count only while they are young: the server compacts staging, and
+            nobody else is on the namespace.
     """
 
     other: Other = "none"
@@ -31,6 +33,7 @@ class Around:
     branches_known: bool = False
     objects_lost: bool = False
     gaps_allowed: bool = False
+    only_young_count: bool = False
 
     @property
     def also_live(self) -> tuple[str, ...]:

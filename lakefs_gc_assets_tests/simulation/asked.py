@@ -44,6 +44,7 @@ def settings(
             "allow_rules_of_unknown_branches": not around.branches_known,
             "also_live": [*around.also_live],
             "allow_unknown_repositories": around.unknown_allowed,
+            "keep_old_unnamed_ranges": not around.only_young_count,
             # A collector that stands still for days goes on all the same.
             "prepare_timeout_seconds": 1e9,
             "prepare_commits_timeout_seconds": 1e9,

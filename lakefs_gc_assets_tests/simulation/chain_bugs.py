@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import CheckpointCounts, leave, reason_for_none, select_pending
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import CommitSource, Dump, complete_dump
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed, find_unread
+from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, find_unread
 from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.run import sweep_candidates
 from lakefs_gc_assets.collector.stored import run_folder
@@ -212,7 +212,13 @@ def _inside_alone(engine: ArrowEngine, rows: ArrowRows, *more: Any, **named: Any
     return select_pending(engine, inside, *more, **named)
 
 
+def _everything(self: Committed) -> tuple[Unread, ...]:
+    unnamed = () if self.unnamed is None else (self.unnamed,)
+    return (*self.unread, *unnamed, *self.provisional)
+
+
 CHAIN_BUGS: dict[str, Bug] = {
+    "what is live for now taken for committed": replaced((Committed, "everything", property(_everything))),
     "new commits chosen by date": _new_by_date(_newest_commit),
     "new commits chosen by the last run's timestamp": _new_by_date(_start),
     "stop at the last read slice": replaced((run, "open_base_checkpoint", _open_at_last_slice)),

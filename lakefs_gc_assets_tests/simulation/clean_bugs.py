@@ -36,7 +36,14 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets.lakefs.formats import refs
 from lakefs_gc_assets.storage.interface import DeleteResult
-from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
+from lakefs_gc_assets_tests.simulation.bug import (
+    ArrowStep,
+    Bug,
+    Replacement,
+    ignored,
+    replaced,
+    without_unnamed,
+)
 from lakefs_gc_assets_tests.simulation.servers import Servers
 
 Frame = StoredFrame[Any]

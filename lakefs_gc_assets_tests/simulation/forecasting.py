@@ -156,7 +156,8 @@ def _compare_run(
 
 
 def _staged(world: World, branch: str) -> bool:
-    return any(world.repository.branches[branch].tokens)
+    found = world.repository.branches[branch]
+    return any(found.tokens) or found.compacted is not None
 
 
 def _forecast(

@@ -38,13 +38,16 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import commits, noted_addresses, ownership, range_notes, uncommitted
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
+from lakefs_gc_assets.collector.live import commits, current, noted_addresses, ownership, range_notes, uncommitted
+from lakefs_gc_assets.collector.live.commits import LiveCommits
+from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.quarantine import check, move, restore_record
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import approval, batches, passes
@@ -55,6 +58,7 @@ from lakefs_gc_assets_tests.collector import test_run_guards as tests
 from lakefs_gc_assets_tests.collector.live.test_noted_addresses import (
     test_of_a_range_whose_metarange_counts_otherwise_the_note_is_not_believed,
 )
+from lakefs_gc_assets_tests.simulation import test_compaction
 from lakefs_gc_assets_tests.simulation.bug import (
     UNNAMED_LEFT_OUT,
     ArrowStep,
@@ -201,7 +205,20 @@ _RECHECK, _RETENTION, _OPTIMIZED, _FOLLOWING, _PURGE = (
 )
 _UNLOCKED = tuple((owner, "verify", ignored) for owner in (batches, move))
 
+
+def _nothing_compacted(step: ArrowStep, repository: OpenRepository, live: LiveCommits, *more: object) -> Unread:
+    return Unread(repository, live.source, (), RangeRecords.of([]), ())
+
+
 TESTED_BUGS: dict[str, TestedBug] = {
+    "compacted bases taken for nothing": TestedBug(
+        without_unnamed(replaced((current, "find_compacted", _nothing_compacted))),
+        test_compaction.test_what_is_compacted_while_the_server_lists_it_is_live_at_the_mark,
+    ),
+    "recheck: what is live for now not asked again": TestedBug(
+        without_unnamed(without_call(Committed, "provisional_addresses", find_live_again, [])),
+        test_compaction.test_what_is_compacted_while_the_server_lists_it_again_is_live_at_the_recheck,
+    ),
     # The thirteen of which the run that was simulated before knew nothing.
     "brought back since: not asked": _guarding(
         restore_record, "require_none_since", sweep_candidates, _GUARDS.test_objects_that_were_brought_back_since

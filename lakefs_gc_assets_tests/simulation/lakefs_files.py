@@ -149,6 +149,7 @@ class DumpedBranch(Protocol):
     name: str
     commit_id: str
     hidden: bool
+    base_id: str
 
     def sealed_tokens(self) -> tuple[str, ...]: ...
 
@@ -158,7 +159,9 @@ def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str
     rows = [
         (
             branch.name,
-            messages.branch_data(branch.name, branch.commit_id, "token", branch.sealed_tokens(), branch.hidden),
+            messages.branch_data(
+                branch.name, branch.commit_id, "token", branch.sealed_tokens(), branch.hidden, branch.base_id
+            ),
         )
         for branch in branches
     ]

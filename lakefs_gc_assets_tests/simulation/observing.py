@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import run, sightings
 from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, FRAMES, PROVISIONAL_DF, STEPS
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving
@@ -203,7 +203,8 @@ def _compare_mark(own: Run, reasons: dict[str, Kept | None], sighted: set[str]) 
     now = exactness.listed_now[run_id]
     listed = [row for row in stored_rows(exactness.store, run_id, STEPS[0]) if row["address"] in now]
     exactness.expired |= addresses(exactness.store, run_id, EXPIRED_DF.name)
-    exactness.marked(own.plan, listed, addresses(exactness.store, run_id, STEPS[1]), sighted, reasons)
+    staged = addresses(exactness.store, run_id, STEPS[1]) | addresses(exactness.store, run_id, PROVISIONAL_DF.name)
+    exactness.marked(own.plan, listed, staged, sighted, reasons)
 
 
 def _marks(mark: Callable[..., Any]) -> Callable[..., Any]:

@@ -202,7 +202,7 @@ class Oracle:
         unlisted: set[str] = set()
         for branch in self.repository.branches.values():
             head = self.repository.head(branch)
-            for path, entry in branch.staged().items():
+            for path, entry in self.repository.staged(branch).items():
                 staged = None if entry is None else self.key_of(entry)
                 if staged is None or entry is None:
                     continue

@@ -79,6 +79,11 @@ class Quiet:
         """Objects that the last run had to delete and did not."""
         garbage, last = self._world.garbage(), self._collectors["c0"]
         assert last.run is not None
+        setup = self._world.setup
+        if not (setup.around.only_young_count and setup.dumps):
+            # What nothing names counts however old, as another repository may have it.
+            kept = {address.removeprefix(setup.uri) for address in self._world.repository.ever_compacted}
+            garbage = [key for key in garbage if key not in kept]
         if last.run.plan.follows_expiry:
             return [key for key in garbage if not last.exactness.named_oddly(key)]
         if flow is not Flow.COMMITTED:
@@ -116,11 +121,16 @@ class Quiet:
         world = self._world
         world.pass_time(versioning.LONG_COMMIT_SECONDS)
         for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
-            if len(branch.tokens) > 1 or (kind in ("retention", "unified") and self._spelled_otherwise(branch)):
+            compacted = branch.compacted is not None
+            by_rules = kind in ("retention", "unified") and self._spelled_otherwise(branch)
+            if len(branch.tokens) > 1 or by_rules or compacted:
                 world.start("w0 commit_now", versioning.commit_now(world, number, 0, 0))
                 branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens
+                # What is staged over a compacted base, and was never shown again, would be kept with it for ever.
+                branch.compacted, branch.base_id = None, ""
         world.oracle.look()
 
     def _spelled_otherwise(self, branch: Branch) -> bool:
-        full = [entry.address for entry in branch.staged().values() if entry and entry.address_type == 2]
+        staged = self._world.repository.staged(branch)
+        full = [entry.address for entry in staged.values() if entry and entry.address_type == 2]
         return any(not address.startswith(self._world.repository.uri) for address in full)

@@ -139,7 +139,7 @@ class Refusals:
         """Whether a branch has an own object in place by which a run can see how addresses are spelled."""
         repository = self.world.repository
         for branch in repository.branches.values():
-            head, staged = repository.head(branch), branch.staged()
+            head, staged = repository.head(branch), repository.staged(branch)
             own = [path for path in sorted(head) if head[path].address_type == 1]
             own = [path for path in own if head[path].address.startswith("data/")]
             if any(staged.get(path, head[path]) is not None for path in own[:_ASKED_OF_A_HEAD]):

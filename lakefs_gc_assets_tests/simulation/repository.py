@@ -41,12 +41,19 @@ class CommitRecord:
 
 @dataclass
 class Branch:
-    """A branch; `tokens` are its staging token and the sealed ones, newest first."""
+    """A branch; `tokens` are its staging token and the sealed ones, newest first.
+
+    Attributes:
+        compacted: what it rests on in place of its commit, where staging was compacted since.
+        base_id: the metarange that has it; empty for none.
+    """
 
     name: str
     commit_id: str
     tokens: list[Token]
     hidden: bool = False
+    compacted: Mapping[str, Entry] | None = None
+    base_id: str = ""
 
     def staged(self) -> Staging:
         """What is staged, path by path; newer tokens win."""
@@ -70,7 +77,11 @@ class Branch:
 
 @dataclass
 class Repository:
-    """One repository; every method is one transaction."""
+    """One repository; every method is one transaction.
+
+    Attributes:
+        ever_compacted: addresses of all entries that a compaction wrote, as they are stored: its files stay for ever.
+    """
 
     uri: str
     bucket: Bucket
@@ -79,6 +90,7 @@ class Repository:
     tags: dict[str, str] = field(default_factory=dict)
     copies: list[tuple[str, float]] = field(default_factory=list)
     tokens_made: int = 0
+    ever_compacted: set[str] = field(default_factory=set)
     rules: RetentionRules | None = None
 
     def branch(self, name: str) -> Branch:
@@ -90,6 +102,21 @@ class Repository:
     def head(self, branch: Branch) -> Mapping[str, Entry]:
         return self.commits[branch.commit_id].entries
 
+    def rests_on(self, branch: Branch) -> Mapping[str, Entry]:
+        """What the branch's tokens lie over: its commit, or its compacted base."""
+        return self.head(branch) if branch.compacted is None else branch.compacted
+
+    def staged(self, branch: Branch) -> Staging:
+        """What is staged, path by path, in tokens or compacted."""
+        return self._staged_over(branch, branch.compacted)
+
+    def _staged_over(self, branch: Branch, compacted: Mapping[str, Entry] | None) -> Staging:
+        if compacted is None:
+            return branch.staged()
+        head = self.head(branch)
+        staged = {path: compacted.get(path) for path in head.keys() | compacted.keys()}
+        return {path: entry for path, entry in staged.items() if entry is not head.get(path)} | branch.staged()
+
     def find(self, reference: str, path: str) -> Entry | None:
         """The entry of a path on a branch, staged changes included, or of a commit."""
         branch = self.branches.get(reference)
@@ -97,16 +124,20 @@ class Repository:
             record = self.commits.get(self.tags.get(reference, reference))
             return None if record is None else record.entries.get(path)
         staged = branch.staged()
-        return staged[path] if path in staged else self.head(branch).get(path)
+        return staged[path] if path in staged else self.rests_on(branch).get(path)
 
     def visible(self, branch: Branch) -> dict[str, Entry]:
         """Every path of a branch."""
-        entries: dict[str, Entry | None] = {**self.head(branch), **branch.staged()}
+        entries: dict[str, Entry | None] = {**self.rests_on(branch), **branch.staged()}
         return {path: entry for path, entry in entries.items() if entry is not None}
 
     def changes(self, branch: Branch) -> Iterator[tuple[str, Entry | None]]:
         """Differences of staging from the head, in order; what has the identity of the head's entry is none."""
-        head, staged = self.head(branch), branch.staged()
+        return self.changes_over(branch, branch.compacted)
+
+    def changes_over(self, branch: Branch, compacted: Mapping[str, Entry] | None) -> Iterator[tuple[str, Entry | None]]:
+        """The same to a server that read the branch while it rested on this, and reads its tokens now."""
+        head, staged = self.head(branch), self._staged_over(branch, compacted)
         for path in sorted(staged):
             entry = staged[path]
             if entry is None:
@@ -120,7 +151,7 @@ class Repository:
 
     def remove(self, branch: Branch, path: str) -> None:
         """Deletes a path: a tombstone, or nothing stays where nothing older needs to be hidden."""
-        if path in self.head(branch) or any(path in token for token in branch.tokens[1:]):
+        if path in self.rests_on(branch) or any(path in token for token in branch.tokens[1:]):
             branch.tokens[0][path] = None
         else:
             branch.tokens[0].pop(path, None)
@@ -134,6 +165,11 @@ class Repository:
         """A branch, in place of any of this name."""
         self.branches[name] = made = Branch(name, commit_id, [self.new_token()], hidden)
         return made
+
+    def compact(self, branch: Branch, entries: Mapping[str, Entry], base_id: str) -> None:
+        """Lets a branch rest on a compacted base, which has what is sealed."""
+        branch.compacted, branch.base_id = entries, base_id
+        branch.tokens = branch.tokens[:1]
 
     def seal(self, branch: Branch) -> tuple[str, ...]:
         """Gives the branch a new staging token; returns the sealed ones."""

@@ -206,6 +206,8 @@ class Servers:
         for name in sorted(branches()):
             if name < at:
                 continue
+            before = branches().get(name)
+            rested_on = None if before is None else before.compacted
             step()
             branch = branches().get(name)
             if branch is None:
@@ -215,7 +217,9 @@ class Servers:
             if wrong.lost_branches and self._can_be_missed(branch):
                 wrong.lost_branches -= 1
                 continue
-            for path, entry in self.repository.changes(branch):
+            # A server reads a branch first, then what is under its tokens: what was compacted meanwhile is in neither.
+            compacted = rested_on if before is branch else branch.compacted
+            for path, entry in self.repository.changes_over(branch, compacted):
                 if name == at and path < behind:
                     continue
                 if len(rows) >= wrong.page_rows:
@@ -244,11 +248,11 @@ class Servers:
 
     def _can_be_missed(self, branch: BranchState) -> bool:
         """Whether the lack of a branch shows: none of its addresses is written for another reason."""
-        own = {entry.address for entry in branch.staged().values() if entry}
+        own = {entry.address for entry in self.repository.staged(branch).values() if entry}
         elsewhere = {address for address, _ in self.repository.copies}
         for other in self.repository.branches.values():
             if other is not branch:
-                elsewhere.update(entry.address for entry in other.staged().values() if entry)
+                elsewhere.update(entry.address for entry in self.repository.staged(other).values() if entry)
         return bool(own) and own.isdisjoint(elsewhere)
 
     def _relative(self, entry: Entry | None) -> str | None:

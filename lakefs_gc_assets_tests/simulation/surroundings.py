@@ -479,12 +479,57 @@ class Surroundings:
         self.maker.finish(name)
 
 
+COMPACTING = 16
+"""Of so many histories in a row the last is of a server that compacts staging."""
+
+
 def surrounded(history: History, maker_of: Callable[[random.Random], Maker]) -> History:
-    """The history as it is, or with something around it.
+    """The history as it is, or with something around it, or of a server that compacts.
 
     Args:
         maker_of: makes histories of its kind.
     """
+    found = _surrounded(history, maker_of)
+    return compacting(found) if history.setup.seed % COMPACTING == COMPACTING - 1 else found
+
+
+def compacting(history: History) -> History:
+    """The history with compactions of staging at any moment, and some while a run asks what is uncommitted.
+
+    Where nobody else is on the namespace, and servers forget no commits, old ranges that nothing names do not count.
+    """
+    chance = random.Random(f"compacting {history.kind} {history.setup.seed}")
+    around, steps = history.setup.around, [*history.steps]
+    forgets = any(step.what == "vanish_commit" for step in steps)
+    alone = around.other in ("none", "importer") and not forgets
+    for _ in range(chance.randint(6, 14)):
+        what = chance.choice(("compact", "compact_now", "compact_now"))
+        steps.insert(chance.randrange(len(steps)), Step("o1", what, (chance.randrange(_MANY),)))
+    start = next(step for step in steps if step.what == "start")
+    for _ in range(2):
+        branch, path = chance.randrange(_MANY), chance.randrange(_MANY)
+        steps += [
+            Step("o1", "upload_now", (branch, path, 2, 0)),
+            Step("time", "seconds", (int(chance.uniform(27, 36) * HOUR),)),
+            Step("o1", "upload_now", (branch, path + 1, 3, 0)),
+            replace(start, actor="c0", numbers=(DELETE, *start.numbers[1:])),
+        ]
+        if chance.random() < 0.5:
+            steps += [
+                Step("c0", "until", (_SWEEP_BEGINS, 1)),
+                Step("o1", "stage_object", (branch, path + 2, chance.randrange(1, 4))),
+            ]
+        steps += [
+            Step("c0", "until", (_PREPARES, chance.randint(1, 5))),
+            Step("o1", "compact_now", (branch,)),
+            Step("o1", "upload_now", (branch, path, 4, 0)),
+            Step("c0", "finish"),
+        ]
+    around = replace(around, only_young_count=alone)
+    return replace(history, setup=replace(history.setup, around=around), steps=tuple(steps))
+
+
+def _surrounded(history: History, maker_of: Callable[[random.Random], Maker]) -> History:
     chance = random.Random(f"around {history.kind} {history.setup.seed}")
     if chance.random() < SHARE:
         history = Surroundings(history, _maker_like(history, chance, maker_of), chance).added()

@@ -63,6 +63,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "restoration not written down": 68,
     },
     "optimized": {
+        "what is live for now taken for committed": 15,
         "new commits chosen by date": 4,
         "new commits chosen by the last run's timestamp": 7,
         "stop at the last read slice": 0,

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import replace
 from urllib.parse import quote
 
+from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.choosing import Operation, branch_at, commit_id_at, registering
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
@@ -29,18 +30,18 @@ def commit(world: World, branch: int, date: int, lag: int) -> Job:
     repository = world.repository
     found = branch_at(world, branch)
     head = found.commit_id
-    sealed = repository.seal(found)
+    sealed, base = repository.seal(found), found.base_id
     changes = found.sealed()
-    if not changes:
+    if not changes and not base:
         raise Refused("nothing to commit")
-    held = applied(repository.head(found), changes)
-    promised = [entry for path, entry in changes.items() if entry and entry.soft_at is None and held[path] is entry]
+    held, before = applied(repository.rests_on(found), changes), repository.head(found)
+    promised = [entry for path, entry in held.items() if entry.soft_at is None and before.get(path) is not entry]
     keys = frozenset(key for entry in promised if (key := world.oracle.key_of(entry)))
     token = id(changes)
 
     def unchanged() -> bool:
         same = repository.branches.get(found.name) is found
-        return same and found.commit_id == head and found.sealed_tokens() == sealed
+        return same and found.commit_id == head and found.sealed_tokens() == sealed and found.base_id == base
 
     world.oracle.committing[token] = Committing(keys, unchanged)
     try:
@@ -51,10 +52,10 @@ def commit(world: World, branch: int, date: int, lag: int) -> Job:
         for path, entry in changes.items():
             if entry is not None and entry.soft_at is not None and path in found.tokens[0]:
                 changes[path] = replace(entry, soft_at=world.time.now)
-        entries = applied(repository.head(found), changes)
+        entries = applied(repository.rests_on(found), changes)
         odd = (0.0, 0.0, -800 * DAY, 800 * DAY, -HOUR)[date % 5]
         found.commit_id = world.commit(entries, (head,), float(lag % LAG_SECONDS), odd)
-        found.tokens = found.tokens[:1]
+        found.tokens, found.compacted, found.base_id = found.tokens[:1], None, ""
     finally:
         del world.oracle.committing[token]
 
@@ -67,8 +68,39 @@ def commit_now(world: World, branch: int, date: int, lag: int) -> Job:
     yield from ()
 
 
+@operation
+def compact(world: World, branch: int) -> Job:
+    """Folds what is staged into a metarange that no commit names; fails where the branch changed meanwhile."""
+    repository, found = world.repository, branch_at(world, branch)
+    if found.hidden:
+        raise Refused("hidden")
+    sealed, head, base = repository.seal(found), found.commit_id, found.base_id
+
+    def require_unchanged() -> None:
+        same = repository.branches.get(found.name) is found and found.sealed_tokens() == sealed
+        if not same or (found.commit_id, found.base_id) != (head, base):
+            raise Refused("the branch changed")
+
+    yield COMMIT_SECONDS
+    require_unchanged()
+    entries = applied(repository.rests_on(found), found.sealed())
+    base_id = lakefs_files.put_commit_objects(world.bucket, entries)
+    repository.ever_compacted.update(entry.address for entry in entries.values())
+    yield MINUTE
+    require_unchanged()
+    repository.compact(found, entries, base_id)
+
+
+@operation
+def compact_now(world: World, branch: int) -> Job:
+    """The same at once."""
+    for _ in compact(world, branch):
+        pass
+    yield from ()
+
+
 def _require_clean(world: World, branch: Branch) -> None:
-    if branch.hidden or any(token for token in branch.tokens):
+    if branch.hidden or branch.base_id or any(token for token in branch.tokens):
         raise Refused("dirty branch")
 
 
@@ -139,7 +171,7 @@ def hard_reset(world: World, branch: int, number: int, force: int) -> Job:
     if world.repository.branches.get(found.name) is not found:
         raise Refused("the branch is gone")
     found.commit_id = target
-    found.tokens = found.tokens[:1]
+    found.tokens, found.compacted, found.base_id = found.tokens[:1], None, ""
 
 
 @operation
@@ -205,6 +237,7 @@ def import_objects(world: World, branch: int, number: int, spelling: int) -> Job
     world.oracle.look()
     world.repository.branches[hidden].commit_id = made = world.commit(entries, (head,), 0.0)
     yield 10 * MINUTE
-    if world.repository.branches.get(found.name) is found and found.commit_id == head and not any(found.tokens):
+    dirty = any(found.tokens) or found.base_id
+    if world.repository.branches.get(found.name) is found and found.commit_id == head and not dirty:
         found.commit_id = made
     del world.repository.branches[hidden]

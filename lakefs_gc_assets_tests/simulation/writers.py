@@ -114,7 +114,8 @@ def delete(world: World, branch: int, path: int) -> Job:
 
 @operation
 def reset_branch(world: World, branch: int) -> Job:
-    branch_at(world, branch).tokens = [world.repository.new_token()]
+    found = branch_at(world, branch)
+    found.tokens, found.compacted, found.base_id = [world.repository.new_token()], None, ""
     yield from ()
 
 
@@ -122,9 +123,19 @@ def reset_branch(world: World, branch: int) -> Job:
 def reset_path(world: World, branch: int, path: int) -> Job:
     """One path, or everything below `d/` or `f/`."""
     prefix = ("d/", "f/", *PATHS)[path % (2 + len(PATHS))]
-    for token in branch_at(world, branch).tokens:
-        for name in [name for name in token if name == prefix or (prefix.endswith("/") and name.startswith(prefix))]:
+    found = branch_at(world, branch)
+
+    def meant(name: str) -> bool:
+        return name == prefix or (prefix.endswith("/") and name.startswith(prefix))
+
+    for token in found.tokens:
+        for name in [name for name in token if meant(name)]:
             del token[name]
+    if found.compacted is not None:
+        head = world.repository.head(found)
+        for name in [name for name in head.keys() | found.compacted.keys() if meant(name)]:
+            if head.get(name) is not found.compacted.get(name):
+                found.tokens[0][name] = head.get(name)
     yield from ()
 
 
@@ -133,7 +144,7 @@ def copy(world: World, branch: int, source: int, destination: int, server: int) 
     """In full; with the rule set `seed` a staged object by reference, remembered."""
     found = branch_at(world, branch)
     path, entry = some_path(world, found, source)
-    if world.setup.rules == "seed" and path in found.staged():
+    if world.setup.rules == "seed" and path in world.repository.staged(found):
         if entry.soft_at is None:
             _remember(world, entry)
         _restage(world, found, path_at(destination), entry)
@@ -155,13 +166,13 @@ def move(world: World, branch: int, source: int, destination: int, server: int) 
     """A copy by reference, then the source goes: a rename."""
     found = branch_at(world, branch)
     path, entry = some_path(world, found, source)
-    if world.setup.rules != "seed" or path not in found.staged() or entry.soft_at is not None:
+    if world.setup.rules != "seed" or path not in world.repository.staged(found) or entry.soft_at is not None:
         raise Refused("full copies only")
     _remember(world, entry)
     _restage(world, found, path_at(destination), entry)
     if server % 2:
         yield MINUTE
-    if found.staged().get(path) is entry and path_at(destination) != path:
+    if world.repository.staged(found).get(path) is entry and path_at(destination) != path:
         world.repository.remove(found, path)
 
 
