@@ -35,7 +35,7 @@ from lakefs_gc_assets.collector.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Turn, place_by_address, renewed
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import LockHeld, LockLost, OrderViolation, ServerUnavailable, StorageError
+from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered, OrderViolation, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
@@ -497,6 +497,15 @@ class TestOneStep:
         step = made_step(ArrowEngine(), process.repository)
         with pytest.raises(LockLost, match=f"{step.plan.run_id} has no lock"):
             step.lock_token  # noqa: B018
+
+    def test_with_a_lock_that_does_not_hold_deletes_only_where_somebody_said_why(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository)
+        unfenced = cast(Lock, SimpleNamespace(why_unfenced="a dry run deletes nothing", token="token"))
+        with pytest.raises(NotOffered, match=f"{step.plan.run_id} has no lock that holds, and may delete nothing"):
+            replace(step, lock=unfenced).lock_token  # noqa: B018
+        settings = CollectionSettings(no_lock_reason="one machine alone")
+        said = replace(step, lock=unfenced, repository=replace(process.repository, settings=settings))
+        assert str(said.lock_token) == "token"
 
 
 class TestTheLock:
