@@ -254,7 +254,7 @@ def google_cloud_storage() -> GcsServer:
         listening = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-public-host", here]
         return [program, "-backend", "memory", *listening]
 
-    folder, url = _started(command)
+    folder, url = started(command)
     return GcsServer(url, folder)
 
 
@@ -268,10 +268,10 @@ def azure_blob_storage() -> AzureServer:
         listening = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--blobKeepAliveTimeout", "3600"]
         return [program, *listening, "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
 
-    return AzureServer(_started(command)[1])
+    return AzureServer(started(command)[1])
 
 
-def _started(command: Callable[[int], Sequence[str]]) -> tuple[Path, str]:
+def started(command: Callable[[int], Sequence[str]]) -> tuple[Path, str]:
     """Starts a program that listens on a free port; its folder, and its address."""
     port = free_port()
     temporary = TemporaryDirectory()
@@ -287,7 +287,7 @@ def _started(command: Callable[[int], Sequence[str]]) -> tuple[Path, str]:
 
 
 def _wait_for(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until and process.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
