@@ -627,7 +627,7 @@ class TestListing:
         folder.api.repository_lists = Script(
             (
                 Repository("repo", "local://repository", "main", False),
-                Repository("inner", "local://repository/inner", "main", False),
+                Repository("inner", "s3://bucket/repo/inner", "main", False),
             )
         )
         step = folder.step(why_clean="nothing to build on")
