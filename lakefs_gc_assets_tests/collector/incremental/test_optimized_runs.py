@@ -189,7 +189,7 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
     store = swept.repository.store
     change_open(store, clean.run_id)
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(checkpoints, "require_frames", lambda *given: None)
+        unchecked.setattr(checkpoints, "require_frames", lambda *given: ())
         swept.clock.moment += DAY
         result = swept.make(swept.open(Flow.OPTIMIZED))
     assert "pending is not the frame that the report" in result.failures["store_df"]
