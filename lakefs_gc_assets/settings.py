@@ -39,6 +39,9 @@ FlowName = Literal["clean", "optimized", "committed", "unified"]
 SweepMode = Literal["delete", "quarantine"]
 """What a sweep does to candidates."""
 
+CommitDates = Literal["written", "claimed"]
+"""What retention rules take for the date of a commit: see `collection.commit_dates`."""
+
 Encryption = Literal["", "AES256", "aws:kms", "aws:kms:dsse"]
 """How S3 encrypts what is written; empty for what the bucket does by itself."""
 
@@ -296,6 +299,13 @@ class CollectionSettings(Settings):
     retention_policy: str = Field(
         default="",
         description="Policy file on top of the repository's retention rules; empty for the rules alone.",
+    )
+    commit_dates: CommitDates = Field(
+        default="written",
+        description="When a commit was made, for retention rules. written: no earlier than its metarange's file was "
+        "written to the store and no earlier than its parents, whatever date it bears; a copied or restored "
+        "namespace keeps everything for one retention period more. claimed: what commits say of themselves, as the "
+        "server believes; a commit with a date of the past expires at once, and so does what it replaced.",
     )
     prepare_commits_timeout_seconds: float = Field(
         default=1200, gt=0, description="How long to wait for the server's own list of commits that retention keeps."

@@ -25,10 +25,13 @@ class RetainedRepository:
     def put(self, version: str, path: str = "file", branch: str = "main") -> None:
         self.addresses[version] = clients.upload(self.server, path, version.encode(), branch=branch)
 
-    def commit(self, name: str, days: float, branch: str = "main") -> None:
-        date = int((datetime.now(UTC) - timedelta(days=days)).timestamp())
+    def commit(self, name: str, days: float, branch: str = "main", *, claimed_days: float | None = None) -> None:
+        """Commits so many days ago by the server's clock, which dates files too; it may claim another date."""
+        now = datetime.now(UTC)
+        date = int((now - timedelta(days=days if claimed_days is None else claimed_days)).timestamp())
         body = {"message": name, "date": date, "allow_empty": True}
-        self.commits[name] = self.call("POST", f"/branches/{branch}/commits", body)["id"]
+        with self.server.clock.at(now - timedelta(days=days)):
+            self.commits[name] = self.call("POST", f"/branches/{branch}/commits", body)["id"]
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         status, answer = clients.call(self.server, method, f"/repositories/repo{path}", body)
@@ -60,7 +63,8 @@ class RetainedRepository:
 def with_history(server: EmbeddedServer, folder: Path) -> RetainedRepository:
     """A file that was replaced 40, 20 and 2 days ago; a branch of an old version; a tag; a deleted branch."""
     made = RetainedRepository(server, folder)
-    clients.repository(server)
+    with server.clock.at(datetime.now(UTC) - timedelta(days=61)):
+        clients.repository(server)
     made.put("v1")
     made.commit("first", 60)
     made.put("v2")
@@ -73,7 +77,7 @@ def with_history(server: EmbeddedServer, folder: Path) -> RetainedRepository:
     made.call("POST", "/tags", {"id": "v1.0", "ref": made.commits["first"]})
     made.put("v4")
     made.commit("fourth", 2)
-    made.call("POST", "/branches", {"name": "gone", "source": "main"})
+    made.call("POST", "/branches", {"name": "gone", "source": made.commits["first"]})
     made.put("lost", "lost", "gone")
     made.commit("of gone", 50, "gone")
     made.call("DELETE", "/branches/gone")

@@ -173,7 +173,8 @@ class Proposal:
             )
         configuration = loaded.with_secrets()
         client = LakeFSClient(configuration.lakefs, configuration.repository, repository.clock)
-        return cls(client, rules, _describe(repository, Readings(dump, rules, policy, None)))
+        written = retention.written_times(repository.store, repository.settings, dump.commits)
+        return cls(client, rules, _describe(repository, Readings(dump, rules, policy, None, written)))
 
     def accept(self) -> None:
         """Sets the rules."""

@@ -106,7 +106,7 @@ def write(
                 )
         size = sum(len(path) + len(identity) + len(data) for path, identity, data in range_records)
         metarange = _table_file("metaranges", range_records, size, more)
-        if _write_file(core, repository, metarange):
+        if _write_file(core, repository, metarange, anew=True):
             database.executemany(
                 "INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)",
                 ((metarange.id, *row) for row in metarange_rows),
@@ -114,13 +114,17 @@ def write(
     return metarange.id
 
 
-def _write_file(core: Core, repository: Repository, file: TableFile) -> bool:
-    """Writes the file unless the namespace has it; tells whether it did."""
+def _write_file(core: Core, repository: Repository, file: TableFile, *, anew: bool = False) -> bool:
+    """Writes a file that the namespace does not have; tells whether it is new there.
+
+    Args:
+        anew: write one that it has once more, as lakeFS does with each metarange that it puts together.
+    """
     with core.database.transaction() as database:
         inserted = database.execute(
             "INSERT OR IGNORE INTO files VALUES (?, ?)", (repository.storage_namespace, file.id)
         ).rowcount
-        if inserted:
+        if inserted or anew:
             content = table(file.records, file.properties)
             core.blockstore.put(repository.storage_namespace, METADATA_PREFIX + file.id, content)
     return bool(inserted)

@@ -49,9 +49,9 @@ class TestShow:
         assert table(result) == {
             "main": ["28d", "3", "2.0 days ago", "the server's rule of main"],
             "dev": ["7d", "1", "30.0 days ago", "the server's default"],
-            "(dangling)": ["7d", "1", "the server's default"],
+            "(dangling)": ["7d", "0", "the server's default"],
         }
-        # The dangling commit's own walk passes fourth, which is young, and keeps third.
+        # The dangling commit's own walk passes no young commit.
         # fourth, third, second, of dev and, by its tag, first; expired are of gone and the repository's own first one.
         assert "of 7 commits 5 stay, 2 are expired" in result.stdout
         assert "tags keep 1 commits" in result.stdout
@@ -105,7 +105,7 @@ class TestCheck:
         assert table(result) == {
             "main": ["14d", "2", "2.0 days ago", "the policy's default"],
             "dev": ["14d", "1", "30.0 days ago", "the policy's default"],
-            "(dangling)": ["14d", "1", "the policy's default"],
+            "(dangling)": ["14d", "0", "the policy's default"],
         }
 
     def test_faults_need_no_server(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.live.test_noted_metaranges import metaranges_read
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
+from lakefs_gc_assets_tests.retained_repository import RetainedRepository
 
 DAYS = timedelta(days=1)
 
@@ -89,6 +90,35 @@ def test_what_only_expired_commits_had_is_gone_and_everything_else_answers(tmp_p
 
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
         assert collected(server, repository, Flow.UNIFIED).counts["deleted"] == 0
+
+
+@pytest.mark.parametrize("flow", [Flow.COMMITTED, Flow.UNIFIED])
+@pytest.mark.parametrize("commit_dates", ["written", "claimed"])
+def test_what_a_backdated_commit_replaced_a_moment_ago_stays(tmp_path: Path, flow: Flow, commit_dates: str) -> None:
+    """Three days ago A was committed under its true date, and right after it B and C under dates of years ago."""
+    with EmbeddedServer(tmp_path) as server:
+        made, now = RetainedRepository(server, tmp_path), datetime.now(UTC)
+        with server.clock.at(now - 3 * DAYS):
+            clients.repository(server)
+            for name, claimed_days in (("A", 3), ("B", 2000), ("C", 1700)):
+                made.put(name)
+                made.commit(name, 3, claimed_days=claimed_days)
+        made.rules(21)
+        found = collected(server, "repo", flow, commit_dates=commit_dates)
+        read = [status_of(server, made.commits[name], "file") for name in "ABC"]
+        # The first commit of the repository holds nothing, and stays as well.
+        alone = found.counts["commits_by_files_alone"]
+        warned = any("commits stay only because files were written later" in warning for warning in found.warnings)
+        if commit_dates == "written":
+            assert (read, found.counts["deleted"], alone, warned) == ([200, 200, 200], 0, 2, True)
+        else:
+            assert (read, found.counts["deleted"], alone, warned) == ([410, 410, 200], 2, 0, False)
+            return
+        # The period after they were written is over.
+        made.rules(2)
+        again = collected(server, "repo", flow)
+        assert [status_of(server, made.commits[name], "file") for name in "ABC"] == [410, 410, 200]
+        assert (again.counts["deleted"], again.counts["commits_by_files_alone"]) == (2, 0)
 
 
 def test_a_run_builds_on_the_one_before_whatever_becomes_of_the_rules(tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def changed(tmp_path: Path) -> Iterator[History]:
 def _history(folder: Path) -> Iterator[History]:
     """`path` was replaced 40, 20 and 9 days ago; `dev` has objects of its own, an old tag holds the first commit."""
     with EmbeddedServer(folder / "server", settings=Settings()) as server:
-        made, now = History(server, folder, {}), datetime.now(UTC)
+        # A minute ago: no commit is just as old as a rule says, or of the second that a run counts ages from.
+        made, now = History(server, folder, {}), datetime.now(UTC) - timedelta(minutes=1)
         with server.clock.at(now - 60 * DAYS):
             clients.repository(server)
             for path in ("path", "hidden", "lasting"):
@@ -142,10 +143,11 @@ def _history(folder: Path) -> Iterator[History]:
         with server.clock.at(now - 9 * DAYS):
             made.put("path 4", "path")
             made.commit()
-        made.put("young", "path")
-        made.commit()
-        made.put("younger", "path")
-        made.commit()
+        with server.clock.at(now):
+            made.put("young", "path")
+            made.commit()
+            made.put("younger", "path")
+            made.commit()
         made.put("staged", "staged")
         # The first version of `hidden`, which has the content of its third one, is staged: nothing lists it.
         (first,) = (address for address, version in made.names.items() if version == "hidden 1")

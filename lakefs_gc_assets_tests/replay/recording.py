@@ -2,6 +2,9 @@
 
 A folder (or one `.tar.gz` with such a folder inside) holds `api.jsonl`, the namespace as files in `namespace/` or
 `namespace.tar.gz`, and `listing.json`, plain or gzipped, with size, time and ETag of each object. Nothing is written.
+
+Commits of a recording bear dates of weeks, and were made within minutes. Their metaranges are served as if they had
+been written when the earliest commit that names them says that it was made: what was recorded goes by such dates.
 """
 
 import gzip
@@ -11,7 +14,7 @@ import json
 import tarfile
 from base64 import b64decode
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -117,6 +120,9 @@ class Recording:
             ArchiveFiles(self._files.read("namespace.tar.gz")) if archived else FilesBelow(self._files, "namespace")
         )
         self.objects = dict(self._listed(now))
+        for key, date in self._dates_of_metaranges().items():
+            if key in self.objects and self.objects[key].last_modified > date:
+                self.objects[key] = replace(self.objects[key], last_modified=date)
 
     def _read_answers(self, folder: Path) -> None:
         """Everything but the objects."""
@@ -151,6 +157,15 @@ class Recording:
             raise ValueError(f"{self.folder} has {len(variants)} rule variants, counted from 0: there is no {number}")
         return variants[number]["rules"], variants[number]["run_id"]
 
+    def _dates_of_metaranges(self) -> dict[str, datetime]:
+        """The earliest date of a commit that names each metarange, by the metarange's key."""
+        dates: dict[str, datetime] = {}
+        truth = self._json("truth.json") if self._has("truth.json") else {}
+        for commit in _commits_in([row.content for row in self.rows] + [truth.get("commits")]):
+            key, date = f"_lakefs/{commit['meta_range_id']}", datetime.fromtimestamp(commit["creation_date"], UTC)
+            dates[key] = min(date, dates.get(key, date))
+        return dates
+
     def _has(self, name: str) -> bool:
         return not self._names.isdisjoint({name, name + ".gz"})
 
@@ -169,6 +184,17 @@ class Recording:
             # Objects that were recorded last have no ETag; stores give one to every object.
             etag = row.get("etag") or hashlib.md5(self.read(row["key"])).hexdigest()
             yield row["key"], RecordedObject(row["size"], datetime.fromtimestamp(row["mtime"], UTC), etag)
+
+
+def _commits_in(content: Any) -> Iterator[dict[str, Any]]:
+    """Every commit that an answer names, wherever it stands."""
+    if isinstance(content, dict):
+        if {"meta_range_id", "creation_date"} <= content.keys():
+            yield content
+        content = list(content.values())
+    if isinstance(content, list):
+        for each in content:
+            yield from _commits_in(each)
 
 
 def _is_replayed(row: dict[str, Any]) -> bool:

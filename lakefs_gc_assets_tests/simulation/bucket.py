@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -119,7 +120,11 @@ class DeleteFaults:
 
 
 class BucketView:
-    """`ObjectStore` for one collector: each call is a point where the world may go on, fail it or end the collector."""
+    """`ObjectStore` for one collector: each call is a point where the world may go on, fail it or end the collector.
+
+    Attributes:
+        metadata_written: what the last listing of the metadata folder told of its files: name and LastModified.
+    """
 
     def __init__(
         self,
@@ -142,6 +147,7 @@ class BucketView:
         self._bucket, self._point, self._deleted, self._written = bucket, point, deleted, written
         self._page = page
         self.delete_limit = delete_limit
+        self.metadata_written: dict[str, float] = {}
         self.faults = DeleteFaults()
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
@@ -178,6 +184,8 @@ class BucketView:
             if name:
                 objects.append(self._facts(key))
             position += 1
+        if prefix == METADATA_PREFIX:
+            self.metadata_written = {fact.key.removeprefix(prefix): fact.last_modified.timestamp() for fact in objects}
         return Level(tuple(prefixes), tuple(objects))
 
     def get(self, key: str) -> bytes:

@@ -3,8 +3,8 @@
 It looks at no parent and at no graph. Branches are watched: where one shows a commit that nobody has seen before, this
 commit replaced the head of that branch, and its line of work goes on. A branch that is made on a commit, or set back to
 one, takes over that commit's line so far. A line that nobody continues (its branch was deleted, or set back) goes by
-the default rule, as if something had replaced its last commit the moment it was made. When a commit was made is what it
-says itself, since nothing else is written down.
+the default rule, as if something had replaced its last commit the moment it was made. Who asks says when each commit
+was made: the world knows the true time, which commits need not tell.
 """
 
 import math

@@ -78,20 +78,20 @@ def _table(kind: str, entity: str, records: tuple[Record, ...]) -> TableFile:
     return TableFile(name, table(pairs, properties), first, last, len(records))
 
 
-def _put(bucket: Bucket, file: TableFile) -> None:
+def _put(bucket: Bucket, file: TableFile, *, anew: bool = False) -> None:
     key = METADATA_PREFIX + file.id
-    if key not in bucket.objects:
+    if anew or key not in bucket.objects:
         bucket.put(key, file.data)
 
 
-def _put_metarange(bucket: Bucket, parts: Sequence[TableFile], entity: str = "") -> str:
+def _put_metarange(bucket: Bucket, parts: Sequence[TableFile], entity: str = "", *, anew: bool = False) -> str:
     records = tuple(
         (part.last, part.id.encode(), messages.range_data(part.first, part.last, 0, part.count)) for part in parts
     )
     for part in parts:
         _put(bucket, part)
     file = _table("metaranges", entity, records)
-    _put(bucket, file)
+    _put(bucket, file, anew=anew)
     return file.id
 
 
@@ -104,8 +104,13 @@ def _record(path: str, entry: Entry) -> Record:
     return path.encode(), identity, stored.encode()
 
 
-def put_commit_objects(bucket: Bucket, entries: Mapping[str, Entry]) -> str:
-    """The metarange of a commit with these entries; commits share ranges of the same content."""
+def put_commit_objects(bucket: Bucket, entries: Mapping[str, Entry], *, anew: bool = True) -> str:
+    """The metarange of a commit with these entries; commits share ranges of the same content.
+
+    Args:
+        anew: write a metarange that is there already once more, as servers do with what they have put together
+            (`pkg/pyramid/tier_fs.go` of lakeFS stores without a look at what is there).
+    """
     parts: list[TableFile] = []
     records: list[Record] = []
     for path in sorted(entries):
@@ -115,7 +120,7 @@ def put_commit_objects(bucket: Bucket, entries: Mapping[str, Entry]) -> str:
             records = []
     if records:
         parts.append(_table("ranges", "", tuple(records)))
-    return _put_metarange(bucket, parts)
+    return _put_metarange(bucket, parts, anew=anew)
 
 
 def put_dumped_commits(bucket: Bucket, commits: Sequence[Commit]) -> str:

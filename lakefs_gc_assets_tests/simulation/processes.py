@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakefs_gc_assets.collector import lock
@@ -211,7 +211,7 @@ class Process:
                 self.recheck.ends,
                 self.exactness,
                 self.retention,
-                lambda: api.told,
+                lambda: replace(api.told, written=view.metadata_written),
                 self.refusals,
                 lambda: api.dump_refused,
             ),

@@ -179,9 +179,15 @@ class Repository:
     def add_commit(
         self, entries: Mapping[str, Entry], parents: tuple[str, ...], date: float, now: float, lag: float
     ) -> str:
-        """Adds a commit, on no branch yet; returns its id."""
+        """Adds a commit, on no branch yet; returns its id.
+
+        Where it holds just what its last parent holds, as a merge into an unchanged branch does, it has that metarange.
+        """
         id_ = hashlib.sha256(repr((len(self.commits), parents, now)).encode()).hexdigest()
-        metarange_id = lakefs_files.put_commit_objects(self.bucket, entries) if entries or parents else ""
+        taken_over = len(parents) > 1 and entries == self.commits[parents[-1]].entries
+        metarange_id = ""
+        if entries or parents:
+            metarange_id = lakefs_files.put_commit_objects(self.bucket, entries, anew=not taken_over)
         generation = 1 + max((self.commits[parent].facts.generation for parent in parents), default=0)
         facts = Commit(id_, metarange_id, parents, int(date), 1, generation)
         self.commits[id_] = CommitRecord(facts, dict(entries), now, now + lag)

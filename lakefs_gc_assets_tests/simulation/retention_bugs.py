@@ -295,6 +295,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     ),
     "what active commits hold not subtracted": replaced((run, "subtract_committed", _nothing_active)),
     "age taken from the commit's date": Bug(_aged_by_commit),
+    "claimed dates of commits believed": replaced((retention, "dated_by_files", lambda commits, *more: commits)),
     "failed deletions taken for done": replaced(_taken_for_gone(Outcome.FAILED.value)),
     "what was brought back taken for gone": replaced(_taken_for_gone(*receipts.GONE)),
 }

@@ -1,7 +1,8 @@
 """That a run by retention rules keeps exactly what it must, by what it was told, and looks at all that may go.
 
 Commits that stay are those that the world's log of heads says, at the very second from which the run counts ages, of
-the branches and commits in the dump that it was given, with tagged ones and the server's own list. Objects that only
+the branches and commits in the dump that it was given, with tagged ones and the server's own list. Their dates are the
+latest that the run was told: by commits, by the files of their metaranges, by their parents. Objects that only
 other commits hold are all in the universe of a run that lists nothing, but for those that a run deleted.
 """
 
@@ -30,15 +31,16 @@ class RetentionExactness:
         defined, stays = self._defined(plan, told), self._stays(plan, told)
         live = self._metaranges(stays)
         expired = self._metaranges(told.commits.keys() - stays) - live
-        listed = told.listed if told.rules is not None and told.listed is not None else defined
+        claimed = self._defined(plan, told, claimed=True)
+        listed = told.listed if told.rules is not None and told.listed is not None else claimed
         alone = {
             kept_by: frozenset(each.commit_id for each in found.differences if each.kept_by == kept_by)
             for kept_by in ("definition", "server")
         }
         self.compared += 1
         for what, ours, theirs in (
-            ("keep by the definition alone", frozenset(defined - listed), alone["definition"]),
-            ("keep by the server's list alone", frozenset(listed - defined), alone["server"]),
+            ("keep by the definition alone", frozenset(claimed - listed), alone["definition"]),
+            ("keep by the server's list alone", frozenset(listed - claimed), alone["server"]),
             ("keep", live, frozenset(found.live.metarange_ids)),
             ("let go", expired, frozenset(found.expired_metaranges)),
         ):
@@ -63,8 +65,12 @@ class RetentionExactness:
         """The commits that stay."""
         return self._defined(plan, told) | set(told.tags.values()) | (told.listed or frozenset())
 
-    def _defined(self, plan: Plan, told: Told) -> set[str]:
-        """Those that were heads within the windows."""
+    def _defined(self, plan: Plan, told: Told, *, claimed: bool = False) -> set[str]:
+        """Those that were heads within the windows.
+
+        Args:
+            claimed: by what commits say of their dates, as servers judge.
+        """
         oracle = self.oracle
         if not told.asked_rules:
             raise Violation(f"run {plan.run_id} goes on without having been told the rules")
@@ -73,7 +79,8 @@ class RetentionExactness:
             raise Violation(f"run {plan.run_id} counts ages from a moment that is to come by some clock")
         if told.rules is None:
             return set(told.commits)
-        until = oracle.log.stays_until(told.branches, told.commits.keys(), window_of(told.rules), told.date)
+        dates = told.claims() if claimed else told.dates(now)
+        until = oracle.log.stays_until(told.branches, told.commits.keys(), window_of(told.rules), dates.__getitem__)
         return {commit_id for commit_id, moment in until.items() if moment > now}
 
     def _metaranges(self, commits: Collection[str]) -> frozenset[str]:

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.calls import CALLS
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.histories import ARGUMENTS, LEAST_STEPS, Maker
@@ -71,7 +72,8 @@ _MEANWHILE = {
 _FLOWS = {Flow.COMMITTED: 11, Flow.UNIFIED: 6, Flow.OPTIMIZED: 2, Flow.CLEAN: 1}
 _COMMITS = ("commit", "commit_now")
 _DATES = (0, 0, 0, 0, 0, 0, 0, 2, 4, 4)
-"""Most commits are dated when they are made, some long before: in the future would be to keep everything."""
+"""Most commits are dated when they are made, some long before; `with_false_dates` has further ones."""
+_FALSE_DAYS = (-2000, -2000, -40, -3, 2, 30)
 _LATE_CALLS = ((11, 1), (11, 1), (11, 1), (3, 2), (9, 2), (7, 1), (7, 1))
 """The first of a sweep, the dump of its recheck, its question about rules, the first deletion; a mark asks some too."""
 
@@ -83,7 +85,26 @@ def generate(seed: int) -> History:
     maker.do("set_rules")
     while len(maker.steps) < LEAST_STEPS:
         maker.round()
-    return History(setup, tuple(maker.steps), "retention")
+    return History(setup, with_false_dates(maker.steps, seed), "retention")
+
+
+def with_false_dates(steps: list[Step], seed: int) -> tuple[Step, ...]:
+    """The steps, in which some writers of every fifth history commit several times in a row under false dates.
+
+    They fill in what happened years or days ago, or their clock is days ahead.
+    """
+    if seed % 5 != 4:
+        return tuple(steps)
+    chance, made, left, date = random.Random(f"dates {seed}"), list[Step](), 0, 0
+    for step in steps:
+        if step.what in _COMMITS:
+            if not left and chance.random() < 0.15:
+                left, date = chance.randint(1, 4), versioning.dated(chance.choice(_FALSE_DAYS))
+            if left:
+                left -= 1
+                step = replace(step, numbers=(step.numbers[0], date, step.numbers[2]))
+        made.append(step)
+    return tuple(made)
 
 
 class RetentionMaker(Maker):

@@ -1,6 +1,9 @@
 """What must not go by retention rules: the requirement itself, kept by the world's own log of heads.
 
 An object that commits hold stays as long as some head within its branch's window had it, or a tagged commit has it.
+When a commit was made is the world's own time, never what the commit says of itself. What runs may keep besides is
+counted by the latest of what commits, their files and their parents say (`effective_dates`): garbage may stay so long.
+
 What is staged, remembered as a copy, about to arrive or young stays in any case, whatever commits hold it.
 
 Data can come back after it had expired: somebody makes a branch on an old commit, sets one back, reverts, picks, tags,
@@ -13,13 +16,15 @@ second from the earliest of the clocks it asked is checked elsewhere (`retention
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.heads_log import HeadsLog, Window
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation
+from lakefs_gc_assets_tests.simulation.told import effective_dates
 
 CLOCKS_APART = 15 * MINUTE
 YOUNG = 24 * HOUR
@@ -63,17 +68,18 @@ class RetentionOracle(Oracle):
     restaged: dict[str, float] = field(default_factory=dict)
     expired: int = 0
     too_late: list[str] = field(default_factory=list)
+    _may_stay: dict[str, float] | None = None
     _held: dict[str, tuple[tuple[str, float | None], ...]] = field(default_factory=dict)
     _staged: frozenset[str] = frozenset()
 
     def look(self) -> None:
         self.log.look({name: branch.commit_id for name, branch in self.repository.branches.items()})
         super().look()
-        now = self.time.now
+        now, self._may_stay = self.time.now, None
         staged, soft, _ = self.staged()
         firm = dict.fromkeys(staged, math.inf)
         again = {key: (since, math.inf) for key, since in soft.items()}
-        for commit_id, until in self._stays_until().items():
+        for commit_id, until in self._stays_until(lambda commit_id: self.repository.commits[commit_id].made_at).items():
             if until + _SETTLED <= now:
                 continue
             for key, soft_at in self._held_by(commit_id):
@@ -90,14 +96,9 @@ class RetentionOracle(Oracle):
         self.revived = {key: at for key, at in self.revived.items() if key in there and key in before}
         self.revived.update(dict.fromkeys((there - before) & self.in_commits.keys(), now))
 
-    def _stays_until(self) -> dict[str, float]:
+    def _stays_until(self, date: Callable[[str], float]) -> dict[str, float]:
         commits = self.repository.commits
-        until = self.log.stays_until(
-            self.log.shown,
-            commits.keys(),
-            window_of(self.repository.rules),
-            lambda commit_id: commits[commit_id].facts.creation_date,
-        )
+        until = self.log.stays_until(self.log.shown, commits.keys(), window_of(self.repository.rules), date)
         until.update(dict.fromkeys(self.repository.tags.values(), math.inf))
         return until
 
@@ -131,12 +132,32 @@ class RetentionOracle(Oracle):
         return self.arriving(key)
 
     def reachable(self, key: str) -> bool:
-        return self._stays_anyhow(key) is not None or self.being_committed(key) or self._referenced(key, -_SETTLED)
+        if self._stays_anyhow(key) is not None or self.being_committed(key) or self._referenced(key, -_SETTLED):
+            return True
+        if self._may_stay is None:
+            self._may_stay = {}
+            for commit_id, until in self._may_stay_until().items():
+                for held, _ in self._held_by(commit_id):
+                    self._may_stay[held] = max(until, self._may_stay.get(held, _NEVER))
+        return self._may_stay.get(key, _NEVER) + _SETTLED > self.time.now
+
+    def _may_stay_until(self) -> dict[str, float]:
+        """Until when a run may keep each commit, by whatever is said of its date."""
+        commits, files = self.repository.commits, self.bucket.objects
+        said = {id_: float(record.facts.creation_date) for id_, record in commits.items()}
+        written = {
+            record.facts.metarange_id: files[METADATA_PREFIX + record.facts.metarange_id].last_modified
+            for record in commits.values()
+            if record.facts.metarange_id
+        }
+        facts = {id_: record.facts for id_, record in commits.items()}
+        dates = effective_dates(facts, said, written, self.time.now)
+        return self._stays_until(dates.__getitem__)
 
     @property
     def commits_hold_nothing(self) -> bool:
         now = self.time.now
-        return not any(self._held_by(id_) for id_, until in self._stays_until().items() if until > now)
+        return not any(self._held_by(id_) for id_, until in self._may_stay_until().items() if until > now)
 
     def marked(self, run_id: str, candidates: Iterable[str]) -> None:
         if run_id not in self.by_retention:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
 from lakefs_gc_assets_tests.simulation.playing import DELETE, FULL_LISTING_DAYS, History, Step
-from lakefs_gc_assets_tests.simulation.retention_histories import RetentionMaker
+from lakefs_gc_assets_tests.simulation.retention_histories import RetentionMaker, with_false_dates
 
 LEAST_RUNS = 7
 _FLOWS = {Flow.UNIFIED: 16, Flow.COMMITTED: 3, Flow.CLEAN: 1}
@@ -20,7 +20,7 @@ def generate(seed: int) -> History:
     maker.do("set_rules")
     while len(maker.steps) < LEAST_STEPS or maker.runs < LEAST_RUNS:
         maker.round()
-    return History(setup, tuple(maker.steps), "unified")
+    return History(setup, with_false_dates(maker.steps, seed), "unified")
 
 
 class RulesChainMaker(RetentionMaker):

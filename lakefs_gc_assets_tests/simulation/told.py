@@ -1,5 +1,7 @@
 """What servers told a collector last of refs and retention: what its conclusions are compared with."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
@@ -15,6 +17,7 @@ class Told:
         fetched: ids of the latter: their dates are cut to seconds, and count as the latest in that second.
         asked_rules: whether rules were told since; they may be None.
         listed: ids in the server's own list of commits that stay; None where there was none.
+        written: when each file of the metadata folder was written, by the last listing; seconds by the store's clock.
     """
 
     branches: dict[str, str] = field(default_factory=dict)
@@ -24,7 +27,43 @@ class Told:
     asked_rules: bool = False
     rules: RetentionRules | None = None
     listed: frozenset[str] | None = None
+    written: Mapping[str, float] = field(default_factory=dict)
 
-    def date(self, commit_id: str) -> float:
-        """When a commit was made, as far as the collector can know."""
-        return self.commits[commit_id].creation_date + (0.999_999_999 if commit_id in self.fetched else 0.0)
+    def claims(self) -> dict[str, float]:
+        """When each commit says that it was made."""
+        return {
+            id_: commit.creation_date + (0.999_999_999 if id_ in self.fetched else 0.0)
+            for id_, commit in self.commits.items()
+        }
+
+    def dates(self, now: float) -> dict[str, float]:
+        """When each commit was made, as far as the collector can know."""
+        return effective_dates(self.commits, self.claims(), self.written, now)
+
+
+def effective_dates(
+    commits: Mapping[str, Commit], claims: Mapping[str, float], written: Mapping[str, float], now: float
+) -> dict[str, float]:
+    """The latest that is known of when each commit was made.
+
+    A commit is made after its parents, and after its metarange was written. What its parents say of themselves counts
+    where it can be true: nothing was made in the future.
+
+    Args:
+        written: by metarange, seconds by the store's clock; one that lacks may have been written just now.
+        now: what a commit says to be later than that counts for itself alone.
+    """
+    proved: dict[str, float] = {}
+    open_ = [*commits]
+    while open_:
+        id_ = open_[-1]
+        missing = [parent for parent in commits[id_].parents if parent in commits and parent not in proved]
+        if missing:
+            open_ += missing
+            continue
+        open_.pop()
+        said = claims[id_] if claims[id_] <= now else -math.inf
+        before = [proved[parent] for parent in commits[id_].parents if parent in commits]
+        proved[id_] = max(said, written.get(commits[id_].metarange_id, -math.inf), *before)
+    unknown = {id_ for id_, commit in commits.items() if commit.metarange_id and commit.metarange_id not in written}
+    return {id_: max(claims[id_], date, now if id_ in unknown else date) for id_, date in proved.items()}

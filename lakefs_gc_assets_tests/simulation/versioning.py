@@ -17,6 +17,7 @@ COMMIT_SECONDS = 9 * MINUTE
 """A commit ends, well or badly, within this time after sealing, where the collector cannot see that it is under way."""
 LONG_COMMIT_SECONDS = 3 * HOUR
 """The same where refs can be dumped, which shows sealed tokens."""
+_DATED = 10_000
 LAG_SECONDS = 20
 """A commit shows up in a scan of all commits within this time."""
 
@@ -53,11 +54,22 @@ def commit(world: World, branch: int, date: int, lag: int) -> Job:
             if entry is not None and entry.soft_at is not None and path in found.tokens[0]:
                 changes[path] = replace(entry, soft_at=world.time.now)
         entries = applied(repository.rests_on(found), changes)
-        odd = (0.0, 0.0, -800 * DAY, 800 * DAY, -HOUR)[date % 5]
-        found.commit_id = world.commit(entries, (head,), float(lag % LAG_SECONDS), odd)
+        found.commit_id = world.commit(entries, (head,), float(lag % LAG_SECONDS), _off_by(date))
         found.tokens, found.compacted, found.base_id = found.tokens[:1], None, ""
     finally:
         del world.oracle.committing[token]
+
+
+def dated(days: int) -> int:
+    """The number that makes a commit bear a date so many days from the present, up to some years."""
+    return _DATED + days
+
+
+def _off_by(date: int) -> float:
+    """By how many seconds a commit misstates when it was made."""
+    if date >= _DATED // 2:
+        return (date - _DATED) * DAY
+    return (0.0, 0.0, -800 * DAY, 800 * DAY, -HOUR)[date % 5]
 
 
 @operation

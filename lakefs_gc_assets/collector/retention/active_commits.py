@@ -5,6 +5,8 @@ is walked: wherever a commit is young by the rule of that walk, its main parent 
 the window or when the window opened. Heads are active whatever their age. Young is strict: a commit of exactly seven
 days is not young by seven days. A commit on several walks goes by the longest rule, so one pass over all commits,
 children before parents, computes what all the walks would.
+
+What a commit says of its date is not believed where its file or its parents prove it to be younger (`dated_by_files`).
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.retention.main_ancestry import mark_kept, spread
+from lakefs_gc_assets.collector.live.metadata_folder import NOT_LISTED
+from lakefs_gc_assets.collector.retention.main_ancestry import mark_kept, raise_dates, spread
 from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules, Rule
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
@@ -170,7 +173,7 @@ def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime) -> 
     `longest` and `walks` hold the walks that begin at each commit, and in the end the longest that goes through it.
     """
     if spread(graph.main_parents, longest, walks) != len(graph.commits):
-        raise LakeFSError("the graph of commits is broken: main parents go in a circle. Nothing may be collected")
+        raise _circle("main parents")
     young = _after(graph.commits, now, longest) & (longest >= 0)
     kept_by = np.full(len(graph.commits), -1, np.int64)
     replaced = np.flatnonzero(young & (graph.main_parents >= 0))
@@ -206,8 +209,40 @@ def mark_kept_by(graph: Graph, branch: str, rule: Rule | None, now: datetime, ma
     return int(mark_kept(graph.main_parents, commits.seconds, commits.nanos, graph.heads[branch], begin, nano, marked))
 
 
+def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> CommitColumns:
+    """The commits with the latest date that is known of each, in place of the one that it claims.
+
+    Anybody who commits may name any date (`date` of lakeFS's API). Yet a commit was made after its metarange's file was
+    written, and after its parents were made; so it is no older than these. A later date only keeps more.
+
+    Args:
+        written: LastModified of each commit's metarange, microseconds since 1970 by the store's clock; NOT_LISTED for a
+            file that is missing. Of a commit without a metarange it does not count.
+        now: what a commit claims to be later than this moment counts for itself, and not for its children.
+    Raises:
+        LakeFSError: parents go in a circle.
+    """
+    dates = np.stack([commits.seconds, commits.nanos], axis=1)
+    has_file = pc.not_equal(commits.metarange_ids, "").to_numpy(zero_copy_only=False)
+    known = has_file & (written != NOT_LISTED)
+    proved = np.full(dates.shape, _BEFORE_ALL, np.int64)
+    proved[known, 0], proved[known, 1] = np.divmod(written[known], 1_000_000)
+    proved[known, 1] *= 1000
+    parents = commits.positions(commits.parents)
+    if raise_dates(parents, commits.parent_offsets, dates, proved, np.array(_moment(now), np.int64)) != len(commits):
+        raise _circle("parents")
+    # What cannot be known may be as young as can be.
+    unknown = has_file & ~known & ~_is_after(dates[:, 0], dates[:, 1], *_moment(now))
+    dates[unknown] = _moment(now)
+    return replace(commits, seconds=dates[:, 0].copy(), nanos=dates[:, 1].copy())
+
+
+def _circle(what: str) -> LakeFSError:
+    return LakeFSError(f"the graph of commits is broken: {what} go in a circle. Nothing may be collected")
+
+
 def date(commits: CommitColumns, at: int) -> datetime:
-    """When a commit says that it was made, as far as a datetime can say it."""
+    """When a commit was made by these columns, as far as a datetime can say it."""
     seconds = min(max(int(commits.seconds[at]), -(2**35)), 2**37)
     return _EPOCH + timedelta(seconds=seconds, microseconds=int(commits.nanos[at]) // 1000)
 
@@ -224,8 +259,11 @@ def in_words(age: timedelta) -> str:
 def _after(commits: CommitColumns, now: datetime, longest: Integers) -> Flags:
     """Whether each commit was made strictly less than `longest` seconds before a moment."""
     second, nano = _moment(now)
-    threshold = second - longest
-    later: Any = (commits.seconds > threshold) | ((commits.seconds == threshold) & (commits.nanos > nano))
+    return _is_after(commits.seconds, commits.nanos, second - longest, nano)
+
+
+def _is_after(seconds: Integers, nanos: Integers, from_second: Integers | int, from_nano: int) -> Flags:
+    later: Any = (seconds > from_second) | ((seconds == from_second) & (nanos > from_nano))
     return later  # type: ignore[no-any-return]
 
 

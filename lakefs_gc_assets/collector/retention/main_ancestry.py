@@ -1,6 +1,6 @@
-"""Compiled walks along main parents: each commit is visited once, however long a history is.
+"""Compiled walks along parents: each commit is visited once, however long a history is.
 
-Commits are positions; the main parent of a commit without parents is -1. Both functions share this file because what
+Commits are positions; the main parent of a commit without parents is -1. All functions share this file because what
 numba keeps on disk counts as old only when this file changes (`lakefs.formats.compilation`).
 """
 
@@ -66,3 +66,62 @@ def mark_kept(
             kept[main_parents[commit]] = True
         commit = main_parents[commit]
     return count
+
+
+@compiled
+def raise_dates(parents: Array, offsets: Array, dates: Array, proved: Array, now: Array) -> int:
+    """Raises the date of each commit to what is proved of it and of its parents, parents first.
+
+    What a parent says of its own date counts for its children too, unless it lies in the future: nobody made it then.
+
+    Args:
+        parents: positions of all parents, those of each commit one after the other; -1 for one that is not known.
+        offsets: where the parents of a commit begin; one longer than there are commits.
+        dates: second and nanosecond of each commit as it says itself, shape (commits, 2); raised in place.
+        proved: the same of what is known not to be later than the commit; used up.
+        now: second and nanosecond of the present.
+    Returns:
+        How many commits were visited: fewer than there are where parents go in a circle.
+    """
+    count = len(dates)
+    begins = np.zeros(count + 1, np.int64)
+    waits = np.zeros(count, np.int64)
+    for commit in range(count):
+        for at in range(offsets[commit], offsets[commit + 1]):
+            if parents[at] >= 0:
+                begins[parents[at] + 1] += 1
+                waits[commit] += 1
+    for commit in range(count):
+        begins[commit + 1] += begins[commit]
+    children = np.empty(begins[count], np.int64)
+    filled = begins[:-1].copy()
+    ready = np.empty(count, np.int64)
+    last = 0
+    for commit in range(count):
+        for at in range(offsets[commit], offsets[commit + 1]):
+            parent = parents[at]
+            if parent >= 0:
+                children[filled[parent]] = commit
+                filled[parent] += 1
+        if waits[commit] == 0:
+            ready[last] = commit
+            last += 1
+    visited = 0
+    while visited < last:
+        commit = ready[visited]
+        visited += 1
+        second, nano = dates[commit, 0], dates[commit, 1]
+        if proved[commit, 0] > second or (proved[commit, 0] == second and proved[commit, 1] > nano):
+            dates[commit, 0], dates[commit, 1] = proved[commit, 0], proved[commit, 1]
+        elif second < now[0] or (second == now[0] and nano <= now[1]):
+            proved[commit, 0], proved[commit, 1] = second, nano
+        second, nano = proved[commit, 0], proved[commit, 1]
+        for at in range(begins[commit], begins[commit + 1]):
+            child = children[at]
+            if second > proved[child, 0] or (second == proved[child, 0] and nano > proved[child, 1]):
+                proved[child, 0], proved[child, 1] = second, nano
+            waits[child] -= 1
+            if waits[child] == 0:
+                ready[last] = child
+                last += 1
+    return visited

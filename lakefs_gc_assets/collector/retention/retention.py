@@ -18,8 +18,16 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
+from lakefs_gc_assets.collector.live.metadata_folder import times_written
 from lakefs_gc_assets.collector.retention import policy_file, retention_rules
-from lakefs_gc_assets.collector.retention.active_commits import Active, Flags, Graph, active_commits, date
+from lakefs_gc_assets.collector.retention.active_commits import (
+    Active,
+    Flags,
+    Graph,
+    active_commits,
+    date,
+    dated_by_files,
+)
 from lakefs_gc_assets.collector.retention.last_holders import LAST_HOLDERS, last_holders
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
@@ -40,14 +48,18 @@ class Readings:
     """What retention is computed from.
 
     Attributes:
+        dump: its commits with the dates that they claim.
         rules: the server's; None where it has none.
         listed: the server's own list; None where it has no rules to make one by.
+        written: when the metarange's file of each commit was written, as `dated_by_files` wants it; None where claimed
+            dates are believed.
     """
 
     dump: Dump
     rules: RetentionRules | None
     policy: Policy
     listed: ServerCommits | None
+    written: Integers | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +67,15 @@ class Retention:
     """Which commits stay, and why; commits are positions in the dump.
 
     Attributes:
+        graph: with the dates that count.
         active: by the definition; None where every commit stays.
         tags, pins: commits that stay for these besides.
         listed: commits that stay because the server's list has them.
         late: commits that stay although the dump lacks them: of the server's list, or branch heads that were there
             before uncommitted data was prepared. Each has its metarange, empty for a commit without objects.
         flags: for each commit of the dump whether it stays.
+        by_files: for each commit of the dump whether it stays for nothing but the date of a file, or of a parent, that
+            is later than a claimed one.
     """
 
     graph: Graph
@@ -70,12 +85,15 @@ class Retention:
     listed: Integers
     late: dict[str, str]
     flags: Flags
+    by_files: Flags
 
     def why(self, at: int) -> tuple[str, ...]:
         """Every reason for a commit to stay; none for an expired one."""
         if self.active is None:
             return (_NO_RULES,)
         reasons = [self.active.why(at)] if self.active.flags[at] else []
+        if self.by_files[at]:
+            reasons = [f"{reason}, by when files were written; commits claim older dates" for reason in reasons]
         reasons += [f"tag {tag}" for tag in self.tags.get(at, ())]
         if at in self.pins:
             reasons.append("pinned by the policy")
@@ -170,7 +188,8 @@ def live_definition(
             ) from refusal
         note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
         live = commits.every_metadata_file(api, store, clock)
-        return LiveDefinition(live, (), retention_rules.digest(None, policy), {}, warnings=(_NO_RULES,))
+        digest = retention_rules.digest(None, policy, settings.commit_dates)
+        return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
     found = _with_shown(api, retention(api, readings, settings, now), shown)
     definition = define(readings, found, settings, now)
     for line in _noted(definition):
@@ -209,7 +228,19 @@ def read(
         listed = None if rules is None else server_commits(api, store, namespace, settings, clock, note)
     except (AccessDenied, NotFound, NotSupported) as refusal:
         raise LakeFSError(f"the retention rules cannot be applied: {refusal}") from refusal
-    return Readings(dump, rules, policy, listed)
+    return Readings(dump, rules, policy, listed, written_times(store, settings, dump.commits))
+
+
+def written_times(store: ObjectStore, settings: CollectionSettings, commits: CommitColumns) -> Integers | None:
+    """When the metarange's file of each commit was written; None where claimed dates are believed.
+
+    To be asked for after the commits: each file is there by then. Raises StorageError.
+    """
+    if settings.commit_dates == "claimed":
+        return None
+    ids = pc.unique(commits.metarange_ids)
+    times: Integers = times_written(store, ids)[pc.index_in(commits.metarange_ids, value_set=ids).to_numpy()]
+    return times
 
 
 def retention(api: LakeFSApi, readings: Readings, settings: CollectionSettings, now: datetime) -> Retention:
@@ -221,11 +252,14 @@ def retention(api: LakeFSApi, readings: Readings, settings: CollectionSettings, 
         CorruptFile: the server's list contradicts the dump.
     """
     dump, policy = readings.dump, readings.policy
-    graph = Graph.of(dump.commits, dump.branches)
+    claimed = Graph.of(dump.commits, dump.branches)
+    graph = claimed
+    if readings.written is not None:
+        graph = replace(claimed, commits=dated_by_files(dump.commits, readings.written, now))
     rules = retention_rules.effective(readings.rules, policy, dump.branches)
     if rules is None:
-        nothing = np.empty(0, np.int64)
-        return Retention(graph, None, {}, frozenset(), nothing, {}, np.ones(len(graph.commits), np.bool_))
+        every = np.ones(len(graph.commits), np.bool_)
+        return Retention(graph, None, {}, frozenset(), np.empty(0, np.int64), {}, every, ~every)
     active = active_commits(graph, rules, now)
     tags = _by_commit(dump.commits, dump.tags) if policy.keep_tags else {}
     pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
@@ -233,19 +267,21 @@ def retention(api: LakeFSApi, readings: Readings, settings: CollectionSettings, 
     listed, late = _listed(api, dump.commits, readings.listed, settings)
     if policy.replace:
         listed = listed[:0]
-    flags = active.flags.copy()
-    flags[[*tags, *pinned]] = True
-    flags[listed] = True
-    return Retention(graph, active, tags, pinned, listed, late, flags)
+    others = np.zeros(len(graph.commits), np.bool_)
+    others[[*tags, *pinned]] = True
+    others[listed] = True
+    by_files = active.flags & ~others
+    by_files &= False if graph is claimed else ~active_commits(claimed, rules, now).flags
+    return Retention(graph, active, tags, pinned, listed, late, active.flags | others, by_files)
 
 
 def _with_shown(api: LakeFSApi, found: Retention, shown: Collection[str]) -> Retention:
     at = found.graph.commits.positions(pa.array(shown, pa.string()))
-    flags = found.flags.copy()
-    flags[at[at >= 0]] = True
+    flags, by_files = found.flags.copy(), found.by_files.copy()
+    flags[at[at >= 0]], by_files[at[at >= 0]] = True, False
     unknown = [commit_id for commit_id, place in zip(shown, at.tolist(), strict=True) if place < 0]
     late = {commit_id: api.commit(commit_id).metarange_id for commit_id in unknown}
-    return replace(found, flags=flags, late={**found.late, **late})
+    return replace(found, flags=flags, by_files=by_files, late={**found.late, **late})
 
 
 def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tuple[str, ...]]:
@@ -295,13 +331,14 @@ def define(readings: Readings, found: Retention, settings: CollectionSettings, n
     return LiveDefinition(
         live=live,
         expired_metaranges=tuple(expired.to_pylist()),
-        rules_digest=retention_rules.digest(readings.rules, policy),
+        rules_digest=retention_rules.digest(readings.rules, policy, settings.commit_dates),
         counts={
             "commits_known": len(dump.commits) + len(found.late),
             "commits_active": int(found.flags.sum() if found.active is None else found.active.flags.sum()),
             "commits_tagged": len(found.tags),
             "commits_pinned": len(found.pins),
             "commits_expired": int((~found.flags).sum()),
+            "commits_by_files_alone": int(found.by_files.sum()),
             "commits_by_definition_alone": sum(each.kept_by == "definition" for each in differences),
             "commits_by_server_alone": sum(each.kept_by == "server" for each in differences),
         },
@@ -318,7 +355,8 @@ def define(readings: Readings, found: Retention, settings: CollectionSettings, n
 def _differences(readings: Readings, found: Retention, now: datetime) -> tuple[Difference, ...]:
     """Where the definition by the server's rules, without policy and tags, and the server's list differ.
 
-    Where a policy replaces those rules only what the dump lacks is of interest.
+    By the dates that commits claim, which the server believes: what stays for later ones is counted for itself. Where a
+    policy replaces those rules only what the dump lacks is of interest.
     """
     late = [Difference(commit_id, "server", "the refs dump lacks it: it is newer") for commit_id in found.late]
     if readings.listed is None or readings.rules is None or readings.policy.replace:
@@ -326,7 +364,7 @@ def _differences(readings: Readings, found: Retention, now: datetime) -> tuple[D
     graph = found.graph
     rules = retention_rules.effective(readings.rules, Policy(), readings.dump.branches)
     assert rules is not None
-    ours = active_commits(graph, rules, now)
+    ours = active_commits(replace(graph, commits=readings.dump.commits), rules, now)
     theirs = np.zeros(len(graph.commits), np.bool_)
     at = graph.commits.positions(readings.listed.ids)
     theirs[at[at >= 0]] = True
@@ -347,6 +385,12 @@ def _warnings(readings: Readings, found: Retention) -> list[str]:
         advice = "; the policy could only keep more. `replace: true` would make it count alone" if named else ""
         return [_NO_RULES + advice]
     lines = list(retention_rules.headless(found.active.rules))
+    if count := int(found.by_files.sum()):
+        lines.append(
+            f"{count:,} commits stay only because files were written later than the dates that commits claim: "
+            "backdated commits, or a copied or restored storage namespace. They stay for one retention period after "
+            "their files were written; collection.commit_dates: claimed believes the dates"
+        )
     unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
     return lines + [f"{name}: there is no such branch" for name in unknown]
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from lakefs_gc_assets.collector.retention.policy import LONGEST_RETENTION, Policy, in_units
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.settings import CommitDates
 
 _DAY = timedelta(days=1)
 _CORRECT = "Correct the rules (`lakefs-gc policy set`, or `lakectl gc set-config`)"
@@ -97,10 +98,10 @@ def headless(rules: EffectiveRules) -> Iterator[str]:
         yield f"RETENTION OF ZERO: dangling commits keep nothing ({rules.default.source})"
 
 
-def digest(server: RetentionRules | None, policy: Policy) -> str:
-    """Names the rules: two runs with the same digest applied the same ones."""
+def digest(server: RetentionRules | None, policy: Policy, commit_dates: CommitDates) -> str:
+    """Names the rules: two runs with the same digest applied the same ones, to dates of the same kind."""
     stated = None if server is None else [server.default_days, sorted(server.branches.items())]
-    return hashlib.sha256(json.dumps([stated, policy.stated()]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([stated, policy.stated(), commit_dates]).encode()).hexdigest()
 
 
 def _of_policy(policy: Policy, branch: str) -> Rule | None:

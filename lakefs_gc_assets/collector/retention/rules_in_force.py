@@ -65,6 +65,7 @@ def encode(readings: Readings, found: Retention, definition: LiveDefinition, now
             "expired": definition.counts["commits_expired"],
             "tagged": definition.counts["commits_tagged"],
             "pinned": definition.counts["commits_pinned"],
+            "kept_by_files_alone": definition.counts["commits_by_files_alone"],
         },
         "keep_tags": readings.policy.keep_tags,
         "differences": [asdict(each) for each in definition.differences],

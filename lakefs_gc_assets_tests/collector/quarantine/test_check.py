@@ -1,6 +1,7 @@
 """What of the quarantine is live: two looks at first, and one more for each further question."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -38,6 +39,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     Repository,
     RetentionRules,
 )
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
@@ -57,7 +59,8 @@ class World:
     """A repository with one branch, a run that moved COPIED to quarantine, and the check of what of it is live."""
 
     def __init__(self, folder: Path) -> None:
-        (folder / "repository").mkdir()
+        self.folder = folder / "repository"
+        self.folder.mkdir()
         self.opened = opened_by(StoreOpener(StoreSettings(local_root=str(folder)), "local://repository"))
         self.api, self.store = cast(ScriptedApi, self.opened.api), self.opened.store
         self.clock = cast(HandClock, self.opened.clock)
@@ -97,6 +100,8 @@ class World:
         ids = {"old": "a" * 64, "new": "c" * 64}
         old = Commit(ids["old"], put_commit_objects(self.store, {"p": Staged(COPIED[0])}), (), 7)
         new = Commit(ids["new"], put_commit_objects(self.store, {"other": Staged(OTHER, size=1)}), (old.id,), 8)
+        for each in (old, new):
+            os.utime(self.folder / METADATA_PREFIX / each.metarange_id, (each.creation_date, each.creation_date))
         self.api.branch_lists = Script(*((Branch("main", ids[name]),) for name in heads))
         self.api.dumps = Script(put_dump(self.store, [old, new], [Branch("main", new.id)]))
         self.api.rules = Script(rules)

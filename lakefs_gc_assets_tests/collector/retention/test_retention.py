@@ -1,7 +1,8 @@
 """The live definition: dump, rules, policy and the server's list put together."""
 
 import hashlib
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,14 @@ from lakefs_gc_assets.errors import (
     ServerUnavailable,
 )
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, PrepareCommitsTask, PreparedCommits, RetentionRules
+from lakefs_gc_assets.lakefs.api.models import (
+    Branch,
+    Commit,
+    PrepareCommitsTask,
+    PreparedCommits,
+    RefsDump,
+    RetentionRules,
+)
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
@@ -51,7 +59,7 @@ def commit(name: str, days: float, *parents: str, held: str | None = None) -> Co
 
 HISTORY = [
     commit("first", 40, held=""),
-    commit("a", 30, "first"),
+    commit("a", 38, "first"),
     commit("b", 20, "a"),
     commit("c", 5, "b"),
     commit("d", 1, "c"),
@@ -80,8 +88,20 @@ class Server:
         file.write_text(text)
         return {"retention_policy": str(file)}
 
+    def dump(self, commits: Sequence[Commit], heads: Sequence[Branch], tags: Sequence[Branch] = ()) -> RefsDump:
+        """A dump of commits whose metaranges were written when the first of them says that it was made."""
+        for each in sorted(commits, key=lambda each: each.creation_date, reverse=True):
+            if each.metarange_id:
+                self.put_metarange(each.metarange_id, each.creation_date)
+        return put_dump(self.store, commits, heads, tags)
+
+    def put_metarange(self, metarange_id: str, at: float) -> None:
+        """A file that was written at a moment, seconds since 1970; nobody reads it here."""
+        self.store.put(f"_lakefs/{metarange_id}", b"")
+        os.utime(self.folder / "_lakefs" / metarange_id, (at, at))
+
     def write(self) -> None:
-        self.api.dumps = Script(put_dump(self.store, HISTORY, HEADS, self.tags))
+        self.api.dumps = Script(self.dump(HISTORY, HEADS, self.tags))
         rows = [f"{digest(name)},false,{metarange(name) if held is None else held}" for name, held in self.listed]
         self.store.put(LIST, "\n".join(["commit_id,expired,metarange_id", *rows, ""]).encode())
 
@@ -127,6 +147,7 @@ class TestLive:
             "commits_tagged": 1,
             "commits_pinned": 0,
             "commits_expired": 2,
+            "commits_by_files_alone": 0,
             "commits_by_definition_alone": 0,
             "commits_by_server_alone": 0,
         }
@@ -142,8 +163,8 @@ class TestLive:
         # `a` is on the branches main and stale; the rule of main is the shorter one. `older` dangles.
         default = "21d by the server's default"
         assert found.last_holders.to_pylist() == [
-            {"metarange_id": metarange("a"), "commit_id": digest("a"), "branch": "stale", "rule": default},
             {"metarange_id": metarange("older"), "commit_id": digest("older"), "branch": None, "rule": default},
+            {"metarange_id": metarange("a"), "commit_id": digest("a"), "branch": "stale", "rule": default},
         ]
 
     def test_pinned_commits_stay(self, server: Server) -> None:
@@ -160,7 +181,7 @@ class TestLive:
         server.listed = [("d", None)]
         server.write()
         server.written = True
-        server.api.dumps = Script(put_dump(server.store, [*HISTORY, FIRST_OF_DUMP], HEADS))
+        server.api.dumps = Script(server.dump([*HISTORY, FIRST_OF_DUMP], HEADS))
         rules = "default: 1h\nreplace: true"
         plain = server.define(**server.policy(rules))
         pinned = server.define(**server.policy(f"{rules}\npinned: [{each.id}]"))
@@ -181,7 +202,7 @@ class TestLive:
 
     def test_metaranges_that_an_active_commit_shares_are_not_expired(self, server: Server) -> None:
         shared = [*HISTORY, commit("revert", 0.5, "d", held=metarange("a"))]
-        server.api.dumps = Script(put_dump(server.store, shared, [Branch("main", digest("revert")), HEADS[1]]))
+        server.api.dumps = Script(server.dump(shared, [Branch("main", digest("revert")), HEADS[1]]))
         server.written = True
         server.store.put(LIST, f"commit_id,expired,metarange_id\n{digest('d')},false,{metarange('d')}\n".encode())
         found = server.define()
@@ -198,7 +219,7 @@ class TestLive:
         server.write()
         server.written = True
         emptied = commit("emptied", 9, "b", held="")
-        server.api.dumps = Script(put_dump(server.store, [*HISTORY, emptied], [Branch("main", emptied.id)]))
+        server.api.dumps = Script(server.dump([*HISTORY, emptied], [Branch("main", emptied.id)]))
         found = server.define(**server.policy("default: 1h\nreplace: true"))
         assert (found.live.metarange_ids, found.live.heads) == ((), {})
         assert tuple(sorted(found.expired_metaranges)) == metaranges("a", "b", "c", "d", "old", "older")
@@ -381,7 +402,7 @@ def test_longer_rules_and_new_branches_count_when_they_are_read(server: Server) 
     assert metarange("a") in second.live.metarange_ids
     assert second.rules_digest != first.rules_digest
     server.api.rules = Script(RULES)
-    with_branch = put_dump(server.store, HISTORY, [*HEADS, Branch("back", digest("a"))], server.tags)
+    with_branch = server.dump(HISTORY, [*HEADS, Branch("back", digest("a"))], server.tags)
     server.write()
     server.written = True
     server.api.dumps = Script(with_branch)
@@ -399,12 +420,103 @@ def test_heads_that_a_recheck_was_shown_before_stay(server: Server) -> None:
     assert found.counts["commits_expired"] == 1
 
 
+class TestCommitsThatLieAboutTheirDates:
+    """Rule of main: 7 days. Line: d, made a day ago, replaced c; c, made 5 days ago, replaced b; b replaced a."""
+
+    @staticmethod
+    def written_days_ago(server: Server, **days: float) -> None:
+        """Metaranges of these commits were written so long ago."""
+        server.listed = [("d", None)]
+        server.write()
+        server.written = True
+        for name, ago in days.items():
+            server.put_metarange(metarange(name), (NOW - timedelta(days=ago)).timestamp())
+
+    def test_a_backdated_commit_does_not_let_go_what_it_replaced_a_moment_ago(self, server: Server) -> None:
+        self.written_days_ago(server, b=2)
+        found = server.define()
+        assert metarange("a") in found.live.metarange_ids
+        assert (found.counts["commits_by_files_alone"], found.counts["commits_expired"]) == (1, 1)
+        assert found.warnings[0].startswith("1 commits stay only because files were written later than the dates")
+
+    def test_a_commit_is_as_young_as_its_parents_are_proved_to_be(self, server: Server) -> None:
+        """The file of a was written yesterday, so that what has a for a parent was made after that."""
+        self.written_days_ago(server, a=1)
+        found = server.define()
+        # a replaced `first`, b replaced a, and `older` dangles, which is tagged besides.
+        assert found.counts["commits_active"] == 7
+        assert found.counts["commits_by_files_alone"] == 2
+
+    def test_a_date_to_come_counts_for_its_commit_alone(self, server: Server) -> None:
+        server.listed = [("d", None)]
+        ahead = [each if each.id != digest("a") else commit("a", -300, "first") for each in HISTORY]
+        server.api.dumps = Script(server.dump(ahead, HEADS, server.tags))
+        server.store.put(LIST, f"commit_id,expired,metarange_id\n{digest('d')},false,{metarange('d')}\n".encode())
+        server.put_metarange(metarange("a"), (NOW - timedelta(days=30)).timestamp())
+        server.written = True
+        found = server.define()
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("a")
+        assert (found.counts["commits_by_files_alone"], found.counts["commits_expired"]) == (0, 1)
+
+    def test_an_unlisted_file_may_have_been_written_just_now(self, server: Server) -> None:
+        self.written_days_ago(server)
+        (server.folder / "_lakefs" / metarange("b")).unlink()
+        assert metarange("a") in server.define().live.metarange_ids
+
+    def test_claimed_dates_are_believed_where_somebody_asks_for_it(self, server: Server) -> None:
+        self.written_days_ago(server, a=2, b=2)
+        found, careful = server.define(commit_dates="claimed"), server.define()
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("a")
+        assert (found.counts["commits_by_files_alone"], found.warnings) == (0, ())
+        assert found.rules_digest != careful.rules_digest
+
+    def test_files_that_are_as_old_as_claimed_change_nothing(self, server: Server) -> None:
+        found, believing = server.define(), server.define(commit_dates="claimed")
+        assert (found.live.metarange_ids, found.expired_metaranges) == (
+            believing.live.metarange_ids,
+            believing.expired_metaranges,
+        )
+
+    def test_what_the_servers_list_lacks_is_compared_by_claimed_dates(self, server: Server) -> None:
+        """The server believes them, so that it lacks nothing."""
+        self.written_days_ago(server, a=1, b=1)
+        server.store.put(
+            LIST,
+            "\n".join(
+                [
+                    "commit_id,expired,metarange_id",
+                    *(f"{digest(n)},false,{metarange(n)}" for n in ("d", "c", "b", "old")),
+                ]
+            ).encode(),
+        )
+        assert server.define().differences == ()
+
+    def test_why_says_that_it_is_by_a_file(self, server: Server) -> None:
+        self.written_days_ago(server, b=2)
+        found = TestWhyCommitsStay.computed(server, prepare=False)
+        reason = TestWhyCommitsStay.why(found)["a"]
+        assert reason == (
+            f"was replaced on branch main by {digest('b')}, made 2.0 days ago: 7d by the server's rule of main, "
+            "by when files were written; commits claim older dates",
+        )
+
+    def test_parents_in_a_circle_end_it(self, server: Server) -> None:
+        merge = commit("x", 3, "d", "y")
+        other = commit("y", 3, "x")
+        server.write()
+        server.written = True
+        server.api.dumps = Script(server.dump([*HISTORY, merge, other], HEADS, server.tags))
+        with pytest.raises(LakeFSError, match="parents go in a circle"):
+            server.define()
+
+
 class TestWhyCommitsStay:
     """Each reason of each commit, in words."""
 
     @staticmethod
-    def computed(server: Server, **settings: Any) -> Retention:
-        server.write()
+    def computed(server: Server, *, prepare: bool = True, **settings: Any) -> Retention:
+        if prepare:
+            server.write()
         chosen = CollectionSettings(wait_before_dump_seconds=0, **settings)
         policy, clock = retention.policy_of(chosen), HandClock()
         readings = retention.read(server.api, server.store, NAMESPACE, chosen, clock, NOW, lambda message: None, policy)
@@ -447,7 +559,7 @@ class TestStaleBranches:
         heads = [*HEADS, Branch("z", digest("older")), Branch("a", digest("older")), Branch("b", digest("b"))]
         server.write()
         server.written = True
-        server.api.dumps = Script(put_dump(server.store, HISTORY, heads, server.tags))
+        server.api.dumps = Script(server.dump(HISTORY, heads, server.tags))
         found = server.define(**server.policy("stale_after: 20d"))
         assert [each.branch for each in found.stale] == ["a", "z", "stale"]
         assert [each.branch for each in server.define(**server.policy("stale_after: 36d")).stale] == []
@@ -463,7 +575,7 @@ class TestWhatTheLogIsTold:
         server.listed = [("d", None)]
         server.write()
         server.written = True
-        server.api.dumps = Script(put_dump(server.store, [*HISTORY, *lines], heads, server.tags))
+        server.api.dumps = Script(server.dump([*HISTORY, *lines], heads, server.tags))
         return server.define(notes=notes, **server.policy("stale_after: 29d"))
 
     def test_what_was_waited_for_and_what_old_servers_cannot_do(self, server: Server) -> None:
@@ -520,4 +632,4 @@ def test_without_rules_a_refused_dump_is_told_with_its_reason(server: Server) ->
     found = server.define(notes=notes)
     assert notes == ["refs dump not available (dump: 403): reading every range file of the repository instead"]
     assert (found.warnings, found.counts) == (("the repository has no retention rules, so every commit stays",), {})
-    assert found.rules_digest == retention_rules.digest(None, Policy())
+    assert found.rules_digest == retention_rules.digest(None, Policy(), "written")

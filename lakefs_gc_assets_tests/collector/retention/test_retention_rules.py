@@ -137,7 +137,9 @@ def test_rules_that_keep_heads_only_are_said_aloud() -> None:
 def test_a_digest_names_what_is_kept() -> None:
     policy = Policy(default=DAY, rules=(BranchRule("a", DAY, 1), BranchRule("b", DAY, 2)), pinned=("x", "y"))
     same = Policy(default=DAY, rules=(BranchRule("b", DAY, 5), BranchRule("a", DAY, 6)), pinned=("y", "x"))
-    assert digest(SERVER, policy) == digest(RetentionRules(21, dict(sorted(SERVER.branches.items()))), same)
+    assert digest(SERVER, policy, "written") == digest(
+        RetentionRules(21, dict(sorted(SERVER.branches.items()))), same, "written"
+    )
     others = [
         (None, policy),
         (RetentionRules(22, SERVER.branches), policy),
@@ -148,5 +150,6 @@ def test_a_digest_names_what_is_kept() -> None:
         (SERVER, Policy(default=DAY, replace=True)),
         (SERVER, Policy(stale_after=DAY, pinned=("x",))),
     ]
-    assert len({digest(server, each) for server, each in [(SERVER, policy), *others]}) == len(others) + 1
-    assert digest(SERVER, Policy(stale_after=DAY)) == digest(SERVER, Policy())
+    digests = {digest(server, each, "written") for server, each in [(SERVER, policy), *others]}
+    assert len(digests | {digest(SERVER, policy, "claimed")}) == len(others) + 2
+    assert digest(SERVER, Policy(stale_after=DAY), "written") == digest(SERVER, Policy(), "written")
