@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
+from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.stored import run_folder
@@ -111,7 +112,7 @@ def test_frames_must_be_there_and_the_ones_that_were_left(
     tmp_path: Path, frame: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What a manifest says is no matter here.
-    monkeypatch.setattr(checkpoint.Manifest, "from_json", lambda *arguments: SimpleNamespace(files=()))
+    monkeypatch.setattr(Manifest, "from_json", lambda *arguments: SimpleNamespace(files=()))
     store = LocalStore(tmp_path)
     for name in (PENDING_DF.name, CHECKPOINT_COMMITTED_DF.name):
         store.put(run_folder.manifest("run", name), name.encode())
