@@ -109,13 +109,18 @@ def test_a_plan_that_was_changed_is_refused(change: dict[str, Any]) -> None:
         Plan.from_json(changed(**change), "plan.json")
 
 
-def test_a_plan_of_an_earlier_version_does_not_say_whether_it_was_opened() -> None:
+ADDED = ("opened", "no_lock")
+"""What plans of earlier versions do not say: they were opened, and had a lock."""
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_plan_of_an_earlier_version_is_read(name: str) -> None:
     content = json.loads(PLAN.to_json())
-    del content["opened"]
+    del content[name]
     assert Plan.from_json(records.with_digest(content), "plan.json") == PLAN
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Plan) if field.name != "opened"])
+@pytest.mark.parametrize("name", [field.name for field in fields(Plan) if field.name not in ADDED])
 def test_a_plan_that_lacks_something_is_refused(name: str) -> None:
     content = json.loads(PLAN.to_json())
     del content[name]
