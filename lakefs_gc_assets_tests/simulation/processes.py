@@ -19,7 +19,7 @@ from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, MARK_VALID, Asked
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
-from lakefs_gc_assets_tests.simulation.calls import CALLS
+from lakefs_gc_assets_tests.simulation.calls import CALLS, is_of
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import Killed, Reached, Run, Watch
 from lakefs_gc_assets_tests.simulation.coroutines import Coroutine
@@ -330,7 +330,7 @@ class Process:
         self.recheck.asked_at = self.world.time.now
         if self.stop_before is not None and self.coroutine is not None:
             kind, count = self.stop_before
-            if kind.match(call):
+            if is_of(kind, call, sweeping=self.is_sweeping):
                 self.stop_before = (kind, count - 1) if count > 1 else None
                 if count <= 1:
                     self.coroutine.suspend()
@@ -342,7 +342,7 @@ class Process:
             self._require_fresh_mark()
         if self.fail_at is not None:
             kind, count = self.fail_at
-            if kind.match(call):
+            if is_of(kind, call, sweeping=self.is_sweeping):
                 self.fail_at = (kind, count - 1) if count > 1 else None
                 if count <= 1:
                     return None

@@ -75,7 +75,7 @@ _DATES = (0, 0, 0, 0, 0, 0, 0, 2, 4, 4)
 """Most commits are dated when they are made, some long before; `with_false_dates` has further ones."""
 _FALSE_DAYS = (-2000, -2000, -40, -3, 2, 30)
 _LATE_CALLS = ((11, 1), (11, 1), (11, 1), (3, 2), (9, 2), (7, 1), (7, 1))
-"""The first of a sweep, the dump of its recheck, its question about rules, the first deletion; a mark asks some too."""
+"""The first of a sweep; the dump of its recheck and its question about rules, as a mark asks them too; a deletion."""
 
 
 def generate(seed: int) -> History:

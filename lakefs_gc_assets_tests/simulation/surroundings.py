@@ -140,7 +140,7 @@ class Surroundings:
         self.maker.steps.append(Step(name, "until", (kind, count)))
 
     def _until_sweep(self, name: str) -> None:
-        """Up to the question whether anything came back, which is the first of a sweep; a plan may ask it as well."""
+        """Up to the first call of a sweep, or to where it asks what other runs have deleted meanwhile."""
         self._until(name, _SWEEP_BEGINS)
         if self.chance.random() < 0.5:
             self._until(name, _SWEEP_BEGINS)

@@ -166,7 +166,7 @@ class TestServersThatLeaveOutWhatIsStaged:
         def prepared(self: Servers, server: Server, *more: Any) -> UncommittedPage:
             now = server.clock.time.now
             began[:] = began or [now]
-            blind = mock.patch.object(Repository, "changes", lambda self, branch: iter(()))
+            blind = mock.patch.object(Repository, "changes_over", lambda self, branch, compacted: iter(()))
             with blind if now - began[0] < seconds else nullcontext():
                 return prepare(self, server, *more)
 
@@ -252,7 +252,7 @@ class TestExpiredDataThatComesBackIntoUse:
     )
     """Two days by the rules; four days ago the first of two objects was replaced."""
     SWEEP = Step("c0", "start", (1, 0, 0, 0, 2, 0))
-    UNTIL_SWEEP = Step("c0", "until", (11, 2))
+    UNTIL_SWEEP = Step("c0", "until", (11, 1))
     LONGER = Step("a0", "lengthen_rules", (9,))
     BRANCHES = (Step("w1", "branch_commit", (0, 0)), Step("w1", "branch_commit", (0, 0)))
     """Both old commits, the empty first one among them."""

@@ -55,7 +55,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "recheck: ranges that no commit names taken for orphans": 131,
         "gap in the listing not looked for": 27,
         "guards of amount not raised": 27,
-        "what other runs deleted since the listing not asked": 5,
+        "what other runs deleted since the listing not asked": 1,
         "other repositories: staged references not asked for": 1,
         "other repositories: commits not asked for": 70,
         "recheck: other repositories not asked again": 26,
@@ -79,7 +79,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "rows outside the run's windows dropped from the checkpoint": 1,
     },
     "retention": {
-        "rules read at the mark alone": 127,
+        "rules read at the mark alone": 17,
         "rules that cannot be read taken for none": 62,
         "rules that cannot be read taken for zero days": 62,
         "no rules taken for zero days": 1,
