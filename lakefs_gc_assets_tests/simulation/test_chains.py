@@ -12,13 +12,13 @@ HISTORIES = 240
 
 @pytest.mark.parametrize("part", range(4))
 def test_optimized_runs_mark_what_clean_ones_would(part: int) -> None:
-    required.none_breaks_a_rule("optimized", fresh(0, required.QUICK)[part::4])
+    required.none_breaks_a_rule("optimized", fresh(0, required.QUICK["optimized"])[part::4])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(required.PARTS))
 def test_nor_do_more_of_them(part: int) -> None:
-    required.none_breaks_a_rule("optimized", fresh(required.QUICK, HISTORIES)[part :: required.PARTS])
+    required.none_breaks_a_rule("optimized", fresh(required.QUICK["optimized"], HISTORIES)[part :: required.PARTS])
 
 
 def test_a_seed_gives_the_same_history_and_the_same_end() -> None:

@@ -10,7 +10,7 @@ from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fr
 from lakefs_gc_assets_tests.simulation.forecasting import Compared, compare
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 
-QUICK = 6
+QUICK = 5
 HISTORIES = 400
 
 

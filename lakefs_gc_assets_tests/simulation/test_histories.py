@@ -16,13 +16,13 @@ def test_those_that_once_broke_a_rule_break_none() -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_no_history_breaks_a_rule(part: int) -> None:
-    required.none_breaks_a_rule("clean", fresh(0, required.QUICK)[part::4])
+    required.none_breaks_a_rule("clean", fresh(0, required.QUICK["clean"])[part::4])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(required.PARTS))
 def test_nor_do_more_of_them(part: int) -> None:
-    required.none_breaks_a_rule("clean", fresh(required.QUICK, HISTORIES)[part :: required.PARTS])
+    required.none_breaks_a_rule("clean", fresh(required.QUICK["clean"], HISTORIES)[part :: required.PARTS])
 
 
 def test_a_seed_gives_the_same_history_and_the_same_end() -> None:

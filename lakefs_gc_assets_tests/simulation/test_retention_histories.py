@@ -12,13 +12,13 @@ HISTORIES = 400
 
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_goes_that_a_head_within_its_window_had(part: int) -> None:
-    required.none_breaks_a_rule("retention", fresh(0, required.QUICK)[part::4])
+    required.none_breaks_a_rule("retention", fresh(0, required.QUICK["retention"])[part::4])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(required.PARTS))
 def test_nor_do_more_of_them(part: int) -> None:
-    required.none_breaks_a_rule("retention", fresh(required.QUICK, HISTORIES)[part :: required.PARTS])
+    required.none_breaks_a_rule("retention", fresh(required.QUICK["retention"], HISTORIES)[part :: required.PARTS])
 
 
 def test_a_seed_gives_the_same_history_and_the_same_end() -> None:

@@ -12,13 +12,13 @@ HISTORIES = 240
 
 @pytest.mark.parametrize("part", range(4))
 def test_they_mark_what_runs_that_list_everything_would(part: int) -> None:
-    required.none_breaks_a_rule("unified", fresh(0, required.QUICK)[part::4])
+    required.none_breaks_a_rule("unified", fresh(0, required.QUICK["unified"])[part::4])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(required.PARTS))
 def test_so_do_more_of_them(part: int) -> None:
-    required.none_breaks_a_rule("unified", fresh(required.QUICK, HISTORIES)[part :: required.PARTS])
+    required.none_breaks_a_rule("unified", fresh(required.QUICK["unified"], HISTORIES)[part :: required.PARTS])
 
 
 def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
