@@ -33,7 +33,8 @@ class Repository:
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server, now = server, datetime.now(UTC)
-        clients.repository(server)
+        with server.clock.at(now - 60 * DAY):
+            clients.repository(server)
         self.addresses: list[str] = []
         self.commits: list[dict[str, Any]] = []
         for number, days in enumerate((60, 40, 20)):

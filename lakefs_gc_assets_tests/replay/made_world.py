@@ -11,6 +11,8 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.session import Session, UnexpectedAnswer
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 
+_AGE = timedelta(days=61)
+"""Of a repository whose objects are all written today."""
 Entries = dict[str, str]
 """Addresses by path: relative to the storage namespace, in full where they lie outside."""
 
@@ -72,7 +74,9 @@ class World:
         self.namespace = self.session.namespace.rstrip("/")
         self.books = Books()
         self._contents = 0
-        self.session.create()
+        # Before every commit that is dated back: no commit is older than the first one of its repository.
+        with server.clock.at(server.clock.now() - _AGE):
+            self.session.create()
         first = self._head("main")
         self.books.commits[first] = {}
         self.books.branches["main"] = Branch(first)
