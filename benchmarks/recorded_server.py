@@ -66,6 +66,8 @@ def main() -> None:
     gone = recording.workspace / "gone.txt"
     with ReplayServer(recording, now=now, deletes="overlay") as server:
         settings = server.configuration().model_dump(exclude_defaults=True)
+        # Recorded rules name branches that a recording does not have.
+        settings["collection"]["allow_rules_of_unknown_branches"] = True
         if asked.store == "local":
             settings["store"] = {"local_root": str((recording.workspace / LOCAL_FOLDER).resolve())}
         print(json.dumps({**settings, "gone": str(gone), "now": now().isoformat()}), flush=True)

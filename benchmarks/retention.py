@@ -1,24 +1,27 @@
 """How long it takes to learn what retention keeps in a repository of a million commits.
 
 Usage: python -m benchmarks.retention [--commits N]. Writes a refs dump of that many commits (a main line with merges,
-branches, dangling lines) and the list that a server would prepare, as files in a temporary folder; then reads rules,
-dump and list and computes the live definition, as each run does. The time for writing is told apart.
+branches, dangling lines), an empty file for each metarange, as old as its commit, and the list that a server would
+prepare, in a temporary folder; then reads rules, dump, list and times of files, and computes the live definition, as
+each run does. The time for writing is told apart.
 """
 
 import argparse
 import hashlib
+import os
 import random
 import resource
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from lakefs_gc_assets.collector.live import commits as dumps
 from lakefs_gc_assets.collector.retention import retention
-from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits
+from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention_rules import effective
 from lakefs_gc_assets.embedded import entries
@@ -40,6 +43,10 @@ _RULES = RetentionRules(21, {"main": 28, "branch-7": 7})
 
 def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
+
+
+def _metarange(commit: str) -> str:
+    return _digest("metarange of " + commit)
 
 
 def _history(count: int) -> Iterator[tuple[str, int, tuple[str, ...], str]]:
@@ -79,17 +86,31 @@ def _put(store: LocalStore, kind: str, entity: str, records: Sequence[tuple[byte
     return name
 
 
-def _written(store: LocalStore, count: int) -> ScriptedApi:
-    """A server whose dump and list lie in the store."""
+def _make_metaranges(folder: Path, dates: Iterable[tuple[str, int]]) -> None:
+    """Empty files of these names, last modified at these moments, in seconds since 1970."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        for name, moment in dates:
+            os.mknod(name, dir_fd=opened)
+            os.utime(name, (moment, moment), dir_fd=opened)
+    finally:
+        os.close(opened)
+
+
+def _written(folder: Path, count: int) -> ScriptedApi:
+    """A server whose dump, list and metaranges lie in a folder."""
+    store = LocalStore(folder)
     heads, records, lines = {}, [], ["commit_id,expired,metarange_id"]
     young = int((NOW - timedelta(days=20)).timestamp())
     for commit, date, parents, branch in _history(count):
         heads[branch] = commit
-        metarange = _digest("metarange of " + commit)
+        metarange = _metarange(commit)
         data = entries.commit_data(commit, "someone", "work", date, metarange, {"key": "value"}, parents, 1, 1)
         records.append((commit.encode(), record_value(commit.encode(), data)))
         if date > young and branch == "main":
             lines.append(f"{commit},false,{metarange}")
+    (folder / "_lakefs").mkdir()
+    _make_metaranges(folder / "_lakefs", ((_metarange(commit), date) for commit, date, _, _ in _history(count)))
     records.sort()
     branches = [
         (name.encode(), record_value(name.encode(), entries.branch_data(name, head, "token", (), False)))
@@ -128,7 +149,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lakefs-gc-benchmark-") as folder:
         store, clock = LocalStore(Path(folder)), HandClock()
         with _timed(f"not part of a run: write a dump of {count:,} commits"):
-            api = _written(store, count)
+            api = _written(Path(folder), count)
         for which in ("first time, machine code is loaded or compiled", "again"):
             print(which)
             with _timed("  read the refs dump, prove it complete"):
@@ -136,10 +157,14 @@ def main() -> None:
             with _timed("  main parents, heads, dangling commits"):
                 graph = Graph.of(dump.commits, dump.branches)
             rules = effective(_RULES, Policy(), dump.branches)
-            assert rules is not None
+            with _timed("  when metaranges were written"):
+                written = retention.written_times(store, _SETTINGS, dump.commits)
+            assert rules is not None and written is not None
+            with _timed("  dates by files and parents"):
+                dated = replace(graph, commits=dated_by_files(dump.commits, written, NOW))
             with _timed("  active commits"):
-                active_commits(graph, rules, NOW)
-        with _timed("everything that a run does: dump, rules, list, union"):
+                active_commits(dated, rules, NOW)
+        with _timed("everything that a run does: dump, rules, list, times, union"):
             found = retention.live_definition(api, store, namespace, _SETTINGS, clock, NOW, NOW)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
