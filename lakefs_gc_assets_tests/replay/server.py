@@ -145,14 +145,20 @@ class ReplayServer:
         return set(self._overlay.refused)
 
     def configuration(self) -> Configuration:
-        """Settings that collect the recorded repository here, without waits."""
+        """Settings that collect the recorded repository here, without waits.
+
+        Commits of a recording were made within minutes and bear dates of weeks, some older than their parents'. These
+        dates are believed, as the server believed them whose answers are replayed.
+        """
         return Configuration(
             repository=self.repository,
             lakefs=LakeFSSettings(
                 endpoint=self.url, access_key_id=self.access_key_id, secret_access_key=self.secret_access_key
             ),
             store=loopback_store(self.s3_url),
-            collection=CollectionSettings(wait_before_dump_seconds=0, wait_before_recheck_seconds=0),
+            collection=CollectionSettings(
+                wait_before_dump_seconds=0, wait_before_recheck_seconds=0, commit_dates="claimed"
+            ),
         )
 
     def __enter__(self) -> Self:
