@@ -54,8 +54,16 @@ class Yarn:
     web: str
 
     def applications(self) -> list[tuple[str, str]]:
-        """How each application ended: its name and its final status, oldest first."""
-        apps = _get(f"{self.web}/apps")["apps"]["app"]
+        """How each application ended: its name and its final status, oldest first.
+
+        Waits for up to a minute: the resource manager learns of an end some time after the driver's process is gone.
+        """
+        until = time.monotonic() + 60
+        while True:
+            apps = _get(f"{self.web}/apps")["apps"]["app"]
+            if time.monotonic() > until or all(app["finalStatus"] != "UNDEFINED" for app in apps):
+                break
+            time.sleep(0.5)
         return [(app["name"], app["finalStatus"]) for app in sorted(apps, key=lambda app: app["startedTime"])]
 
 
