@@ -214,17 +214,27 @@ class AzureServer(Proxy):
 
 
 def fake_gcs_server() -> Path:
-    """The program, built from its Go module where it is not in the cache; skips the test where there is no Go."""
-    folder = CACHE / f"fake-gcs-server-{FAKE_GCS_SERVER.removeprefix('v')}"
-    module = f"github.com/fsouza/fake-gcs-server@{FAKE_GCS_SERVER}"
-    return installed(folder / "fake-gcs-server", "go", ["install", module], {"GOBIN": str(folder)})
+    """The program; skips the test where it cannot be built."""
+    return go_program("github.com/fsouza/fake-gcs-server", FAKE_GCS_SERVER)
 
 
 def azurite() -> Path:
-    """The program, installed by npm where it is not in the cache; skips the test where there is no npm."""
-    folder = CACHE / f"azurite-{AZURITE.rpartition('.')[0]}"
-    install = ["install", "--prefix", str(folder), "--no-audit", "--no-fund", f"azurite@{AZURITE}"]
-    return installed(folder / "node_modules/.bin/azurite-blob", "npm", install, {})
+    """The program; skips the test where it cannot be installed."""
+    return npm_program("azurite", AZURITE, "azurite-blob")
+
+
+def go_program(module: str, version: str) -> Path:
+    """A program, built from its Go module where it is not in the cache; skips the test where there is no Go."""
+    name = module.rpartition("/")[2]
+    folder = CACHE / f"{name}-{version.removeprefix('v')}"
+    return installed(folder / name, "go", ["install", f"{module}@{version}"], {"GOBIN": str(folder)})
+
+
+def npm_program(package: str, version: str, program: str) -> Path:
+    """A package's program, installed by npm where it is not in the cache; skips the test where there is no npm."""
+    folder = CACHE / f"{package}-{version}"
+    install = ["install", "--prefix", str(folder), "--no-audit", "--no-fund", f"{package}@{version}"]
+    return installed(folder / "node_modules/.bin" / program, "npm", install, {})
 
 
 def installed(program: Path, installer: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Path:

@@ -14,12 +14,10 @@ import pytest
 from botocore.config import Config
 
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets_tests.emulators import CACHE, installed, started
+from lakefs_gc_assets_tests.emulators import CACHE, go_program, installed, npm_program, started
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY
 
 _COPY_JAR = "org.apache.maven.plugins:maven-dependency-plugin:3.6.0:copy"
-VERSITYGW = "v1.8.0"
-S3RVER = "3.7.1"
 
 
 @dataclass(frozen=True)
@@ -79,18 +77,6 @@ def _jar(coordinates: str) -> Path:
     return installed(jar, "mvn", copy, {})
 
 
-def _versitygw() -> Path:
-    folder = CACHE / f"versitygw-{VERSITYGW.removeprefix('v')}"
-    module = f"github.com/versity/versitygw/cmd/versitygw@{VERSITYGW}"
-    return installed(folder / "versitygw", "go", ["install", module], {"GOBIN": str(folder)})
-
-
-def _s3rver() -> Path:
-    folder = CACHE / f"s3rver-{S3RVER}"
-    install = ["install", "--prefix", str(folder), "--no-audit", "--no-fund", f"s3rver@{S3RVER}"]
-    return installed(folder / "node_modules/.bin/s3rver", "npm", install, {})
-
-
 def _s3proxy_command(jar: Path, port: int) -> list[str]:
     properties = {
         "s3proxy.endpoint": f"http://127.0.0.1:{port}",
@@ -130,8 +116,8 @@ def _s3rver_command(program: Path, port: int) -> list[str]:
 MAKES = {
     "s3mock": Make(lambda: _jar("com.adobe.testing:s3mock:4.7.0:jar:exec"), _s3mock_command),
     "s3proxy": Make(lambda: _jar("org.gaul:s3proxy:2.9.0:jar:jar-with-dependencies"), _s3proxy_command),
-    "s3rver": Make(_s3rver, _s3rver_command, ("S3RVER", "S3RVER")),
-    "versitygw": Make(_versitygw, _versitygw_command),
+    "s3rver": Make(lambda: npm_program("s3rver", "3.7.1", "s3rver"), _s3rver_command, ("S3RVER", "S3RVER")),
+    "versitygw": Make(lambda: go_program("github.com/versity/versitygw/cmd/versitygw", "v1.8.0"), _versitygw_command),
 }
 
 
