@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.live import commits as dumps
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
 from lakefs_gc_assets.collector.retention.policy import Policy
-from lakefs_gc_assets.collector.retention.retention_rules import effective
+from lakefs_gc_assets.collector.retention.rules import effective
 from lakefs_gc_assets.embedded import entries
 from lakefs_gc_assets.embedded.committed import record_value
 from lakefs_gc_assets.embedded.tables import table

@@ -64,7 +64,7 @@ FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
     "expiring": ("collector/test_preparations.py",),
     "hidden_staged": ("collector/live/test_contents.py",),
-    "policy": ("collector/retention/test_retention_rules.py",),
+    "policy": ("collector/retention/test_rules.py",),
     "purge": ("collector/quarantine/test_move.py",),
     "recheck": ("collector/test_run_guards.py",),
     "records": ("collector/test_plan.py", "collector/test_report.py", "collector/frame/test_manifest.py"),

@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.forecast.folders import FolderHolding
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
-from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention.active_commits import in_words
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.forecasting import forecast_now

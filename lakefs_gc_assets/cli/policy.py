@@ -19,7 +19,9 @@ from lakefs_gc_assets.cli.options import (
 )
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import policy_file, retention, retention_rules, rules_file, rules_in_force
+from lakefs_gc_assets.collector.retention import policy as policy_file
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention import rules as rules_file
 from lakefs_gc_assets.collector.retention.retention import Readings
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -165,7 +167,7 @@ class Proposal:
             repository.clock.now(),
             progress,
         )
-        unknown = retention_rules.unknown_branches(rules, policy, dump.branches)
+        unknown = rules_file.unknown_branches(rules, policy, dump.branches)
         if unknown and not repository.settings.allow_rules_of_unknown_branches:
             raise ConfigurationError(
                 f"{file}: {'; '.join(unknown)}: there is no such branch. Correct the name, or set "
@@ -187,11 +189,11 @@ def _describe(repository: OpenRepository, readings: Readings) -> RulesInForce:
     definition = retention.define(readings, found, repository.settings, now)
     title = f"{repository.facts.id} at {repository.namespace.uri}"
     return RulesInForce(
-        [title, *rules_in_force.described(readings, found, definition, now)],
+        [title, *retention.describe_rules(readings, found, definition, now)],
         {
             "repository": repository.facts.id,
             "storage_namespace": repository.namespace.uri,
-            **rules_in_force.encode(readings, found, definition, now),
+            **retention.encode_rules(readings, found, definition, now),
         },
         bool(definition.guards),
     )

@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_che
 from lakefs_gc_assets.collector.named_again import select_expired
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.id_set import IdSet, lacking
+from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 from lakefs_gc_assets.collector.work import work_ahead
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import names, xids

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.forecast.stored import NAME
 from lakefs_gc_assets.collector.page import forecast as page
-from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.collector.retention import policy
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.failures import readable
@@ -112,7 +112,7 @@ def define(names: Names) -> dg.AssetsDefinition:
         collector: Collector = names.resource(context.resources, "collector")
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():
-            policies = {name: policy_file.parse(text, name) for name, text in config.policies.items()}
+            policies = {name: policy.parse(text, name) for name, text in config.policies.items()}
             namespace, found = forecast_now(collector, context.log.info, ages, policies, config.by_path)
         shown = stored_page(namespace + stored.page(found.forecast_id), collector.store.endpoint_url)
         return dg.MaterializeResult(metadata={**described(found), "page": shown})

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings

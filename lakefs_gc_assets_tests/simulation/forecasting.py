@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.forecast.scenarios import Kind, Scenario, of_age
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.retention import policy_file
+from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation import collecting

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
 from lakefs_gc_assets.collector.live import named_ranges, range_hashes, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
-from lakefs_gc_assets.collector.retention import retention_rules
+from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.stored import records
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -30,7 +30,7 @@ from lakefs_gc_assets_tests.collector.frame import test_manifest
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
 from lakefs_gc_assets_tests.collector.live import test_named_ranges, test_range_hashes, test_uncommitted
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
-from lakefs_gc_assets_tests.collector.retention import test_retention_rules
+from lakefs_gc_assets_tests.collector.retention import test_rules
 from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced, without_call
 
 
@@ -133,9 +133,9 @@ INNER_BUGS: dict[str, TestedBug] = {
         _with_repository(test_preparations.test_a_manifest_that_cannot_be_read_names_nothing, "changed", Path()),
     ),
     "rules that cannot be meant": TestedBug(
-        without_call(retention_rules, "require_sane", retention_rules.effective),
+        without_call(rules, "require_sane", rules.effective),
         _with(
-            test_retention_rules.test_numbers_that_cannot_be_meant,
+            test_rules.test_numbers_that_cannot_be_meant,
             RetentionRules(-1, {}),
             "default_retention_days is negative (-1 days)",
         ),

@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.live.range_notes import NotesFile
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import look_around, track
-from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.universe.expired_since import store_expired
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore

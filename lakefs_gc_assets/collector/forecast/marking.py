@@ -37,7 +37,7 @@ from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.stored.ids import IdSet
 
 MARKED = pa.schema([*(column.with_nullable(True) for column in LISTED), HELD.field("held")])
 """Objects that some scenario would mark: each scenario whose bit is not set would, by this row."""

@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.forecast.holding import WORD
 from lakefs_gc_assets.collector.live.commits import distinct_metaranges
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import retention, retention_rules
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import Flags, active_commits, date, mark_kept_by
 from lakefs_gc_assets.collector.retention.policy import LONGEST_RETENTION, Policy
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
-from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules
+from lakefs_gc_assets.collector.retention.rules import EffectiveRules
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
 

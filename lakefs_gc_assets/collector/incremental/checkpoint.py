@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.incremental import ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.stored import ids, run_folder
-from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.work import work_ahead
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import xids

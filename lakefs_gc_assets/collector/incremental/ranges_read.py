@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.stored import copying, run_folder, tables
 from lakefs_gc_assets.collector.stored import ids as stored_ids
-from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 

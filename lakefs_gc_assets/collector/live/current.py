@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.id_set import IdSet, lacking
+from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 
 _ROWS_OF_A_FILE = 250_000
 """Addresses in one file of uncommitted data, about: a real server fills files up to 20 MB."""

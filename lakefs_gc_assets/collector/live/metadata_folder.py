@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.stored.id_set import lacking
+from lakefs_gc_assets.collector.stored.ids import lacking
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, as_batch
 

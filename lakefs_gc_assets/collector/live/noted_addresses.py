@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.opening import StoreOpener
 

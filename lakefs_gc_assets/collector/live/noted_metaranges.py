@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.live.range_notes import NotesFile
 from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _TOLD = "which ranges metaranges name"

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.references import References
-from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.live.metadata_folder import NOT_LISTED
 from lakefs_gc_assets.collector.retention.main_ancestry import mark_kept, raise_dates, spread
-from lakefs_gc_assets.collector.retention.retention_rules import EffectiveRules, Rule
+from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Rule
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
 

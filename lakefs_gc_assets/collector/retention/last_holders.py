@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.retention.active_commits import Active, Flags
-from lakefs_gc_assets.collector.retention.retention_rules import Rule
+from lakefs_gc_assets.collector.retention.rules import Rule
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore

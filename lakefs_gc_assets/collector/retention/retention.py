@@ -1,12 +1,14 @@
-"""What is live where retention applies: the active commits by our own definition, tags, pins, and the server's list.
+"""Live commits where retention applies: the active commits by our own definition, tags, pins, and the server's list.
 
 Retention needs the complete graph of commits, which only a refs dump gives. Where the server refuses to dump, only a
 repository without rules can be collected. A commit stays where our definition or the server's list keeps it: that list
 can lack commits that must stay, and it may have commits that were made after the dump.
+
+`describe_rules` and `encode_rules` show which rule applies to which branch, and how many commits it keeps.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -19,7 +21,8 @@ from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
 from lakefs_gc_assets.collector.live.metadata_folder import times_written
-from lakefs_gc_assets.collector.retention import policy_file, retention_rules
+from lakefs_gc_assets.collector.retention import policy as policy_file
+from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import (
     Active,
     Flags,
@@ -27,9 +30,12 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     active_commits,
     date,
     dated_by_files,
+    in_words,
+    kept_by_branch,
+    kept_dangling,
 )
 from lakefs_gc_assets.collector.retention.last_holders import LAST_HOLDERS, last_holders
-from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.policy import Policy, in_units
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -443,3 +449,102 @@ def _noted(definition: LiveDefinition) -> list[str]:
             f"{counts['commits_expired']:,} are expired"
         )
     return lines
+
+
+_WIDEST_NAME = 60
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLine:
+    """The rule of a branch or of dangling commits, how many commits it alone keeps, when the head was made (UTC).
+
+    Attributes:
+        branch: None for dangling commits.
+    """
+
+    branch: str | None
+    retention: timedelta
+    source: str
+    kept: int
+    head_made_at: datetime | None
+
+    @property
+    def name(self) -> str:
+        """What a person is told that it is about."""
+        return "(dangling)" if self.branch is None else self.branch
+
+
+def rule_lines(found: Retention, now: datetime) -> tuple[RuleLine, ...]:
+    """Branches by name, then dangling commits; nothing where every commit stays."""
+    if found.active is None:
+        return ()
+    graph, rules = found.graph, found.active.rules
+    kept = kept_by_branch(graph, rules, now)
+    lines = [
+        RuleLine(branch, rule.retention, rule.source, kept[branch], date(graph.commits, graph.heads[branch]))
+        for branch, rule in sorted(rules.branches.items())
+    ]
+    dangling = RuleLine(None, rules.default.retention, rules.default.source, kept_dangling(graph, rules, now), None)
+    return (*lines, dangling)
+
+
+def encode_rules(readings: Readings, found: Retention, definition: LiveDefinition, now: datetime) -> dict[str, object]:
+    """The rules in force for programs: retention in seconds, times as datetimes; dangling commits have no branch."""
+    return {
+        "warnings": definition.warnings,
+        "rules": [
+            {
+                "branch": line.branch,
+                "retention_seconds": line.retention // timedelta(seconds=1),
+                "source": line.source,
+                "commits_kept": line.kept,
+                "head_made_at": line.head_made_at,
+            }
+            for line in rule_lines(found, now)
+        ],
+        "commits": {
+            "known": definition.counts["commits_known"],
+            "kept": definition.live.commits,
+            "expired": definition.counts["commits_expired"],
+            "tagged": definition.counts["commits_tagged"],
+            "pinned": definition.counts["commits_pinned"],
+            "kept_by_files_alone": definition.counts["commits_by_files_alone"],
+        },
+        "keep_tags": readings.policy.keep_tags,
+        "differences": [asdict(each) for each in definition.differences],
+        "stale": [asdict(each) for each in definition.stale],
+        "refused_by": [
+            {"guard": each.guard, "figures": each.figures, "lifted_by": each.lifted_by} for each in definition.guards
+        ],
+    }
+
+
+def describe_rules(readings: Readings, found: Retention, definition: LiveDefinition, now: datetime) -> list[str]:
+    """The rules in force, as lines."""
+    lines = [f"WARNING: {warning}" for warning in definition.warnings]
+    rules = rule_lines(found, now)
+    width = min(max((len(line.name) for line in rules), default=0), _WIDEST_NAME)
+    if rules:
+        lines.append(f"{'branch':<{width}}  {'retention':>9}  {'commits':>9}  {'head':>15}  rule")
+    for line in rules:
+        age = "" if line.head_made_at is None else in_words(now - line.head_made_at)
+        lines.append(f"{line.name:<{width}}  {in_units(line.retention):>9}  {line.kept:>9,}  {age:>15}  {line.source}")
+    counts = definition.counts
+    lines.append(
+        f"of {counts['commits_known']:,} commits {definition.live.commits:,} stay, "
+        f"{counts['commits_expired']:,} are expired"
+    )
+    if found.active is not None:
+        lines.append(
+            f"tags keep {counts['commits_tagged']:,} commits, the policy pins {counts['commits_pinned']:,}"
+            + ("" if readings.policy.keep_tags else " (keep_tags: false)")
+        )
+    if definition.differences:
+        lines.append(
+            f"lakeFS's own list lacks {counts['commits_by_definition_alone']:,} commits that stay, and has "
+            f"{counts['commits_by_server_alone']:,} that nothing else keeps"
+        )
+        lines += [f"  {difference}" for difference in definition.differences[:_SHOWN]]
+    lines += [str(stale) for stale in definition.stale]
+    return lines + [f"a sweep would be refused: {guard}" for guard in definition.guards]

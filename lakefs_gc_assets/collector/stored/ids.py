@@ -1,12 +1,137 @@
-"""Ids of ranges, metaranges or slices, sorted, as one small file in the store; its SHA-256 names this very content."""
+"""Sets of ids in little memory, and files of ids in the store.
 
-from collections.abc import Iterable, Iterator
+The id of a range or metarange is a digest in 64 hexadecimal digits: 32 bytes here, 160 and more in a set of Python's.
+Other ids are kept as they are. A file holds ids of ranges, metaranges or slices, sorted; its SHA-256 identifies its
+content.
+"""
 
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import compress, islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.collector.stored.id_set import IdSet
 from lakefs_gc_assets.storage.interface import ObjectStore
+
+_DIGEST = "^[0-9a-f]{64}$"
+_DIGITS = 64
+_AT_ONCE = 65_536
+"""Ids that there are as Python's strings at one time."""
+Digests = npt.NDArray[np.bytes_]
+_BYTES = np.dtype(f"S{_DIGITS // 2}")
+_NONE: Digests = np.empty(0, _BYTES)
+
+
+class IdSet(Set[str]):
+    """Ids, each once. Its iteration is in order, digests first."""
+
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self._digests, self._others = _NONE, frozenset[str]()
+        self._take(pa.array(some, pa.string()) for some in _parts(ids))
+
+    @classmethod
+    def of(cls, ids: Iterable[str]) -> "IdSet":
+        """These ids, which may be in such a set already."""
+        return ids if isinstance(ids, IdSet) else cls(ids)
+
+    @classmethod
+    def of_columns(cls, columns: Iterable[pa.StringArray]) -> "IdSet":
+        """The ids of columns without nulls, each at most some 100,000 long."""
+        made = cls()
+        made._take(columns)
+        return made
+
+    def _take(self, columns: Iterable[pa.StringArray]) -> None:
+        """For a new set only: makes it one of the ids of columns."""
+        digests, others = [self._digests], set[str]()
+        for column in columns:
+            are_digests = pc.match_substring_regex(column, _DIGEST)
+            digests.append(_as_digests(column.filter(are_digests)))
+            others.update(column.filter(pc.invert(are_digests)).to_pylist())
+        self._digests, self._others = distinct(np.concatenate(digests)), frozenset(others)
+
+    def __len__(self) -> int:
+        return len(self._digests) + len(self._others)
+
+    def __iter__(self) -> Iterator[str]:
+        for chunk in self.column().iterchunks():
+            yield from chunk.to_pylist()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and not self.lacking([name])
+
+    def __or__(self, others: Set[str]) -> "IdSet":  # type: ignore[override]
+        more, joined = IdSet.of(others), IdSet()
+        new = more._digests[~self._has(more._digests)]
+        joined._digests = np.insert(self._digests, np.searchsorted(self._digests, new), new)
+        joined._others = self._others | more._others
+        return joined
+
+    __ror__ = __or__
+
+    def __sub__(self, others: Set[Any]) -> "IdSet":
+        fewer, left = IdSet.of(others), IdSet()
+        left._digests = self._digests[~fewer._has(self._digests)]
+        left._others = self._others - fewer._others
+        return left
+
+    def lacking(self, ids: Iterable[str]) -> list[str]:
+        """Those of some ids that are not in this set, in their order."""
+        return [name for some in _parts(ids) for name in compress(some, self.lacks(pa.array(some, pa.string())))]
+
+    def lacks(self, ids: pa.StringArray) -> npt.NDArray[np.bool_]:
+        """Which of some ids are not in this set; they are at most some 100,000, without nulls."""
+        are_digests = pc.match_substring_regex(ids, _DIGEST)
+        others = ids.filter(pc.invert(are_digests)).to_pylist()
+        lacks, places = np.empty(len(ids), np.bool_), are_digests.to_numpy(zero_copy_only=False)
+        lacks[places] = ~self._has(_as_digests(ids.filter(are_digests)))
+        lacks[~places] = [name not in self._others for name in others]
+        return lacks
+
+    def _has(self, digests: Digests) -> npt.NDArray[np.bool_]:
+        if not len(self._digests):
+            return np.zeros(len(digests), np.bool_)
+        at = np.minimum(np.searchsorted(self._digests, digests), len(self._digests) - 1)
+        there: npt.NDArray[np.bool_] = self._digests[at] == digests
+        return there
+
+    def column(self) -> pa.ChunkedArray:
+        """The ids as text, in the order of the iteration."""
+        starts = range(0, len(self._digests), _AT_ONCE)
+        chunks = [_as_text(self._digests[start : start + _AT_ONCE]) for start in starts]
+        return pa.chunked_array([*chunks, pa.array(sorted(self._others), pa.string())], pa.string())
+
+
+def lacking(known: Set[str], ids: Sequence[str]) -> list[str]:
+    """Those of some ids that are not known, in their order."""
+    return known.lacking(ids) if isinstance(known, IdSet) else [name for name in ids if name not in known]
+
+
+def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
+    left = iter(ids)
+    while some := list(islice(left, _AT_ONCE)):
+        yield some
+
+
+def _as_digests(names: pa.StringArray) -> Digests:
+    """Digests of names, of which each is one."""
+    if not len(names):
+        return _NONE
+    _, ends, text = names.buffers()
+    start = np.frombuffer(ends, np.int32)[names.offset]
+    digits = text.slice(start, len(names) * _DIGITS).to_pybytes().decode()
+    return np.frombuffer(bytes.fromhex(digits), _BYTES)
+
+
+def _as_text(digests: Digests) -> pa.StringArray:
+    ends = pa.array(np.arange(len(digests) + 1, dtype=np.int32) * _DIGITS)
+    return pa.StringArray.from_buffers(len(digests), ends.buffers()[1], pa.py_buffer(digests.tobytes().hex().encode()))
+
 
 _SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
 

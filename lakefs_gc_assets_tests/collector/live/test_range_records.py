@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.range_records import REQUEST_WEIGHT, RangeRecords, unpack, weight_of
-from lakefs_gc_assets.collector.stored.id_set import IdSet
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 
 RECORDS = st.lists(

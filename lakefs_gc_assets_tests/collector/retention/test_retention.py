@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from lakefs_gc_assets.collector.live.commits import CommitSource
-from lakefs_gc_assets.collector.retention import retention, retention_rules
+from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.errors import (

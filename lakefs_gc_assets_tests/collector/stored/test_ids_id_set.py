@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.stored import id_set
-from lakefs_gc_assets.collector.stored.id_set import IdSet, lacking
+from lakefs_gc_assets.collector.stored import ids as id_set
+from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 
 DIGESTS = st.one_of(
     st.binary(min_size=32, max_size=32),

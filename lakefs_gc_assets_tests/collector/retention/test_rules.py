@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.retention.policy import BranchRule, Policy
-from lakefs_gc_assets.collector.retention.retention_rules import (
+from lakefs_gc_assets.collector.retention.rules import (
     EffectiveRules,
     Rule,
     digest,
