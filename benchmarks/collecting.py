@@ -73,7 +73,7 @@ def main() -> None:
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
     from lakefs_gc_assets.cli.run import collect
     from lakefs_gc_assets.collector.described_report import describe
-    from lakefs_gc_assets.collector.plan import Flow
+    from lakefs_gc_assets.collector.records.plan import Flow
 
     counting.install()
     if asked.engine:

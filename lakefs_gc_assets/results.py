@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import past_frames, report
+from lakefs_gc_assets.collector import past_frames
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -26,7 +26,8 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UNRECOGNISED_DF,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError

@@ -7,18 +7,19 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from lakefs_gc_assets.collector import planning, report
+from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Flow, Plan
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Purged
 from lakefs_gc_assets.collector.quarantine.restore import Restored
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
 from lakefs_gc_assets.defs import purging, running

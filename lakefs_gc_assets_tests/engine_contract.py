@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.address_hashes import SEED
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import COPIES, HEAD_ENTRIES, LISTED, LIVE, RANGES, RECEIPTS, SIGHTINGS
+from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets_tests.hash_collisions import colliding

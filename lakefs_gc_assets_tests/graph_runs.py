@@ -11,7 +11,7 @@ from dagster._core.definitions.reconstruct import ReconstructableJob
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import opening, running
 from lakefs_gc_assets.defs.opening import OpenedRun
 from lakefs_gc_assets.defs.wiring import build

@@ -44,17 +44,19 @@ COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": (
         "arrow_engine branch_baseline cutoff earlier_runs expiring failing gap_check guards lock order preparations "
-        "recheck restored run sightings step subtraction why"
+        "recheck restored run sightings step subtraction"
     ),
+    "collector/frame": "receipts",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
     "collector/live": (
         "commits contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "
         "range_records range_sizes uncommitted unnamed"
     ),
-    "collector/quarantine": "check move purge restore restore_record restore_run",
+    "collector/quarantine": "check move purge restore restore_run",
+    "collector/records": "outcomes restoration",
     "collector/retention": "active_commits policy retention retention_rules server_commits",
     "collector/stored": "copying id_set ids records run_folder tables",
-    "collector/sweep": "approval batches overtaking passes receipts undeletable validity",
+    "collector/sweep": "approval batches overtaking passes undeletable validity",
     "collector/universe": "parts",
     "lakefs": "addresses",
 }
@@ -67,10 +69,14 @@ FURTHER_TESTS = {
     "policy": ("collector/retention/test_rules.py",),
     "purge": ("collector/quarantine/test_move.py",),
     "recheck": ("collector/test_run_guards.py",),
-    "records": ("collector/test_plan.py", "collector/test_report.py", "collector/frame/test_manifest.py"),
+    "records": (
+        "collector/records/test_plan.py",
+        "collector/records/test_report.py",
+        "collector/frame/test_manifest.py",
+    ),
     "restore": ("collector/quarantine/test_move.py",),
     "run": ("collector/test_run_guards.py",),
-    "run_folder": ("collector/test_plan.py",),
+    "run_folder": ("collector/records/test_plan.py",),
 }
 """Tests of a module beside the file that mirrors it."""
 _SERVICES = {"s3_server", "spark", "ReplayServer", "replaying", "replays"}

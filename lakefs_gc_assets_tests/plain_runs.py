@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pytest
 
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Made, Opened

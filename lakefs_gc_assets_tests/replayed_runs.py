@@ -10,10 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import lock, report
+from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.settings import Configuration, Loaded

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import lakefs_gc_assets
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.collector.report import Report
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests import clusters

@@ -16,9 +16,9 @@ import pytest
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import restore_run
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo, users
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import lakefs_gc_assets
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, FRAMES, STEPS
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import pytest
 
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -24,9 +24,9 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests import planted
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said, scripted

@@ -17,11 +17,9 @@ from lakefs_gc_assets.cli.options import (
     progress_unless,
 )
 from lakefs_gc_assets.collector import explain as collector_explain
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.explain import Explanation, Holder
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.collector.sweep.receipts import GONE
-from lakefs_gc_assets.collector.why import Why
+from lakefs_gc_assets.collector.frame.receipts import GONE
+from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.layout import Layout
 

@@ -8,8 +8,8 @@ import click
 
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, JSON, answer, loaded_configurations, show_progress
-from lakefs_gc_assets.collector import report
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.collector.stored import run_folder

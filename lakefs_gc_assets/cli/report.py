@@ -9,10 +9,10 @@ import click
 
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, show_progress
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.page import garbage, page
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile

@@ -19,11 +19,11 @@ from lakefs_gc_assets.cli.options import (
     loaded_configuration,
 )
 from lakefs_gc_assets.cli.progress import shown_progress
-from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.described_report import describe
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.defs.running import Watch, execute, instance, opened
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.saying import Say

@@ -9,8 +9,9 @@ import click
 
 from lakefs_gc_assets.cli.opening import open_collector
 from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
-from lakefs_gc_assets.collector import lock, report
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder

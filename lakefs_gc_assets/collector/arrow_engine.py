@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.eligibility import EMPTY_MD5, MULTIPART_ETAG, PLAIN_ETAG, Kept
 from lakefs_gc_assets.collector.engine import (
     KEPT_COUNTS,
     OUTCOME_COUNTS,
@@ -28,6 +27,7 @@ from lakefs_gc_assets.collector.engine import (
 from lakefs_gc_assets.collector.frame.columns import TIME, microseconds
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
+from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, MULTIPART_ETAG, PLAIN_ETAG, Kept
 from lakefs_gc_assets.lakefs.layout import Layout
 
 Batches = Iterator[pa.RecordBatch]

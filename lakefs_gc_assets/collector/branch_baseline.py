@@ -4,10 +4,10 @@ The previous run is not the one to compare with: a run that the guard refused le
 is left although nobody has agreed to the loss. Only a sweep that succeeded has passed the guard, or a setting let it.
 """
 
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns, SettledRun
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT
+from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore

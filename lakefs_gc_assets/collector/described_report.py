@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping
 
-from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.sizes import size
 
 

@@ -14,14 +14,15 @@ that is everything.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF
-from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.sweep import approval, receipts
 from lakefs_gc_assets.errors import (
     CollectionError,
     CorruptFile,

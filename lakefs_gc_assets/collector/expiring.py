@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import preparations
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.forecast import stored as forecasts
 from lakefs_gc_assets.collector.frame import kinds
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.live import head_ranges, named_ranges, range_hashes, range_sizes
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import past_frames, planning, preparations, sightings
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.held_engine import HeldEngine
@@ -21,12 +21,11 @@ from lakefs_gc_assets.collector.live.commits import Dump
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.universe.parts import as_listed
 from lakefs_gc_assets.errors import (
     CollectionError,

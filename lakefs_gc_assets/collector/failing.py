@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import datetime
 
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import is_held_by, release_owned
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 

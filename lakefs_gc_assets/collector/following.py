@@ -9,9 +9,9 @@ and the next run knows them.
 
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_checkpoint
 from lakefs_gc_assets.collector.named_again import select_expired
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 from lakefs_gc_assets.collector.work import work_ahead

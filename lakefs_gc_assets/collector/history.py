@@ -9,20 +9,18 @@ from itertools import takewhile
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import report, restoration
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -95,7 +93,7 @@ def _sweep_ended_at(store: ObjectStore, run_id: str) -> datetime | None:
 
 def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since: datetime | None) -> R:
     store, opener, engine = step.repository.store, step.repository.opener, step.engine
-    any_restored = restore_record.read(store) is not None
+    any_restored = restoration.read(store) is not None
     reported: list[FrameFile] = []
     keys: list[str] = []
     for run_id in run_ids:

@@ -7,7 +7,6 @@ run which deleted it knew a commit that held it, and took that commit to be expi
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF
@@ -15,7 +14,8 @@ from lakefs_gc_assets.collector.history import DELETIONS, deletions
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, CorruptFile

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from lakefs_gc_assets.collector import plan, report
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore

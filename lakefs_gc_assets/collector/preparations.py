@@ -9,8 +9,8 @@ stay.
 import json
 from collections.abc import Collection, Iterable, Sequence
 
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame.kinds import UNCOMMITTED_DF
+from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound

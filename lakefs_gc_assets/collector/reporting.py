@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -20,12 +19,11 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.guards import Mark
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report, ending
+from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings

@@ -5,10 +5,10 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _RUNS = 20
@@ -28,7 +28,7 @@ def restored_before(store: ObjectStore, run_id: str) -> pa.Array:
         CollectionError: what is left of it cannot be read.
     """
     found: list[str] = []
-    if restore_record.read(store) is not None:
+    if restoration.read(store) is not None:
         earlier = (each for each in run_folder.newest_runs(store) if each != run_id)
         for each in islice(earlier, _RUNS):
             found += _restored_of(store, each)

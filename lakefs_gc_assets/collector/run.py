@@ -18,10 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, order, report, sightings
+from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, order, sightings
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.described_report import describe_loosened
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -57,9 +56,10 @@ from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report, restoration
+from lakefs_gc_assets.collector.records.outcomes import Kept, add_why, by_flow
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import (
     count_amounts,
     describe_gone,
@@ -80,7 +80,6 @@ from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.expired_since import store_expired
-from lakefs_gc_assets.collector.why import add_why, by_flow
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError
 
 Stored = StoredFrame[StoredFigures]
@@ -448,7 +447,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
     """
     repository, settings = step.repository, step.repository.settings
     listed, found = step.stored(STORE_DF), stored_mark(step)
-    restore_record.require_none_since(repository.store, step.plan.run_id)
+    restoration.require_none_since(repository.store, step.plan.run_id)
     require_not_overtaken(repository.store, step.plan.run_id)
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(repository), settings)
     guards.require_live_set(found)

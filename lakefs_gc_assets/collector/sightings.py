@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
-from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 

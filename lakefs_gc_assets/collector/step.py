@@ -15,7 +15,6 @@ from typing import Any, Generic, Protocol, TypedDict
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import failing, planning
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame import manifest as manifests
@@ -24,8 +23,9 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock, LockToken
 from lakefs_gc_assets.collector.order import Span
-from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.references import References
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -289,7 +289,7 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
         lock = acquire(repository, turn.run_id, owner, deletes=deletes)
         _warn_of(lock, process.warn)
         if turn.begins is not None:
-            if replaced := restore_record.replace_unreadable(repository.store, repository.clock.now()):
+            if replaced := restoration.replace_unreadable(repository.store, repository.clock.now()):
                 process.warn(replaced)
             plan = planning.begin(repository, turn.run_id, turn.windows, owner, lock, turn.begins)
         assert plan is not None

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakefs_gc_assets.collector import sightings
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.kinds import (
     PROVISIONAL_DF,
@@ -20,6 +19,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.universe.looked_at import looked_at
 from lakefs_gc_assets.errors import OrderViolation

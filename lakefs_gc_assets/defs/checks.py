@@ -21,7 +21,6 @@ from pandera.config import ValidationDepth, config_context
 from pandera.pyspark import DataFrameSchema
 from pyspark.sql import DataFrame
 
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.checking import (
     Violation,
     find_empty_live_set,
@@ -40,6 +39,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.kinds import F as Figures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, summary
 from lakefs_gc_assets.defs.history import Historian

@@ -16,7 +16,7 @@ import dagster as dg
 from pydantic import Field, ValidationError, create_model
 
 from lakefs_gc_assets.collector.described_report import describe_loosened
-from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, Configuration, FlowName, LaunchSettings, Settings
 

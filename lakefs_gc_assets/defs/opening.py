@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lakefs_gc_assets.collector import planning
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
 

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from lakefs_gc_assets.collector import cutoff
 from lakefs_gc_assets.collector.cutoff import Clocks
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, Moved, Purged
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.step import Step, locked, require_own_plan

@@ -14,10 +14,10 @@ import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
 from lakefs_gc_assets.collector import failing
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import opening
 from lakefs_gc_assets.defs.failures import kind_of, summary
 from lakefs_gc_assets.defs.naming import Names

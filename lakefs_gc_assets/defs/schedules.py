@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import dagster as dg
 
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import expiring, jobs, launching, quarantine
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names

@@ -12,7 +12,7 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from lakefs_gc_assets.collector.following import report_to_follow
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.opening import open_run

@@ -14,7 +14,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.embedded import bucket
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demonstration import demonstrate

@@ -7,13 +7,13 @@ import dagster as dg
 from rich.console import Console
 from rich.table import Table
 
-from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, FRAMES
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs import running

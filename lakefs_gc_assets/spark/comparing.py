@@ -5,8 +5,8 @@ from datetime import datetime
 import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame
 
-from lakefs_gc_assets.collector.eligibility import EMPTY_MD5, PLAIN_ETAG
 from lakefs_gc_assets.collector.frame.columns import microseconds
+from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
 
 # What a row is found by beside its content: that it is there, and that its content is not known.
 _ANY, _UNKNOWN = "any", "unknown"

@@ -14,11 +14,11 @@ from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.explain import verdict
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.explain import Decision, Explanation
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.deleting import keys_below
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.local.store import LocalStore

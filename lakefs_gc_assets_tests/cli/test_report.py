@@ -11,11 +11,11 @@ import pytest
 
 from lakefs_gc_assets.cli import report as command
 from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame.kinds import CandidateFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import Garbage
+from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import pages

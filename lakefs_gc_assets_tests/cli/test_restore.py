@@ -22,9 +22,9 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import load
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.s3_server import SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import s3_server

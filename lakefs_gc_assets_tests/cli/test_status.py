@@ -10,9 +10,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import move
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended

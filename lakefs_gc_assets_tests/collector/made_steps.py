@@ -7,7 +7,7 @@ from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -16,8 +16,8 @@ from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.past_runs import NOW
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
 
 
 def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:

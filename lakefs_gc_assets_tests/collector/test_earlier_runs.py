@@ -8,19 +8,19 @@ from typing import Any, ClassVar
 import pytest
 
 from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, STEPS, NoFigures
 from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
 from lakefs_gc_assets.collector.order import Span
-from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import approval
-from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import CorruptFile, PreconditionFailed, StorageError
 from lakefs_gc_assets.settings import Loaded

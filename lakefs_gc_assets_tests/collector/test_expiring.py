@@ -7,12 +7,12 @@ import pytest
 from lakefs_gc_assets.collector import expiring, preparations
 from lakefs_gc_assets.collector.forecast import stored
 from lakefs_gc_assets.collector.live import range_sizes
-from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import approval
-from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened

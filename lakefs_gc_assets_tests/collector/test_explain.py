@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from lakefs_gc_assets.cli.explain import verdict
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.explain import Explanation, explain
+from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, dry, marked, world_of

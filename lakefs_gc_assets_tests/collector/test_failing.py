@@ -4,13 +4,13 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import failing
-from lakefs_gc_assets.collector import report as reports
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock, holder
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened
 

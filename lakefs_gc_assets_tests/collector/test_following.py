@@ -4,12 +4,12 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.following import report_to_follow
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import approval
-from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended, opened
 

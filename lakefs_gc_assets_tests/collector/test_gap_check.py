@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import gap_check
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STORE_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.gap_check import Gap, find_gap, select_expected
 from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import StoreSettings

@@ -10,22 +10,22 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.history import deleted_before, deleted_since
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, NOW, began, ended
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.test_earlier_runs import no_warning
 
 
@@ -92,7 +92,7 @@ class TestOfARunThatCameToItsEnd:
         receipts.write(opened.store, plan.run_id, f"{receipts.OF_RESTORE}1", rows(Outcome.RESTORED, "data/b"))
         receipts.write(opened.store, plan.run_id, f"{receipts.OF_PURGE}1", rows(Outcome.PURGED, "data/a"))
         assert deleted(opened) == ["data/a", "data/b"]
-        restore_record.write(opened.store, plan.run_id, NOW)
+        restoration.write(opened.store, plan.run_id, NOW)
         assert deleted(opened) == ["data/a"]
 
     def test_what_was_deleted_earlier_is_left_out_where_a_moment_is_given(self, opened: OpenRepository) -> None:
@@ -140,7 +140,7 @@ def test_reports_and_receipts_are_read_by_spark_alike(
     swept(opened, 3 * HOUR, *BATCHES)
     plan = swept(opened, 2 * HOUR, rows(Outcome.QUARANTINED, "data/d", "data/e"), note=False)
     receipts.write(opened.store, plan.run_id, f"{receipts.OF_RESTORE}1", rows(Outcome.RESTORED, "data/e"))
-    restore_record.write(opened.store, plan.run_id, NOW)
+    restoration.write(opened.store, plan.run_id, NOW)
     step = made_step(SparkEngine(spark, 2), opened, began(opened, timedelta()))
     found = step.engine.collect(deleted_before(step, NOW - 2 * HOUR))
     assert sorted(found.column("address").to_pylist()) == ["data/a", "data/b", "data/d"]

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector import planning, report
+from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, OrderViolation, ServerUnavailable

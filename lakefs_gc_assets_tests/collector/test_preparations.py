@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector import expiring, preparations
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import StorageError

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import gap_check, run
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.eligibility import Kept
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -44,21 +42,22 @@ from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.recheck import find_live_again
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import approval, restoration
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.run import CommittedData, say_why
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import approval, passes, receipts
-from lakefs_gc_assets.collector.sweep.approval import Approval
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets.errors import AccessDenied, GuardTripped, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -67,13 +66,13 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.incremental import test_base_checkpoint
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import opened
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
@@ -104,7 +103,7 @@ def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepos
     candidates = pa.RecordBatch.from_pydict({"address": ["data/a"]})
     assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT] and lines == []
 
-    opened.store.put(restore_record.KEY, b"nothing")
+    opened.store.put(restoration.KEY, b"nothing")
     assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT]
     (line,) = lines
     assert "are not told from others" in line
@@ -112,7 +111,7 @@ def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepos
 
 def test_what_an_earlier_run_deleted_and_somebody_brought_back_is_told_apart(opened: OpenRepository) -> None:
     earlier, this = (past_runs.began(opened, age * HOUR).run_id for age in (2, 1))
-    restore_record.write(opened.store, earlier, past_runs.NOW)
+    restoration.write(opened.store, earlier, past_runs.NOW)
     for run_id, address in ((earlier, "data/a"), (this, "data/b")):
         rows = receipts.table(candidates(address), [Outcome.RESTORED], [None], past_runs.NOW)
         receipts.write(opened.store, run_id, f"{receipts.OF_RESTORE}1", rows)

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import checking, lock, preparations, recheck, run, sightings
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -39,9 +38,10 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.named_ranges import NAMED
 from lakefs_gc_assets.collector.live.range_hashes import HASHES
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes

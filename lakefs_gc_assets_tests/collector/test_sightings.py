@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import earlier_runs, sightings
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
-from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
     PROVISIONAL_DF,
@@ -17,6 +16,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.schemas import LIVE, SIGHTINGS
+from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
@@ -30,7 +30,7 @@ from lakefs_gc_assets_tests.collector.made_frames import (
 )
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import NOW
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live

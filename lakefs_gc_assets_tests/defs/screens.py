@@ -19,7 +19,7 @@ from dagster._utils.hosted_user_process import recon_job_from_origin
 from dagster_graphql.schema import create_schema
 
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import opening, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.opening import OpenedRun

@@ -4,13 +4,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.defs.assets import report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
-from lakefs_gc_assets_tests.collector.test_report import REPORT
+from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.replayed_runs import refused

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs.expiring import removing_config
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.wiring import build

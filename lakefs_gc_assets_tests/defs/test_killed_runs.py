@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable

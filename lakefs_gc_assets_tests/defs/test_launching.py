@@ -6,11 +6,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.defs import launching, opening, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable

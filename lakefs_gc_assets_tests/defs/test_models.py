@@ -3,7 +3,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.defs.models import MODELS
 from lakefs_gc_assets.lakefs.layout import Layout
 

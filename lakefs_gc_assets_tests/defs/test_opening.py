@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import xids

@@ -5,9 +5,8 @@ from datetime import timedelta
 import pytest
 
 from lakefs_gc_assets.collector.frame import stored
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.spark import engine
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes

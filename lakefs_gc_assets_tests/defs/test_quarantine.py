@@ -9,12 +9,13 @@ import pytest
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.quarantine.test_move import ALL, KEYS
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
 __all__ = ["automated", "server"]
@@ -73,7 +74,7 @@ def test_it_shows_what_it_would_do(moved: Moved) -> None:
     assert all(f"- {key}, " in page["for_example"] for key in KEYS)
     assert "confirm: true" in page["next"]
     assert moved.there() == set()
-    assert restore_record.read(moved.automated.repository.store) is None
+    assert restoration.read(moved.automated.repository.store) is None
 
 
 def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> None:
@@ -86,7 +87,7 @@ def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> 
 
     assert (page["objects"], page["restored"], page["there already"]) == (3, 2, 1)
     assert moved.there() == set(KEYS)
-    assert restore_record.read(moved.automated.repository.store) is not None
+    assert restoration.read(moved.automated.repository.store) is not None
     assert lock.holder(moved.automated.repository.store) is None
 
 

@@ -16,9 +16,8 @@ from pydantic.fields import FieldInfo
 
 from lakefs_gc_assets.cli import COMMANDS
 from lakefs_gc_assets.cli.endings import MEANINGS
-from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
-from lakefs_gc_assets.collector.report import FORMAT_VERSION, Ending, Report
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.report import FORMAT_VERSION, Checkpoint, Ending, Report
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, section_models
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector import report
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet, Settings

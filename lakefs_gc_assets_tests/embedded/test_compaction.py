@@ -9,8 +9,8 @@ import pytest
 
 from lakefs_gc_assets.cli.opening import open_to_look
 from lakefs_gc_assets.collector import explain
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.embedded import branches, demo, repositories
 from lakefs_gc_assets.embedded.database import Database
 from lakefs_gc_assets.embedded.server import EmbeddedServer

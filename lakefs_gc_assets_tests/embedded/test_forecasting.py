@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.forecast import forecast, stored
 from lakefs_gc_assets.collector.forecast.folders import Portion
@@ -20,8 +19,9 @@ from lakefs_gc_assets.collector.forecast.forecast import Forecast, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.embedded import demo

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.eligibility import Kept
-from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine.purge import Fate
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns

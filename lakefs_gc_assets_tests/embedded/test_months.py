@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast
 from lakefs_gc_assets.collector.page import forecast as page
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.months import STALE

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs, lock, plan, report
+from lakefs_gc_assets.collector import earlier_runs, lock
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records import plan, report
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered

@@ -19,18 +19,19 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collector import guards, lock
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.quarantine import check, move, restore_record
+from lakefs_gc_assets.collector.quarantine import check, move
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.defs.naming import Names
 from lakefs_gc_assets.defs.quarantine import purging_config
 from lakefs_gc_assets.defs.running import opened
@@ -42,8 +43,8 @@ from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.test_collecting_expired import DAYS, status_of
 
@@ -168,7 +169,7 @@ def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarant
     assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
     assert quarantined.moved() == set()
     store = quarantined.opened.store
-    assert restore_record.read(store) is not None
+    assert restoration.read(store) is not None
     outcomes = receipts.read(store, quarantined.dropped)["outcome"].to_pylist()
     assert outcomes.count("purged") == 1
     assert lock.holder(store) is None

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.blockstores import LocalBlockstore
 from lakefs_gc_assets.embedded.server import EmbeddedServer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.replay.collecting import chain, replay
 

@@ -10,9 +10,9 @@ from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import cross_repository, current
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.quarantine import restore_record
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Verdict
+from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 
 
@@ -51,6 +51,6 @@ AROUND_BUGS: dict[str, Bug] = {
         (recheck, "ask_committed", _alone(ask_committed)),
     ),
     "purge: nothing looked for": replaced((LiveCheck, "_decide", _nothing_is_live)),
-    "restoration not written down": replaced((restore_record, "write", ignored)),
+    "restoration not written down": replaced((restoration, "write", ignored)),
 }
 """By name; histories of clean runs show them."""

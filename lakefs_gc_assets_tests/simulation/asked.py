@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets_tests.simulation.around import ALONE, Around
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE

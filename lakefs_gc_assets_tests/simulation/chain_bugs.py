@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import failing, recheck, report, run
-from lakefs_gc_assets.collector import plan as plans
+from lakefs_gc_assets.collector import failing, recheck, run
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
 from lakefs_gc_assets.collector.frame.schemas import LIVE
@@ -25,16 +25,18 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import CheckpointCounts, leave, reason_for_none, select_pending
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, find_unread
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.run import sweep_candidates
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import passes, receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore

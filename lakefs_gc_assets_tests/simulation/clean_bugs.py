@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import cutoff, guards, lock, order, run, sightings
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
@@ -24,12 +25,12 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import LockToken
 from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.references import References
 from lakefs_gc_assets.collector.reporting import make_report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import batches, passes, receipts
+from lakefs_gc_assets.collector.sweep import batches, passes
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import addresses
 from lakefs_gc_assets.lakefs.addresses import Namespace

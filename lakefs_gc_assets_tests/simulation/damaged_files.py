@@ -17,12 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector import branch_baseline, history, lock, report, step
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector import branch_baseline, history, lock, step
+from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.defs import purging
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -257,7 +256,7 @@ def _read_and_raise(opener: Any, group: Any) -> Iterator[pa.RecordBatch]:
 
 def _swallow_unreadable(store: ObjectStore, run_id: str) -> None:
     with suppress(CorruptFile):
-        found = restore_record.read(store)
+        found = restoration.read(store)
         assert found is None
 
 
@@ -294,10 +293,10 @@ DAMAGE_BUGS = {
     ),
     "a damaged record of a restoration stops no older run": DamageBug(
         *("approved", "/restored.json", Damage.OTHER_BYTES),
-        replaced((restore_record, "require_none_since", _swallow_unreadable)),
+        replaced((restoration, "require_none_since", _swallow_unreadable)),
     ),
     "a damaged record of a restoration stays": DamageBug(
-        "clean", "/restored.json", Damage.OTHER_BYTES, replaced((restore_record, "replace_unreadable", ignored))
+        "clean", "/restored.json", Damage.OTHER_BYTES, replaced((restoration, "replace_unreadable", ignored))
     ),
 }
 """By name."""

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.parts import Listing
 from lakefs_gc_assets.lakefs import xids

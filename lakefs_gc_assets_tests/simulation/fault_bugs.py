@@ -9,26 +9,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import failing, lock, report, run
+from lakefs_gc_assets.collector import failing, lock, run
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.clock import Clock, Moment
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.quarantine import move, purge, restore, restore_record
+from lakefs_gc_assets.collector.quarantine import move, purge, restore
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.quarantine.purge import Purged
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
 from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.records import report, restoration
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.sweep import passes, receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
@@ -193,7 +195,7 @@ FAULT_BUGS = {
         "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purge, "_settle", ignored))
     ),
     "the run after a purge does not know what came back": FaultBug(
-        "purge", "put .*/restored.json", Fault.FAILS, replaced((restore_record, "write", ignored))
+        "purge", "put .*/restored.json", Fault.FAILS, replaced((restoration, "write", ignored))
     ),
 }
 """By name."""

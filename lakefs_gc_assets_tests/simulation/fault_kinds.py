@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.scenarios import Kind, Scenario, of_age
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.settings import CollectionSettings

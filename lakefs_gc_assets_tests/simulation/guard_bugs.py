@@ -22,7 +22,6 @@ from lakefs_gc_assets.collector import (
     order,
     planning,
     recheck,
-    report,
     run,
     sightings,
 )
@@ -44,13 +43,14 @@ from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_commi
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.quarantine import check, move, restore_record
+from lakefs_gc_assets.collector.quarantine import check, move
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.records import approval, report, restoration
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import approval, batches, passes
+from lakefs_gc_assets.collector.sweep import batches, passes
 from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
@@ -221,7 +221,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     # The thirteen of which the run that was simulated before knew nothing.
     "brought back since: not asked": _guarding(
-        restore_record, "require_none_since", sweep_candidates, _GUARDS.test_objects_that_were_brought_back_since
+        restoration, "require_none_since", sweep_candidates, _GUARDS.test_objects_that_were_brought_back_since
     ),
     "own addresses: not asked": _guarding(
         ownership, "require_own_addresses", sweep_candidates, _GUARDS.test_addresses_that_the_server_spells_otherwise

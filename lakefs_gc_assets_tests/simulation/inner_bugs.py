@@ -18,18 +18,12 @@ from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.stored import records
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.collector import (
-    test_checking,
-    test_guards,
-    test_order,
-    test_plan,
-    test_preparations,
-    test_run_guards,
-)
+from lakefs_gc_assets_tests.collector import test_checking, test_guards, test_order, test_preparations, test_run_guards
 from lakefs_gc_assets_tests.collector.frame import test_manifest
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
 from lakefs_gc_assets_tests.collector.live import test_named_ranges, test_range_hashes, test_uncommitted
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
+from lakefs_gc_assets_tests.collector.records import test_plan
 from lakefs_gc_assets_tests.collector.retention import test_rules
 from lakefs_gc_assets_tests.simulation.bug import TestedBug, replaced, without_call
 

@@ -10,16 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import run, sightings
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, FRAMES, PROVISIONAL_DF, STEPS
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.retention import expired
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe import listing

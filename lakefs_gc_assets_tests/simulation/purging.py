@@ -5,8 +5,8 @@ from dataclasses import replace
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.purging import purge_by

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import recheck, run
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
@@ -25,8 +26,9 @@ from lakefs_gc_assets.collector.live.current import (
     define_live,
     prepare_uncommitted,
 )
-from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.retention import active_commits, expired, main_ancestry, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.expired import find_expired
@@ -36,8 +38,7 @@ from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, s
 from lakefs_gc_assets.collector.step import latest_clock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.subtraction import subtract_committed
-from lakefs_gc_assets.collector.sweep import passes, receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.live.commits import CommitSource
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, window_of

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
 from lakefs_gc_assets_tests.simulation.playing import DELETE, FULL_LISTING_DAYS, History, Step
 from lakefs_gc_assets_tests.simulation.retention_histories import RetentionMaker, with_false_dates

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.eligibility import MULTIPART_ETAG
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.quarantine import move, restore_record
-from lakefs_gc_assets.collector.report import Ending
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.quarantine import move
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Outcome
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
 from lakefs_gc_assets_tests.simulation.commands import copies, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
@@ -166,7 +166,7 @@ class PurgeWatch(Watch):
             # Where an object is back and the answer to the deletion of its copy is lost, nothing tells of it.
             if not (told <= {"restored"} if there else told == {"purged"}):
                 raise Violation(f"receipts of run {run_id} tell of {address}: {told}")
-        if back and restore_record.read(store) is None:
+        if back and restoration.read(store) is None:
             raise Violation("something was brought back, and the next run does not know")
 
     def require_live(self) -> None:

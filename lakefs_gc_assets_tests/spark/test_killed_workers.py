@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.frame import stored
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.spark import engine
 from lakefs_gc_assets_tests import process_tree
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, made, replaying

@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.forecast.holding import SUMS, count
 from lakefs_gc_assets.collector.forecast.marking import Marked
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.policy import Policy

@@ -11,8 +11,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.collector.why import Why
+from lakefs_gc_assets.collector.records.outcomes import Outcome, Why
 from lakefs_gc_assets.lakefs.layout import Layout
 
 TIME = pa.timestamp("us", "UTC")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Set
 
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CHECKPOINT_COMMITTED_DF,
@@ -14,10 +13,10 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore

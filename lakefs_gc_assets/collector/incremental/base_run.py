@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
-from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import approval, restoration
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import CollectionSettings
@@ -189,7 +187,7 @@ def _why_nothing(report: Report) -> str:
 
 def _require_not_undone(store: ObjectStore, run_id: str) -> None:
     """Raises NoBaseRun where objects were restored since: the checkpoint of the run lacks them."""
-    restored = restore_record.read(store)
+    restored = restoration.read(store)
     if restored is not None and restored.concerns(run_id):
         raise NoBaseRun(f"{restored}, after run {run_id} was opened")
 

@@ -19,7 +19,6 @@ ranges held that are live no more.
 
 import hashlib
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -28,6 +27,7 @@ from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PEND
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.incremental import ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.stored import ids, run_folder
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.work import work_ahead
@@ -38,40 +38,6 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 _FILES_AT_ONCE = 4
 """Files of frames in memory at one time, of at most some 32 MiB each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What a run that swept leaves to the next one; it exists once the report that holds it does.
-
-    Attributes:
-        attempt: of the run whose files these are.
-        sealed, read, pending, committed: how many there are of each.
-        sealed_objects: objects in sealed slices, or in no slice, that commits hold.
-        sealed_sha256, read_sha256: SHA-256 of the files with the sealed slices and with the ids read.
-        pending_digest, committed_digest: SHA-256 of the manifests of the two frames.
-        pending_windows: windows of pending objects.
-        other_folders: names directly below `data/` that are no slices; only runs that list everything list them.
-        tracked, tracked_sha256: how many ranges are tracked, and SHA-256 of the file that names them. Only runs by
-            retention rules track any; what is read and what is committed is empty there, and so are its digests.
-        full_run: the run by retention rules that listed everything last, of those that build on each other.
-    """
-
-    attempt: str
-    sealed: int
-    sealed_objects: int
-    sealed_sha256: str
-    read: int
-    read_sha256: str
-    pending: int
-    pending_digest: str
-    committed: int
-    committed_digest: str
-    pending_windows: tuple[str, ...]
-    other_folders: tuple[str, ...]
-    tracked: int = 0
-    tracked_sha256: str | None = None
-    full_run: str | None = None
 
 
 def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew: timedelta) -> frozenset[str]:

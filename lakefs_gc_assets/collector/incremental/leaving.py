@@ -6,6 +6,7 @@ from functools import partial
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import (
     CHECKPOINT_COMMITTED_DF,
     COMMITTED_DF,
@@ -18,16 +19,15 @@ from lakefs_gc_assets.collector.frame.kinds import (
     Frame,
     NoFigures,
 )
+from lakefs_gc_assets.collector.frame.sealed_slices import select_sealed, select_unsealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
-from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed, select_unsealed
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.universe.looked_at import looked_at
 from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.errors import OrderViolation

@@ -10,13 +10,13 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden, noted_sizes
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.head_ranges import HeadNotes, HeadRanges
 from lakefs_gc_assets.collector.live.hidden import PLACES, HeadRange
+from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 

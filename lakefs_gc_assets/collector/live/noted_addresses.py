@@ -21,15 +21,15 @@ from lakefs_gc_assets.collector.address_hashes import Hashes, HashSet
 from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.sealed_slices import select_sealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental.leaving import seal
-from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed
 from lakefs_gc_assets.collector.live import noted_files, range_hashes, range_notes
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, LOOKED_UP, SUMS, HashesFolder
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile

@@ -10,7 +10,7 @@ from datetime import datetime
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import Count, RunFacts, gather
 from lakefs_gc_assets.collector.page.sections import sections
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings

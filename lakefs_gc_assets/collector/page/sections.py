@@ -12,8 +12,8 @@ from lakefs_gc_assets.collector.page.facts import RunFacts
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES
 from lakefs_gc_assets.collector.page.last_held import Held
 from lakefs_gc_assets.collector.page.markup import element, table
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.sizes import size
 
 _GB = 2**30

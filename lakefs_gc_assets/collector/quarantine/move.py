@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import verify
-from lakefs_gc_assets.collector.sweep import receipts
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 

@@ -18,19 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import digests
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
+from lakefs_gc_assets.collector.frame.receipts import DamagedFile
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.lock import LockToken, verify
-from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.quarantine.move import require_copies
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
-from lakefs_gc_assets.collector.sweep.receipts import DamagedFile
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,
@@ -165,7 +165,7 @@ def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken,
     """
     undo = _undoing(store, run_id, deleted)
     verify(store, lock)
-    restore_record.write(store, run_id, clock.now())
+    restoration.write(store, run_id, clock.now())
     latest_first = deleted.sort_by([("decided_at", "descending")])
     # Grouped in one thread, the version ids of an address stay in this order.
     groups = latest_first.group_by("address", use_threads=False)

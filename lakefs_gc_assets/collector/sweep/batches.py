@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import LockToken, verify
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.sweep.validity import Countdown
 from lakefs_gc_assets.errors import CollectionError, StorageError
 from lakefs_gc_assets.lakefs import layout

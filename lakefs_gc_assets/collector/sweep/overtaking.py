@@ -7,10 +7,10 @@ went on afterwards, resumed or approved late, would delete behind its back.
 from collections.abc import Iterator
 from itertools import takewhile
 
-from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 

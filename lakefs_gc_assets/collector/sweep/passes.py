@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CandidateFigures, DeletedFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
@@ -19,11 +20,13 @@ from lakefs_gc_assets.collector.history import deleted_since
 from lakefs_gc_assets.collector.lock import LockToken
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.reporting import Amounts
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import approval, receipts, undeletable
+from lakefs_gc_assets.collector.sweep import undeletable
+from lakefs_gc_assets.collector.sweep.approval import give
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.undeletable import Failures, Verdict
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
@@ -37,7 +40,7 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
     """Whether these very candidates of a dry run are approved; first stores the approval that the settings give now."""
     store, plan = step.repository.store, step.plan
     if step.repository.settings.approve_run == plan.run_id:
-        approval.give(store, candidates.manifest, step.repository.clock.now())
+        give(store, candidates.manifest, step.repository.clock.now())
         step.log(f"the candidates of run {plan.run_id} are approved: they are deleted after a recheck")
     found = approval.read(store, plan.run_id)
     return found is not None and found.candidates_digest == candidates.manifest.digest

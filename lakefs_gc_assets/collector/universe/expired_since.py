@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
+from lakefs_gc_assets.collector.frame.sealed_slices import select_sealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.step import Step

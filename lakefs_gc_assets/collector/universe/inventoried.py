@@ -7,7 +7,7 @@ clearly older. It therefore lowers the cutoff; everything else is as with a list
 from dataclasses import replace
 from datetime import timedelta
 
-from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.storage.s3.inventory import Inventory, open_inventory
 

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.frame.kinds import STORE_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.history import deleted_before
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records import entries

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.settings import Configuration, Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns

@@ -4,22 +4,21 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector import planning
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import ALL_COMMITS, Flow, Plan
-from lakefs_gc_assets.collector.quarantine import restore_record
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.records import approval, restoration
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Flow, Plan
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import approval
-from lakefs_gc_assets.collector.sweep.approval import Approval
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.universe.parts import Part
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -167,7 +166,7 @@ def test_objects_that_were_brought_back_since_are_named(opened: OpenRepository) 
     older, newest = began(opened, 3 * DAY), began(opened, DAY)
     ended(opened, older)
     ended(opened, newest)
-    restore_record.write(opened.store, older.run_id, NOW)
+    restoration.write(opened.store, older.run_id, NOW)
     assert why_not(opened) == (
         f"objects that run {older.run_id} had deleted were brought back at {NOW:%F %T}Z, after run {newest.run_id} "
         "was opened"

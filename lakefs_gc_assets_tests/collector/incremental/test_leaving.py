@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -28,10 +28,10 @@ from lakefs_gc_assets.collector.frame.kinds import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.sealed_slices import select_sealed, select_unsealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving, ranges_read
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import (
     CheckpointCounts,
     count_checkpoint,
@@ -41,14 +41,14 @@ from lakefs_gc_assets.collector.incremental.leaving import (
     seal,
     select_pending,
 )
-from lakefs_gc_assets.collector.incremental.sealed_slices import select_sealed, select_unsealed
-from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.quarantine import restore_record
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
@@ -56,7 +56,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, LISTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, SEALED, began, ended
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 ENGINE = ArrowEngine()
@@ -336,5 +336,5 @@ class TestLateArrivals:
     def test_there_are_none_where_no_run_can_be_compared_with(self, repository: OpenRepository) -> None:
         step, candidates = self.later(repository)
         restored = step.plan.run_id
-        restore_record.write(repository.store, restored, NOW)
+        restoration.write(repository.store, restored, NOW)
         assert count_late_arrivals(step, candidates) == 0

@@ -7,17 +7,16 @@ from datetime import timedelta
 import pytest
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.expiring import PastRun
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
 from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -10,11 +10,11 @@ import pytest
 
 from lakefs_gc_assets.collector import digests
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import ChangeBatches
 from lakefs_gc_assets.collector.live import contents, hidden_staged
 from lakefs_gc_assets.collector.live.contents import Looking, choose_sizes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import ObjectArchived
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace

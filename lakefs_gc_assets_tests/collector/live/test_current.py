@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
@@ -38,8 +38,8 @@ from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import NOW, opened
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.written import (
     Staged,
     put_commit_objects,

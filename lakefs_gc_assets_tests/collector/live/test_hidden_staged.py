@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector import digests
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.eligibility import Kept
 from lakefs_gc_assets.collector.engine import Engine
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import commits, hidden_staged
 from lakefs_gc_assets.collector.live.contents import Looking, known_contents
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.formats import ranges

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, HashesFolder, RangeHashes
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder, NotesKind
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord

@@ -5,15 +5,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, F
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.order import Span
-from lakefs_gc_assets.collector.plan import Plan
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.outcomes import Why
+from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.why import Why
 from lakefs_gc_assets_tests.collector import made_frames
 from lakefs_gc_assets_tests.collector.past_runs import NOW, began
 

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     count_by_tasks,
     count_here,
 )
-from lakefs_gc_assets.collector.why import Why
+from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings

@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.page.facts import RunFacts, gather
 from lakefs_gc_assets.collector.page.garbage import Garbage
 from lakefs_gc_assets.collector.page.last_held import Held, LastHeld, find_last_held
 from lakefs_gc_assets.collector.page.page import render
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.stored import run_folder

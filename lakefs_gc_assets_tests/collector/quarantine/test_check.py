@@ -12,15 +12,15 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import report as reports
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.plan import Flow
 from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Moved
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import (
     AccessDenied,
@@ -43,8 +43,8 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
 
 PREPARED = "_lakefs/retention/gc/uncommitted/run1/uncommitted/"

@@ -11,22 +11,22 @@ import pyarrow.compute as pc
 import pytest
 
 from lakefs_gc_assets.collector import digests, lock, planning
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.stores import (
     azure_container,
     azure_server,

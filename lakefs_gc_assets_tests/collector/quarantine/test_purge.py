@@ -10,14 +10,15 @@ import pytest
 
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.clock import Moment
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.schemas import COPIES
-from lakefs_gc_assets.collector.quarantine import move, restore_record
+from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Purged, Verdict
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
@@ -114,7 +115,7 @@ def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> N
     assert purged["size"].to_pylist() == [len(ALL[key]) for key in KEYS]
     assert set(purged["slice"].to_pylist()) == {SLICE.split("/")[1]}
     assert [*quarantine_purge.in_quarantine(purge.store)] == []
-    assert restore_record.read(purge.store) is None
+    assert restoration.read(purge.store) is None
 
 
 def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Purging) -> None:
@@ -126,7 +127,7 @@ def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Pur
     rows = receipts.read(purge.store, purge.moving.run)
     undone = rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))
     assert undone["attempt"].to_pylist() == ["attempt"], "as the receipt of its deletion"
-    found = restore_record.read(purge.store)
+    found = restoration.read(purge.store)
     assert found is not None and found.concerns(purge.moving.run)
 
 
@@ -427,7 +428,7 @@ def test_whatever_call_breaks_nothing_live_is_lost_and_a_repeat_finishes_it(purg
         assert {key: held[key] for key in live} == {key: ALL[key] for key in live}, what
         assert set(purge.receipts(Outcome.PURGED)) <= set(garbage) - set(purge.moving.moved()), what
         if purge.moving.there():
-            assert restore_record.read(purge.store) is not None, what
+            assert restoration.read(purge.store) is not None, what
 
         told = purge.purge(purge.store, live)
 

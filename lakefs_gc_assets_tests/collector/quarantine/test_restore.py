@@ -13,22 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.quarantine import move, restore, restore_record
+from lakefs_gc_assets.collector.quarantine import move, restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import NULL_VERSION, DeleteOutcome, KeepsVersions, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.s3_server import Faults, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
 
@@ -167,7 +168,7 @@ def test_the_record_is_there_before_the_first_object(versioned: Versioned) -> No
 
     class Watching(BreakingStore):
         def remove_delete_marker(self, key: str, version_id: str) -> bool:
-            seen.append(restore_record.read(self.store))
+            seen.append(restoration.read(self.store))
             return super().remove_delete_marker(key, version_id)
 
     versioned.restore_by(Watching(versioned.store))
@@ -255,7 +256,7 @@ class TestRefused:
         lock = Lock.acquire(store, run_id=run_id, owner="owner", now=NOW, expiry=timedelta(hours=1))
         with pytest.raises(ConfigurationError, match="no delete markers"):
             list(restore.restore(store, run_id, rows, lock.token, HandClock()))
-        assert restore_record.read(store) is None
+        assert restoration.read(store) is None
 
     def test_an_address_that_the_run_did_not_delete(self, versioned: Versioned) -> None:
         versioned.sweep(*KEYS[:2])
@@ -280,7 +281,7 @@ class TestRefused:
         with pytest.raises(LockLost):
             list(restore.restore(versioned.store, versioned.run, deleted, lock.token, HandClock()))
         assert versioned.sizes() == {}
-        assert restore_record.read(versioned.store) is None
+        assert restoration.read(versioned.store) is None
 
     def test_once_the_lock_is_lost_no_batch_begins(self, versioned: Versioned, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(restore, "BATCH", 2)
@@ -315,7 +316,7 @@ def test_whatever_call_breaks_nothing_is_lost_and_a_repeat_brings_all_back(versi
         content = {each for each in versioned.versions() if not each[2]}
         assert len(content) == len(KEYS), what
         if any(key in versioned.sizes() for key in keys):
-            assert restore_record.read(versioned.store) is not None, what
+            assert restoration.read(versioned.store) is not None, what
         told = versioned.restore()
         assert all(fate.is_well for fate in told.values()), what
         assert versioned.sizes() == all_sizes(), what
@@ -401,7 +402,7 @@ class TestInAFolder:
         assert folder.sizes() == {}
         assert self.told(folder) == dict.fromkeys(KEYS, (Fate.RESTORED, None))
         assert folder.sizes() == all_sizes()
-        record = restore_record.read(folder.store)
+        record = restoration.read(folder.store)
         assert record is not None and record.concerns(folder.run)
         assert self.told(folder) == dict.fromkeys(KEYS, (Fate.THERE, None))
 
@@ -551,10 +552,10 @@ class TestInAFolder:
         with pytest.raises(LockLost):
             next(told)
         assert len(folder.sizes()) == 2
-        folder.store.delete([restore_record.KEY])
+        folder.store.delete([restoration.KEY])
         with pytest.raises(LockLost):
             list(restore.restore(folder.store, folder.run, rows, lock.token, HandClock()))
-        assert restore_record.read(folder.store) is None
+        assert restoration.read(folder.store) is None
 
     def test_sixteen_objects_are_restored_at_once(self, folder: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
         keys = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)]

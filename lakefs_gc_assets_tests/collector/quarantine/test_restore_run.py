@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
 from lakefs_gc_assets.collector.quarantine.restore_run import plan_restore, restore
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockHeld, LockLost
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, opened

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakefs_gc_assets.collector.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.asked import Asked
 from lakefs_gc_assets_tests.simulation.bucket import encrypted, md5
 from lakefs_gc_assets_tests.simulation.clocks import DAY

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.sweep import receipts
 from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost, ObjectNotFound, StorageError
@@ -16,8 +16,8 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 from lakefs_gc_assets_tests.s3_server import Faults, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
 

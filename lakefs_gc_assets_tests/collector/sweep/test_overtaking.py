@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.plan import Flow, Plan
-from lakefs_gc_assets.collector.report import Ending
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended, opened
-from lakefs_gc_assets_tests.collector.sweep.test_receipts import candidates
 
 __all__ = ["opened"]
 

@@ -11,22 +11,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector import plan as plans
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.plan import Plan
 from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import approval, passes, receipts, undeletable
-from lakefs_gc_assets.collector.sweep.approval import Approval
+from lakefs_gc_assets.collector.sweep import passes, undeletable
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost
@@ -35,8 +37,8 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import HOUR
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import ReplayedRuns, truth_classes
 from lakefs_gc_assets_tests.spark.frame_rows import listed

@@ -4,15 +4,15 @@ from datetime import datetime, timedelta
 import pytest
 
 from lakefs_gc_assets.collector.following import report_to_follow
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import undeletable
 from lakefs_gc_assets.collector.sweep.undeletable import LIMIT, Failures, Undeletable, Verdict, judge
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import NOW as REAL_NOW
+from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.collector.test_report import REPORT
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]

@@ -7,16 +7,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.report import Report
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.universe import inventoried
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.s3.inventory import Inventory
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.storage.s3 import inventories

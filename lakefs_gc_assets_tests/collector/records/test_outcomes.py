@@ -1,11 +1,15 @@
-"""Why candidates are garbage: by the flow of their run, but for what somebody brought back."""
+"""Why candidates are garbage: by the flow of their run, but for what somebody brought back; and why others are kept."""
+
+import re
 
 import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
-from lakefs_gc_assets.collector.plan import Flow
-from lakefs_gc_assets.collector.why import Why, add_why, by_flow
+from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, PLAIN_ETAG, Kept, Why, add_why, by_flow
+from lakefs_gc_assets.collector.records.plan import Flow
+
+MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
 
 @pytest.mark.parametrize("flow", Flow)
@@ -40,3 +44,26 @@ def test_the_texts_that_frames_hold_stay_as_they_are() -> None:
     (column,) = (each for each in CANDIDATES_DF.columns if each.name == "why")
     assert column.allowed == tuple(Why)
     assert CANDIDATES_DF.added == ("why",)
+
+
+@pytest.mark.parametrize(
+    ("etag", "plain", "multipart"),
+    [
+        (MD5, True, False),
+        (f"{MD5}-1", False, True),
+        (f"{MD5}-10000", False, True),
+        (f"{MD5}-", False, False),
+        (f"{MD5}-1x", False, False),
+        (f'"{MD5}"', False, False),
+        (MD5[:-1], False, False),
+        (f"x{MD5}-1", False, False),
+        ("18b9a3-4d-7", False, False),
+        ("", False, False),
+    ],
+)
+def test_kinds_of_etags(etag: str, plain: bool, multipart: bool) -> None:
+    assert (re.search(PLAIN_ETAG, etag) is not None, re.search(MULTIPART_ETAG, etag) is not None) == (plain, multipart)
+
+
+def test_reasons_are_told_apart() -> None:
+    assert len({reason.value for reason in Kept}) == len(Kept) == 7

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from lakefs_gc_assets.collector.incremental.checkpoint import Checkpoint
-from lakefs_gc_assets.collector.plan import Plan
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -36,6 +35,40 @@ class Ending(StrEnum):
 
 
 _MOVED = (Ending.QUARANTINED, Ending.PARTLY_QUARANTINED, Ending.NONE_QUARANTINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a run that swept leaves to the next one; it exists once the report that holds it does.
+
+    Attributes:
+        attempt: of the run whose files these are.
+        sealed, read, pending, committed: how many there are of each.
+        sealed_objects: objects in sealed slices, or in no slice, that commits hold.
+        sealed_sha256, read_sha256: SHA-256 of the files with the sealed slices and with the ids read.
+        pending_digest, committed_digest: SHA-256 of the manifests of the two frames.
+        pending_windows: windows of pending objects.
+        other_folders: names directly below `data/` that are no slices; only runs that list everything list them.
+        tracked, tracked_sha256: how many ranges are tracked, and SHA-256 of the file that names them. Only runs by
+            retention rules track any; what is read and what is committed is empty there, and so are its digests.
+        full_run: the run by retention rules that listed everything last, of those that build on each other.
+    """
+
+    attempt: str
+    sealed: int
+    sealed_objects: int
+    sealed_sha256: str
+    read: int
+    read_sha256: str
+    pending: int
+    pending_digest: str
+    committed: int
+    committed_digest: str
+    pending_windows: tuple[str, ...]
+    other_folders: tuple[str, ...]
+    tracked: int = 0
+    tracked_sha256: str | None = None
+    full_run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import report as reports
-from lakefs_gc_assets.collector.report import Ending, Report
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW
-from lakefs_gc_assets_tests.collector.test_plan import PLAN
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import plan as plans
-from lakefs_gc_assets.collector.plan import Flow, Plan
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.stored.records import read_time, write_time
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import receipts
-from lakefs_gc_assets.collector.sweep.outcome import Outcome
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -1,0 +1,93 @@
+"""What can become of an object: why it is garbage, why it is kept all the same, and what a sweep did with it.
+
+What is live decides why an object is garbage, and so the flow does: a run that keeps whatever any commit holds finds
+what no commit holds. Whether some commit held it that lakeFS has forgotten since, nobody knows. A run of the flow
+`unified` does not read what only expired commits hold, so it cannot tell that from what was never committed.
+
+Listing and references only say that an object is not referenced. Whether it may go depends on its age by two measures,
+on its name and, for objects uploaded in parts, on having been seen before.
+"""
+
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.records.plan import Flow
+
+MULTIPART_ETAG = r"^[0-9a-f]{32}-[0-9]+$"
+"""ETag of an S3 object uploaded in parts: its LastModified may be the moment the upload began."""
+
+PLAIN_ETAG = r"^[0-9a-f]{32}$"
+"""ETag that is the MD5 of the content."""
+
+EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
+"""MD5 of the content of an object of size 0, whatever its ETag says."""
+
+MULTIPART_SIGHTING_SECONDS = 3600
+"""An object uploaded in parts must have been listed this long ago by an earlier run."""
+
+
+class Why(StrEnum):
+    """Reasons for which candidates are garbage. Frames hold these texts: one may be added, none changed."""
+
+    NO_COMMIT = "no commit holds it"
+    EXPIRED = "only expired commits hold it"
+    NO_ACTIVE_COMMIT = "no active commit holds it"
+    RESTORED = "brought back, and garbage again"
+
+
+_BY_FLOW = {
+    Flow.CLEAN: Why.NO_COMMIT,
+    Flow.OPTIMIZED: Why.NO_COMMIT,
+    Flow.COMMITTED: Why.EXPIRED,
+    Flow.UNIFIED: Why.NO_ACTIVE_COMMIT,
+}
+
+
+def by_flow(flow: Flow) -> Why:
+    """Why everything is garbage that a run of this flow finds, unless an earlier run deleted it and it came back."""
+    return _BY_FLOW[flow]
+
+
+def add_why(batch: pa.RecordBatch, why: Why, restored: pa.Array) -> pa.RecordBatch:
+    """Rows with the column `why`.
+
+    Args:
+        why: of all but those that were brought back.
+        restored: addresses that were brought back.
+    """
+    back = pc.is_in(batch.column("address"), value_set=restored)
+    return batch.append_column("why", pc.if_else(back, Why.RESTORED.value, why.value))
+
+
+class Kept(StrEnum):
+    """Reasons to keep an unreferenced object; the report counts each."""
+
+    YOUNG = "too young by LastModified or by its name"
+    UNRECOGNISED = "a name that lakeFS never makes"
+    MULTIPART = "uploaded in parts and not yet seen by an earlier run"
+    OTHER_WINDOW = "outside of the run's windows"
+    HIDDEN_STAGED = "staged with the content of a committed object"
+    UNCERTAIN = "may be staged with the content of a committed object: more to ask than collection.hidden_suspect_limit"
+    UNASKABLE = "may be staged with the content of a committed object, at a path that is no text"
+
+
+class Outcome(StrEnum):
+    """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is.
+
+    `COPIED` says that there is a copy in quarantine, `QUARANTINED` that the object was deleted after that. `RESTORED`
+    is a later receipt of the same address and attempt, after one of GONE or `COPIED`. `PURGED` is a later receipt too:
+    the copy was deleted, for good. `DELETED_BY_ANOTHER_RUN` says that another run deleted or moved the object since
+    this one listed it. It stands in `deleted_report` alone: the receipt is the other run's.
+    """
+
+    DRY_RUN = "dry_run"
+    ACCEPTED = "accepted"
+    FAILED = "failed"
+    KEPT_LIVE = "kept_live"
+    COPIED = "copied"
+    QUARANTINED = "quarantined"
+    RESTORED = "restored"
+    PURGED = "purged"
+    DELETED_BY_ANOTHER_RUN = "deleted_by_another_run"
