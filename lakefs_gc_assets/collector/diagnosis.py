@@ -23,7 +23,6 @@ from lakefs_gc_assets.errors import (
     CollectionError,
     LakeFSError,
     NotOffered,
-    ObjectNotFound,
     PreconditionFailed,
     ServerUnavailable,
     StorageError,
@@ -39,6 +38,8 @@ from lakefs_gc_assets.storage.interface import (
     DeleteResult,
     KeepsVersions,
     ObjectStore,
+    fetch,
+    head_if_there,
 )
 
 FOLDER = "_lakefs/retention/gc/doctor/"
@@ -374,7 +375,7 @@ class _Examination:
         return f"{'something' if self.stored else 'nothing'} is stored below {DATA_PREFIX}"
 
     def _look_for_nothing(self) -> str:
-        if _is_there(self._store, _ABSENT):
+        if head_if_there(self._store, _ABSENT) is not None:
             raise StorageError(f"{_ABSENT} is there, and nobody should have written it: delete it")
         return "an object that is not there is told to be missing"
 
@@ -497,14 +498,14 @@ class _Examination:
         if file is None or not file.startswith(_LISTS_OF_COMMITS):
             raise LakeFSError(f"the server writes its list to {prepared.location}, which is not below its namespace")
         self.written.append(file)
-        return f"{len(server_commits.read(commits.fetch(store, file), file).ids):,} commits stay"
+        return f"{len(server_commits.read(fetch(store, file), file).ids):,} commits stay"
 
     def _delete(self) -> str:
         self._require_writes()
         [self.deleted] = self._store.delete([KEY])
         if self.deleted.result is not DeleteResult.ACCEPTED:
             raise StorageError(f"{KEY} was not deleted: {self.deleted.error}")
-        if _is_there(self._store, KEY):
+        if head_if_there(self._store, KEY) is not None:
             raise StorageError(f"the store said that {KEY} was deleted, and it is still there")
         self.written.remove(KEY)
         kept = "; the service keeps what is deleted for some time" if self.deleted.soft_deleted else ""
@@ -541,17 +542,9 @@ def _is_gone(store: ObjectStore, key: str) -> bool:
     try:
         # Where versions are kept, to delete what is not there leaves a delete marker.
         with suppress(StorageError):
-            if not _is_there(store, key):
+            if head_if_there(store, key) is None:
                 return True
         [outcome] = store.delete([key])
     except StorageError:
         return False
     return outcome.result is DeleteResult.ACCEPTED
-
-
-def _is_there(store: ObjectStore, key: str) -> bool:
-    try:
-        store.head(key)
-    except ObjectNotFound:
-        return False
-    return True

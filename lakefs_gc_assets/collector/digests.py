@@ -7,8 +7,8 @@ being one (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html); lak
 import hashlib
 from collections.abc import Iterable
 
-from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.errors import ObjectArchived
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 LARGEST_READ = 64 * 1024 * 1024
 """Larger objects are not read: their content stays unknown, and their size alone is compared."""
@@ -16,10 +16,8 @@ LARGEST_READ = 64 * 1024 * 1024
 
 def content_digest(store: ObjectStore, address: str) -> str | None:
     """MD5 of an object, in hexadecimal; None where it is gone."""
-    try:
-        return hashlib.md5(store.get(address), usedforsecurity=False).hexdigest()
-    except ObjectNotFound:
-        return None
+    content = get_if_there(store, address)
+    return None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def readable_digest(store: ObjectStore, address: str) -> str | None:

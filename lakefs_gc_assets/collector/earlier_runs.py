@@ -27,12 +27,11 @@ from lakefs_gc_assets.errors import (
     CollectionError,
     CorruptFile,
     NotOffered,
-    ObjectNotFound,
     OrderViolation,
     PreconditionFailed,
 )
 from lakefs_gc_assets.saying import Say
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there
 
 FORMAT_VERSION = 1
 KEY = f"{run_folder.ROOT}runs.json"
@@ -213,17 +212,17 @@ def _has_sightings(store: ObjectStore, run_id: str) -> bool:
 
 def _read(store: ObjectStore) -> _Index:
     """The index; an empty one where there is none, or where it cannot be relied on."""
+    data = get_if_there(store, KEY)
     try:
-        return records.decode(_Index, FORMAT_VERSION, store.get(KEY), KEY)
-    except (ObjectNotFound, CorruptFile):
+        return _Index() if data is None else records.decode(_Index, FORMAT_VERSION, data, KEY)
+    except CorruptFile:
         return _Index()
 
 
 def _read_with_etag(store: ObjectStore) -> tuple[_Index, str]:
     """The index, and the ETag of what is stored, read before it; `_ABSENT` where nothing is stored."""
-    try:
-        facts = store.head(KEY)
-    except ObjectNotFound:
+    facts = head_if_there(store, KEY)
+    if facts is None:
         return _Index(), _ABSENT
     return _read(store), facts.etag or _ABSENT
 

@@ -30,10 +30,9 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 from lakefs_gc_assets.collector.work import work_ahead
-from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import head_if_there
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _EXAMPLES = 3
@@ -150,16 +149,8 @@ def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
 def _is_not_there(opener: StoreOpener, rows: pa.RecordBatch) -> pa.BooleanArray:
     """True for addresses without an object: somebody may have put one back by other means than `restore`."""
     store = opener.open()
-    missing = work_ahead(partial(_is_missing, store), rows.column("address").to_pylist(), _AT_ONCE)
-    return pa.array([*missing], pa.bool_())
-
-
-def _is_missing(store: ObjectStore, key: str) -> bool:
-    try:
-        store.head(key)
-    except ObjectNotFound:
-        return True
-    return False
+    facts = work_ahead(partial(head_if_there, store), rows.column("address").to_pylist(), _AT_ONCE)
+    return pa.array([each is None for each in facts], pa.bool_())
 
 
 def _examples(engine: Engine[R], rows: R) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from lakefs_gc_assets.errors import (
     PreconditionFailed,
     StorageError,
 )
-from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, get_if_there
 
 KEY = f"{run_folder.ROOT}lock.json"
 _NO_ETAG = "0" * 32
@@ -198,10 +198,10 @@ class Lock:
 
 def verify(store: ObjectStore, token: LockToken) -> None:
     """Raises LockLost unless the lock with this token is still held. One small read."""
-    try:
-        current = _Record.decode(store.get(KEY))
-    except ObjectNotFound:
-        raise LockLost(f"the lock {KEY} is gone: nothing more may be deleted; run again") from None
+    data = get_if_there(store, KEY)
+    if data is None:
+        raise LockLost(f"the lock {KEY} is gone: nothing more may be deleted; run again")
+    current = _Record.decode(data)
     if current.nonce != token.nonce:
         raise LockLost(
             f"the lock {KEY} now belongs to {current.owner} for run {current.run_id}, since "

@@ -13,9 +13,9 @@ from lakefs_gc_assets.collector.frame.kinds import UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 _NOTES = "preparations/"
 _WITHOUT_RUN = f"{run_folder.ROOT}explained/"
@@ -87,11 +87,14 @@ def of_run(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozens
 
 
 def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
+    data = get_if_there(store, key)
+    if data is None:
+        return ()
     try:
-        content = json.loads(store.get(key))
+        content = json.loads(data)
         records.require_digest(content)
         named = content["figures"]["server_run_ids"]
-    except (ObjectNotFound, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
     return named if isinstance(named, list) else ()
 
@@ -101,16 +104,7 @@ def remove(store: ObjectStore, server_run_id: str) -> int:
 
     Raises StorageError where one could not be deleted.
     """
-    if not xids.is_xid(server_run_id) or _is_ours(store, server_run_id):
+    if not xids.is_xid(server_run_id) or run_folder.has_plan(store, server_run_id):
         return 0
     folder = f"{run_folder.folder(server_run_id)}uncommitted/"
     return delete_all(store, [key for key in keys_below(store, folder) if xids.is_xid(key.removeprefix(folder))])
-
-
-def _is_ours(store: ObjectStore, run_id: str) -> bool:
-    """Whether it is one of our runs, whose folder would be beside those of the server."""
-    try:
-        store.head(run_folder.plan(run_id))
-    except ObjectNotFound:
-        return False
-    return True

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, StorageError
 
 LISTING_SCHEMA = pa.schema(
     [
@@ -130,6 +130,38 @@ class GivesObjects(Protocol):
     def get(self, key: str) -> bytes:
         """The whole object. Raises ObjectNotFound or another StorageError."""
         ...
+
+
+class GivesFacts(Protocol):
+    """Whatever gives facts of objects by their keys."""
+
+    def head(self, key: str) -> ObjectFacts:
+        """Facts of one object. Raises ObjectNotFound or another StorageError."""
+        ...
+
+
+def get_if_there(store: GivesObjects, key: str) -> bytes | None:
+    """The whole object; None if there is none. Raises StorageError where the store cannot be asked."""
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        return None
+
+
+def head_if_there(store: GivesFacts, key: str) -> ObjectFacts | None:
+    """Facts of one object; None if there is none. Raises StorageError where the store cannot be asked."""
+    try:
+        return store.head(key)
+    except ObjectNotFound:
+        return None
+
+
+def fetch(store: GivesObjects, key: str) -> bytes:
+    """The whole object, on which the run depends. Raises CorruptFile if it is missing, StorageError."""
+    data = get_if_there(store, key)
+    if data is None:
+        raise CorruptFile.missing(key)
+    return data
 
 
 class ObjectStore(Protocol):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.live import commits, head_ranges, hidden, range_sizes
+from lakefs_gc_assets.collector.live import head_ranges, hidden, range_sizes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
@@ -45,7 +45,7 @@ class Repository:
 
         def fetched(store: ObjectStore, key: str) -> bytes:
             self.heads += 1
-            return commits.fetch(store, key)
+            return fetch(store, key)
 
         monkeypatch.setattr(LiveFiles, "head_entries", counted)
         monkeypatch.setattr(hidden, "fetch", fetched)

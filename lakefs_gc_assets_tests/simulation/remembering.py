@@ -17,7 +17,6 @@ from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.live import live_files, uncommitted
-from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.stored import records, tables
@@ -27,7 +26,7 @@ from lakefs_gc_assets.lakefs import names
 from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs, sstables
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.remembered_parquet import ParquetMemory
 

@@ -13,9 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import AlreadyExists, CorruptFile, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.azure.store import AzureStore
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, DeleteResult, ObjectStore, ReadsParts
+from lakefs_gc_assets.storage.interface import (
+    LISTING_SCHEMA,
+    DeleteResult,
+    ObjectStore,
+    ReadsParts,
+    fetch,
+    get_if_there,
+    head_if_there,
+)
 
 # The two last ones cannot be written in XML: emulators put another character in their place, or fail.
 _NOT_IN_NAMES = "/\ufffe\uffff"
@@ -184,9 +192,14 @@ def test_what_is_missing_is_missing(store: ObjectStore) -> None:
             store.get(key)
         with pytest.raises(ObjectNotFound, match=key):
             store.head(key)
+        assert get_if_there(store, key) is None
+        assert head_if_there(store, key) is None
+        with pytest.raises(CorruptFile, match=f"{key}: existence"):
+            fetch(store, key)
     outcomes = store.delete(["missing", "there", "there/object/below"])
     assert [outcome.result for outcome in outcomes] == [DeleteResult.ACCEPTED] * 3
     assert store.get("there/object") == b""
+    assert get_if_there(store, "there/object") == fetch(store, "there/object") == b""
 
 
 def test_delete_answers_for_each_key_in_order_and_takes_so_many(store: ObjectStore) -> None:

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets.storage.read_ahead import read_ahead
 
@@ -132,10 +132,7 @@ def nullable(schema: pa.Schema) -> pa.Schema:
 
 def read_unchanged(store: GivesObjects, file: FrameFile) -> bytes:
     """The bytes of one file of a frame. Raises CorruptFile where it is missing, or is not what was written."""
-    try:
-        data = store.get(file.key)
-    except ObjectNotFound:
-        raise CorruptFile.missing(file.key) from None
+    data = fetch(store, file.key)
     if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise CorruptFile(file.key, "digest", "the frame's file was changed after it was written")
     return data

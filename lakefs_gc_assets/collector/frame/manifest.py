@@ -17,8 +17,8 @@ from lakefs_gc_assets.collector.frame.kinds import FRAMES, F, Frame
 from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records import read_time, require_digest, with_digest
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, OrderViolation
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 2
 
@@ -129,7 +129,7 @@ def write(store: ObjectStore, manifest: Manifest[Any]) -> None:
 def read(store: ObjectStore, run_id: str, frame: Frame[F]) -> Manifest[F]:
     """The stored manifest. Raises OrderViolation where the frame was not made yet, CorruptFile."""
     key = run_folder.manifest(run_id, frame.name)
-    try:
-        return Manifest.from_json(store.get(key), key, frame)
-    except ObjectNotFound:
-        raise OrderViolation(f"{frame.name} of run {run_id} does not exist: materialize it first") from None
+    data = get_if_there(store, key)
+    if data is None:
+        raise OrderViolation(f"{frame.name} of run {run_id} does not exist: materialize it first")
+    return Manifest.from_json(data, key, frame)

@@ -31,10 +31,10 @@ from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.stored import ids, run_folder
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.work import work_ahead
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _FILES_AT_ONCE = 4
 """Files of frames in memory at one time, of at most some 32 MiB each."""
@@ -97,10 +97,7 @@ def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> t
     found: list[FrameFile] = []
     for frame, digest in frames:
         key = run_folder.manifest(run_id, frame.name)
-        try:
-            manifest = store.get(key)
-        except ObjectNotFound:
-            raise CorruptFile.missing(key) from None
+        manifest = fetch(store, key)
         if hashlib.sha256(manifest).hexdigest() != digest:
             raise CorruptFile(key, "digest", "the frame is not the one that the report names")
         found += Manifest.from_json(manifest, key, frame).files

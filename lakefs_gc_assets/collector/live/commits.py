@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, ObjectNotFound
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, RefsDump
 from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
@@ -26,7 +26,7 @@ from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 Rows_co = TypeVar("Rows_co", covariant=True)
 _DUMP_TRIES = 3
@@ -293,14 +293,6 @@ def table_parts(
         files.append(part.id)
         part_key = METADATA_PREFIX + part.id
         yield read(fetch(store, part_key), part_key, expected=part)
-
-
-def fetch(store: GivesObjects, key: str) -> bytes:
-    """The content of a metadata file. Raises CorruptFile where it is missing: something live may then be unknown."""
-    try:
-        return store.get(key)
-    except ObjectNotFound:
-        raise CorruptFile.missing(key) from None
 
 
 def _fetch_missing(

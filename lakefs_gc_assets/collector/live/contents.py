@@ -30,8 +30,7 @@ from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 CANDIDATES_LOOKED_AT = 1_000_000
@@ -285,10 +284,8 @@ def _told(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str | None]
     """Whether an object is there, as far as is known, and the MD5 that the store tells."""
     if not wanted:
         return True, None
-    try:
-        return True, store.head(key).md5
-    except ObjectNotFound:
-        return False, None
+    facts = head_if_there(store, key)
+    return (False, None) if facts is None else (True, facts.md5)
 
 
 def _tells_the_truth(step: Step[R], told: R) -> bool:

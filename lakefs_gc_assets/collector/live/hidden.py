@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
-from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.head_ranges import HeadRanges
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, LakeFSApi
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 PLACES = pa.schema([HEAD_ENTRIES.field("range_id"), HEAD_ENTRIES.field("path")])
 """Paths in ranges of branch heads whose content may equal that of a candidate."""

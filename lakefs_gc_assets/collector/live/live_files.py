@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.errors import CorruptFile
@@ -22,7 +21,7 @@ from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
-from lakefs_gc_assets.storage.interface import GivesObjects
+from lakefs_gc_assets.storage.interface import GivesObjects, fetch
 
 _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
 _CERTAIN = pa.field("certain", pa.bool_())

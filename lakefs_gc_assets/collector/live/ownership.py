@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 
-from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _HEADS_TRIED = 10
 _PATHS_TRIED = 10

@@ -7,7 +7,6 @@ stay the same. Afterwards a few staged entries of every branch are looked for in
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -17,13 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.live.commits import fetch
-from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, ObjectNotFound, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch, head_if_there
 
 _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 8
@@ -312,11 +310,7 @@ def missing_samples(
 
 def _is_there(store: ObjectStore, keys: Sequence[str]) -> bool:
     """Whether the store has an object of one of these names."""
-    for key in keys:
-        with suppress(ObjectNotFound):
-            store.head(key)
-            return True
-    return False
+    return any(head_if_there(store, key) is not None for key in keys)
 
 
 def prepare_checked(

@@ -8,8 +8,7 @@ from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigur
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page.garbage import Garbage
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 _GARBAGE = TypeAdapter(Garbage)
 
@@ -22,10 +21,13 @@ def keep(store: ObjectStore, candidates: Manifest[CandidateFigures], garbage: Ga
 
 def find(store: ObjectStore, candidates: Manifest[CandidateFigures]) -> Garbage | None:
     """What these very candidates were counted to be; None where nobody has counted them, or it cannot be read."""
+    data = get_if_there(store, _key(candidates))
+    if data is None:
+        return None
     try:
-        content = json.loads(store.get(_key(candidates)))
+        content = json.loads(data)
         return _GARBAGE.validate_python(content["garbage"]) if content["candidates"] == candidates.digest else None
-    except (ObjectNotFound, ValidationError, ValueError, KeyError, TypeError):
+    except (ValidationError, ValueError, KeyError, TypeError):
         return None
 
 

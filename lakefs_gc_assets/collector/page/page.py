@@ -12,9 +12,8 @@ from lakefs_gc_assets.collector.page.facts import Count, RunFacts, gather
 from lakefs_gc_assets.collector.page.sections import sections
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 
 def make_page(
@@ -52,11 +51,8 @@ def write(store: ObjectStore, run_id: str, page: bytes) -> None:
 
 def read(store: ObjectStore, report: Report) -> bytes | None:
     """The stored page of this very report; None where there is none, or it is that of an earlier report of the run."""
-    try:
-        page = store.get(run_folder.page(report.run_id))
-    except ObjectNotFound:
-        return None
-    return page if _mark(report).encode() in page else None
+    page = get_if_there(store, run_folder.page(report.run_id))
+    return page if page is not None and _mark(report).encode() in page else None
 
 
 def _mark(report: Report) -> str:

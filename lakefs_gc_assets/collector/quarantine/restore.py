@@ -35,11 +35,17 @@ from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,
     CorruptFile,
-    ObjectNotFound,
     OrderViolation,
     StorageError,
 )
-from lakefs_gc_assets.storage.interface import NULL_VERSION, CopiesObjects, KeepsVersions, ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.interface import (
+    NULL_VERSION,
+    CopiesObjects,
+    KeepsVersions,
+    ObjectFacts,
+    ObjectStore,
+    head_if_there,
+)
 
 BATCH = 500
 """Addresses between two looks at the lock; their receipts are stored together."""
@@ -203,12 +209,12 @@ def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> 
     address, copy = row["address"], move.key(run_id, row["address"])
     try:
         fate = Fate.THERE
-        if _facts(store, address) is None:
-            if _facts(store, copy) is None:
+        if head_if_there(store, address) is None:
+            if head_if_there(store, copy) is None:
                 return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
             store.copy_if_absent(copy, address)
             fate = Fate.RESTORED
-        there, kept = store.head(address), _facts(store, copy)
+        there, kept = store.head(address), head_if_there(store, copy)
         if there.size != row["size_max"]:
             return Restored(address, Fate.FAILED, _other_size(there.size, row["size_max"]))
         if kept is not None:
@@ -239,7 +245,7 @@ def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
     try:
         named = [version_id for version_id in version_ids if version_id not in (None, NULL_VERSION)]
         removed = [store.remove_delete_marker(address, version_id) for version_id in named]
-        there = _facts(store, address)
+        there = head_if_there(store, address)
     except StorageError as error:
         return Restored(address, Fate.FAILED, str(error))
     if there is None:
@@ -251,13 +257,6 @@ def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
 
 def _other_size(there: int, deleted: int) -> str:
     return f"there is an object of {there:,} bytes, {deleted:,} were deleted"
-
-
-def _facts(store: ObjectStore, key: str) -> ObjectFacts | None:
-    try:
-        return store.head(key)
-    except ObjectNotFound:
-        return None
 
 
 def _why_hidden(version_ids: Sequence[str | None], removed: Sequence[bool]) -> str:

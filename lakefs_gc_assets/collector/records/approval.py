@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 1
 
@@ -34,10 +34,10 @@ def write(store: ObjectStore, approval: Approval) -> None:
 def read(store: ObjectStore, run_id: str) -> Approval | None:
     """The approval of a run; None where there is none. Raises CorruptFile."""
     key = run_folder.approval(run_id)
-    try:
-        found = records.decode(Approval, FORMAT_VERSION, store.get(key), key)
-    except ObjectNotFound:
+    data = get_if_there(store, key)
+    if data is None:
         return None
+    found = records.decode(Approval, FORMAT_VERSION, data, key)
     if found.run_id != run_id:
         raise CorruptFile(key, "approval", f"it is the approval of run {found.run_id}")
     return found

@@ -13,11 +13,10 @@ from lakefs_gc_assets.errors import (
     CollectionError,
     CorruptFile,
     NotOffered,
-    ObjectNotFound,
     OrderViolation,
 )
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 3
 
@@ -127,13 +126,13 @@ class Plan:
 
 def read(store: ObjectStore, run_id: str) -> Plan:
     """The stored plan of a run. Raises CollectionError where there is none, CorruptFile where it is of another run."""
-    try:
-        return _stored(store, run_id)
-    except ObjectNotFound:
+    plan = _stored(store, run_id)
+    if plan is None:
         raise CollectionError(
             f"run {run_id} has no plan in this repository: `lakefs-gc status` lists the ids of all runs, the Dagster "
             "UI shows them as lakefs/run_id; a run begins with store_df"
-        ) from None
+        )
+    return plan
 
 
 def write_first(store: ObjectStore, plan: Plan) -> None:
@@ -142,18 +141,15 @@ def write_first(store: ObjectStore, plan: Plan) -> None:
     Raises OrderViolation.
     """
     key = run_folder.plan(plan.run_id)
+    earlier: Plan | None
     try:
         store.put_if_absent(key, plan.to_json())
         return
     except AlreadyExists:
-        earlier = _stored(store, plan.run_id)
+        earlier = read(store, plan.run_id)
     except NotOffered:
-        try:
-            earlier = _stored(store, plan.run_id)
-        except ObjectNotFound:
-            store.put(key, plan.to_json())
-            return
-    if earlier.owner != plan.owner:
+        earlier = _stored(store, plan.run_id)
+    if earlier is not None and earlier.owner != plan.owner:
         raise OrderViolation(
             f"run {plan.run_id} is already collected by Dagster run {earlier.owner}: one run id belongs to one Dagster "
             "run. Re-execute that run, or open a new one with the job open_run"
@@ -161,9 +157,12 @@ def write_first(store: ObjectStore, plan: Plan) -> None:
     store.put(key, plan.to_json())
 
 
-def _stored(store: ObjectStore, run_id: str) -> Plan:
+def _stored(store: ObjectStore, run_id: str) -> Plan | None:
     key = run_folder.plan(run_id)
-    found = Plan.from_json(store.get(key), key)
+    data = get_if_there(store, key)
+    if data is None:
+        return None
+    found = Plan.from_json(data, key)
     if found.run_id != run_id:
         raise CorruptFile(key, "plan", f"it is the plan of run {found.run_id}")
     return found

@@ -11,8 +11,8 @@ from enum import StrEnum
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 2
 _ADDED = ("waited_seconds", "ended_well")
@@ -235,10 +235,10 @@ def write(store: ObjectStore, report: Report) -> None:
 def read(store: ObjectStore, run_id: str) -> Report | None:
     """The stored report of a run; None while there is none. Raises CorruptFile."""
     key = run_folder.report(run_id)
-    try:
-        found = Report.from_json(store.get(key), key)
-    except ObjectNotFound:
+    data = get_if_there(store, key)
+    if data is None:
         return None
+    found = Report.from_json(data, key)
     if found.run_id != run_id:
         raise CorruptFile(key, "report", f"it is the report of run {found.run_id}")
     return found

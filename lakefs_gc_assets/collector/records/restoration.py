@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 1
 KEY = f"{run_folder.ROOT}restored.json"
@@ -57,10 +57,8 @@ def write(store: ObjectStore, run_id: str, now: datetime) -> None:
 
 def read(store: ObjectStore) -> Restoration | None:
     """The last restoration; None where there was none. Raises CorruptFile."""
-    try:
-        return records.decode(Restoration, FORMAT_VERSION, store.get(KEY), KEY)
-    except ObjectNotFound:
-        return None
+    data = get_if_there(store, KEY)
+    return None if data is None else records.decode(Restoration, FORMAT_VERSION, data, KEY)
 
 
 def replace_unreadable(store: ObjectStore, now: datetime) -> str | None:

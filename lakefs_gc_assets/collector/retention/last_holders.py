@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.retention.active_commits import Active, Flags
 from lakefs_gc_assets.collector.retention.rules import Rule
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 LAST_HOLDERS = pa.schema(
     [
@@ -77,11 +76,8 @@ def read(store: ObjectStore, run_id: str, attempt: str) -> pa.Table | None:
     Raises CorruptFile.
     """
     key = _key(run_id, attempt)
-    try:
-        data = store.get(key)
-    except ObjectNotFound:
-        return None
-    return tables.decode(LAST_HOLDERS, data, key, "expired commits")
+    data = get_if_there(store, key)
+    return None if data is None else tables.decode(LAST_HOLDERS, data, key, "expired commits")
 
 
 def _key(run_id: str, attempt: str) -> str:

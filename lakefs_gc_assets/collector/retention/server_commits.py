@@ -12,13 +12,12 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.live.commits import fetch
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, PreparedCommits
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _FIRST_POLL_SECONDS = 0.5
 _LONGEST_POLL_SECONDS = 15.0

@@ -6,9 +6,8 @@ the server's own files of a preparation are siblings; only folders that hold our
 
 from collections.abc import Iterator
 
-from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 ROOT = "_lakefs/retention/gc/uncommitted/"
 
@@ -67,11 +66,7 @@ def folders(store: ObjectStore) -> list[str]:
 
 def has_plan(store: ObjectStore, run_id: str) -> bool:
     """Whether a folder holds our plan, and so is a run of ours."""
-    try:
-        store.head(plan(run_id))
-    except ObjectNotFound:
-        return False
-    return True
+    return head_if_there(store, plan(run_id)) is not None
 
 
 def newest_runs(store: ObjectStore) -> Iterator[str]:

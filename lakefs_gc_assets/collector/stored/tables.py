@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _ROWS_OF_A_PART = 65_536
 
@@ -35,10 +35,7 @@ def put(store: ObjectStore, key: str, table: pa.Table) -> str:
 
 def get(store: ObjectStore, key: str, sha256: str | None = None) -> bytes:
     """The file of a table. Raises CorruptFile where it is missing or, given its SHA-256, another one."""
-    try:
-        data = store.get(key)
-    except ObjectNotFound:
-        raise CorruptFile.missing(key) from None
+    data = fetch(store, key)
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise CorruptFile(key, "checksum", "the file was changed after it was written")
     return data

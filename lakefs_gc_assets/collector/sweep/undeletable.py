@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there
 
 FORMAT_VERSION = 1
 KEY = f"{run_folder.ROOT}undeletable.json"
@@ -140,21 +140,14 @@ def read(store: ObjectStore) -> tuple[Undeletable, ...]:
 
     Raises StorageError where the store cannot be asked.
     """
+    data = get_if_there(store, KEY)
     try:
-        return records.decode(_Undeletables, FORMAT_VERSION, store.get(KEY), KEY).entries
-    except (ObjectNotFound, CorruptFile):
+        return () if data is None else records.decode(_Undeletables, FORMAT_VERSION, data, KEY).entries
+    except CorruptFile:
         return ()
 
 
 def write(store: ObjectStore, entries: Sequence[Undeletable]) -> None:
     """Stores the list in place of the one before, under the repository's lock. An empty first list is not stored."""
-    if entries or _is_there(store):
+    if entries or head_if_there(store, KEY) is not None:
         store.put(KEY, records.encode(_Undeletables(tuple(entries))))
-
-
-def _is_there(store: ObjectStore) -> bool:
-    try:
-        store.head(KEY)
-    except ObjectNotFound:
-        return False
-    return True

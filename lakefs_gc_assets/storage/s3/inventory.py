@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
+from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, head_if_there
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}Z/")
@@ -148,11 +148,8 @@ def _newest(opener: StoreOpener, folder: str) -> str:
     store = opener.open()
     dated = [prefix for prefix in store.list_level(folder).prefixes if _DATED.fullmatch(prefix.removeprefix(folder))]
     for prefix in sorted(dated, reverse=True):
-        try:
-            store.head(f"{prefix}manifest.checksum")
-        except ObjectNotFound:
-            continue
-        return f"{prefix}manifest.json"
+        if head_if_there(store, f"{prefix}manifest.checksum") is not None:
+            return f"{prefix}manifest.json"
     raise StorageError(f"there is no complete inventory below {folder!r}: S3 writes the first one within 48 hours")
 
 
