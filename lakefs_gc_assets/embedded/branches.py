@@ -40,11 +40,12 @@ def insert(
     """Adds a branch that is known not to exist."""
     database.execute(
         "INSERT INTO branches (repository, id, commit_id, staging_token, hidden) VALUES (?, ?, ?, ?, ?)",
-        (repository.id, branch_id, commit_id, _new_token(repository, branch_id), int(hidden)),
+        (repository.id, branch_id, commit_id, new_token(repository, branch_id), int(hidden)),
     )
 
 
-def _new_token(repository: Repository, branch_id: str) -> str:
+def new_token(repository: Repository, branch_id: str) -> str:
+    """A staging token under which nothing is staged."""
     return f"{repository.id}-{branch_id}:{secrets.token_hex(8)}"
 
 
@@ -110,41 +111,8 @@ def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> 
         staging.drop(database, branch.staging_token)
         database.execute(
             "UPDATE branches SET commit_id = ?, staging_token = ?, compacted_base = '' WHERE repository = ? AND id = ?",
-            (commit_id, _new_token(repository, branch.id), repository.id, branch.id),
+            (commit_id, new_token(repository, branch.id), repository.id, branch.id),
         )
-
-
-def compact(core: Core, repository: Repository, branch_id: str) -> str:
-    """Folds what is staged into a metarange of everything that the branch shows; returns its id.
-
-    The metarange that it replaces stays in the object store, and so do its ranges. Raises ApiFailure 404.
-    """
-    with core.database.transaction() as database:
-        branch = get(core, repository, branch_id)
-        head = commits.get(core, repository, branch.commit_id)
-        entries = {record[0]: record for record in committed.records(core, head.metarange_id)}
-        for change in staging.changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base):
-            if change.data is None or change.identity is None:
-                del entries[change.path]
-            else:
-                entries[change.path] = (change.path, change.identity, change.data)
-        base = committed.write(core, repository, [entries[path] for path in sorted(entries)])
-        staging.drop(database, branch.staging_token)
-        database.execute(
-            "UPDATE branches SET staging_token = ?, compacted_base = ? WHERE repository = ? AND id = ?",
-            (_new_token(repository, branch.id), base, repository.id, branch.id),
-        )
-    return base
-
-
-def hard_reset(core: Core, repository: Repository, branch_id: str, reference: str, *, force: bool) -> None:
-    """Points a branch to any commit. Raises ApiFailure 400 where changes are staged and `force` is not set."""
-    with core.database.transaction():
-        branch = get(core, repository, branch_id)
-        commit = commits.resolve(core, repository, reference)
-        if not force:
-            require_clean(core, repository, branch, f"update branch {branch_id}")
-        move(core, repository, branch, commit.id)
 
 
 def require_clean(core: Core, repository: Repository, branch: Branch, doing: str) -> None:

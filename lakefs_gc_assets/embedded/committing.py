@@ -1,7 +1,6 @@
 """Making commits of what is staged: the changes laid over the head's entries."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from lakefs_gc_assets.embedded import branches, commits, committed, staging
 from lakefs_gc_assets.embedded.core import Core
@@ -48,22 +47,3 @@ def commit(
         )
         branches.move(core, repository, branch, made.id)
     return made
-
-
-def add_record(core: Core, repository: Repository, body: Mapping[str, Any]) -> None:
-    """Stores a commit as another server recorded it, under the id it had there."""
-    commits.store_record(
-        core,
-        repository,
-        commits.Commit(
-            id=str(body["commit_id"]),
-            committer=str(body["committer"]),
-            message=str(body["message"]),
-            metarange_id=str(body["metarange_id"]),
-            creation_date=int(body["creation_date"]),
-            metadata=dict(body.get("metadata") or {}),
-            parents=tuple(body["parents"]),
-            version=int(body.get("version", 1)),
-            generation=int(body["generation"]),
-        ),
-    )

@@ -1,4 +1,4 @@
-"""Merges, reverts and cherry-picks: one three-way comparison of entries by identity."""
+"""Merges and reverts: one three-way comparison of entries by identity."""
 
 from collections.abc import Mapping
 
@@ -106,7 +106,7 @@ def revert(
         if len(reverted.parents) > 1 and parent_number <= 0:
             raise bad_request("must specify 1-based parent number for reverting merge commit")
         branches.require_clean(core, repository, branch, "update branch")
-        parent = _parent(core, repository, reverted, max(parent_number, 1))
+        parent = parent_of(core, repository, reverted, max(parent_number, 1))
         metarange_id = combine(
             core, repository, reverted.metarange_id, parent.metarange_id, head.metarange_id, "", "update branch"
         )
@@ -119,36 +119,8 @@ def revert(
     return made
 
 
-def cherry_pick(
-    core: Core, repository: Repository, branch_id: str, reference: str, parent_number: int | None, committer: str
-) -> commits.Commit:
-    """Repeats what one commit changed, in a new commit on the branch."""
-    with core.database.transaction():
-        branch = branches.get(core, repository, branch_id)
-        head = commits.get(core, repository, branch.commit_id)
-        picked = commits.resolve(core, repository, reference)
-        if len(picked.parents) > 1 and not parent_number:
-            raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
-        branches.require_clean(core, repository, branch, "update branch")
-        parent = _parent(core, repository, picked, parent_number or 1)
-        metarange_id = combine(
-            core, repository, parent.metarange_id, picked.metarange_id, head.metarange_id, "", "update branch"
-        )
-        metadata = {
-            **picked.metadata,
-            "cherry-pick-origin": picked.id,
-            "cherry-pick-committer": picked.committer,
-        }
-        made = commits.add(
-            core,
-            repository,
-            commits.Draft(committer, picked.message, metarange_id, (head.id,), head.generation + 1, metadata),
-        )
-        branches.move(core, repository, branch, made.id)
-    return made
-
-
-def _parent(core: Core, repository: Repository, commit: commits.Commit, number: int) -> commits.Commit:
+def parent_of(core: Core, repository: Repository, commit: commits.Commit, number: int) -> commits.Commit:
+    """The parent of this number, counted from 1. Raises ApiFailure 400 where there is none."""
     if number > len(commit.parents):
         raise bad_request(f"parent {number}: given commit does not have the given parent number")
     return commits.get(core, repository, commit.parents[number - 1])

@@ -6,8 +6,7 @@
 
 import secrets
 import threading
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -27,7 +26,7 @@ from lakefs_gc_assets.embedded.core import Core, RuleSet, Settings, Tasks
 from lakefs_gc_assets.embedded.database import Database
 from lakefs_gc_assets.embedded.failures import ApiFailure
 from lakefs_gc_assets.embedded.gateway.service import Gateway
-from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Router, json_response
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, Router, json_response
 from lakefs_gc_assets.embedded.http_server import Listener
 from lakefs_gc_assets.embedded.object_names import Writer
 
@@ -49,6 +48,7 @@ class EmbeddedServer:
         rules: shorthand for the setting of that name.
         port: that of the API, 0 for any free one; the S3 gateway takes a free one.
         access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
+        routes: served besides its own; those of `administration.PREFIX` beside the API.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class EmbeddedServer:
         port: int = 0,
         access_key_id: str = "",
         secret_access_key: str = "",
+        routes: Sequence[Route] = (),
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
@@ -75,7 +76,7 @@ class EmbeddedServer:
         admin = users.new_user("admin")
         if access_key_id:
             admin = users.User("admin", access_key_id, secret_access_key)
-        self._users = {admin.access_key_id: admin}
+        self.users = {admin.access_key_id: admin}
         self.access_key_id = admin.access_key_id
         self.secret_access_key = admin.secret_access_key
         self.core = Core(
@@ -95,10 +96,13 @@ class EmbeddedServer:
                 *differences.ROUTES,
                 *collection.ROUTES,
                 *configuration.ROUTES,
+                *(route for route in routes if not route.template.startswith(administration.PREFIX)),
             )
         )
-        self._administration = Router(administration.ROUTES)
-        self._gateway = Gateway(self.core, self._users)
+        self._administration = Router(
+            (*administration.ROUTES, *(route for route in routes if route.template.startswith(administration.PREFIX)))
+        )
+        self._gateway = Gateway(self.core, self.users)
         self._listeners = (
             Listener(_HOST, port, self._serve, self.clock, self.faults),
             Listener(_HOST, 0, self._gateway.serve, self.clock, self.faults),
@@ -128,31 +132,7 @@ class EmbeddedServer:
     @property
     def basic_authorization(self) -> str:
         """Value of the header Authorization for the user `admin`."""
-        return self._users[self.access_key_id].basic_authorization
-
-    def add_user(self, name: str, *denied: str) -> users.User:
-        """A further user, refused these actions (such as `fs:ListCommits` or `retention:*`)."""
-        user = users.new_user(name, denied)
-        self._users[user.access_key_id] = user
-        return user
-
-    def switch_writer(self, *, machine: bytes | None = None, clock_offset: timedelta = timedelta()) -> Writer:
-        """Lets another server process write from now on: a new slice, other machine bytes, perhaps a clock that is off.
-
-        Returns the writer before it, to switch back with `use_writer`.
-        """
-        previous = self.core.writer
-        self.core.writer = Writer(
-            self.clock,
-            machine=machine,
-            clock_offset=clock_offset,
-            max_slice_size=self.core.settings.max_slice_size,
-        )
-        return previous
-
-    def use_writer(self, writer: Writer) -> None:
-        """Lets a known writer write from now on."""
-        self.core.writer = writer
+        return self.users[self.access_key_id].basic_authorization
 
     @property
     def objects_folder(self) -> Path:
@@ -175,13 +155,13 @@ class EmbeddedServer:
         if found is None:
             raise ApiFailure(404, "invalid API endpoint")
         route, values = found
-        user = users.authenticate(self._users, request.headers)
+        user = users.authenticate(self.users, request.headers)
         for action in route.actions.split():
             user.require(action)
         return route.handler(self.core, request.asked_by(user.name), **values)
 
     def _serve_administration(self, request: Request) -> Response:
-        users.authenticate(self._users, request.headers)
+        users.authenticate(self.users, request.headers)
         if request.path == faults.PATH:
             return self._serve_faults(request)
         found = self._administration.find(request.method, request.path)

@@ -13,7 +13,7 @@ from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.cli.invoked import assert_one_line
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 from lakefs_gc_assets_tests.embedded.conftest import server
 
 __all__ = ["server"]
@@ -29,7 +29,7 @@ def doctor(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     clients.commit(server, "first")
 
     def invoke(*arguments: str, denied: tuple[str, ...] = ()) -> Result:
-        user = server.add_user("collector", *denied)
+        user = routes.add_user(server, "collector", *denied)
         content = configuration(server, "repo").model_dump(exclude_defaults=True)
         content["lakefs"] |= {"access_key_id": user.access_key_id, "secret_access_key": {"env": SECRET}}
         file = tmp_path / "lakefs-gc.yaml"

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 
 Invoke = Callable[..., Result]
@@ -88,7 +88,7 @@ class TestShow:
         assert "branch dev is stale: its head was made at" in result.stdout
 
     def test_a_server_that_refuses_dumps(self, made: RetainedRepository, monkeypatch: pytest.MonkeyPatch) -> None:
-        user = made.server.add_user("no dumps", "fs:ListCommits")
+        user = routes.add_user(made.server, "no dumps", "fs:ListCommits")
         file = made.configuration()
         file.write_text(file.read_text().replace(made.server.access_key_id, user.access_key_id))
         monkeypatch.setenv(SECRET_VARIABLE, user.secret_access_key)

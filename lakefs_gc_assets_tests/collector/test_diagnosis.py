@@ -23,7 +23,7 @@ from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Obje
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
 
@@ -54,7 +54,7 @@ class Examined:
         **lakefs: Any,
     ) -> Diagnosis:
         """Everything tried by a user who is denied some actions."""
-        user = self.server.add_user("collector", *denied)
+        user = routes.add_user(self.server, "collector", *denied)
         settings = LakeFSSettings(
             **{
                 "endpoint": self.server.url,

@@ -15,7 +15,7 @@ from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import ObjectsPage
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.settings import LakeFSSettings
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import read_commits
 
 
@@ -85,7 +85,7 @@ def test_it_reads_a_sample(tmp_path: Path) -> None:
 
 
 def test_refusals_and_faults_reach_it(server: EmbeddedServer) -> None:
-    user = server.add_user("no dumps", "fs:ListCommits")
+    user = routes.add_user(server, "no dumps", "fs:ListCommits")
     with pytest.raises(AccessDenied):
         _client(server, "repo", user.access_key_id, user.secret_access_key).start_refs_dump()
     with pytest.raises(NotFound):

@@ -11,12 +11,12 @@ from lakefs_gc_assets.cli.opening import open_to_look
 from lakefs_gc_assets.collector import explain
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.embedded import branches, demo, repositories
+from lakefs_gc_assets.embedded import demo, repositories
 from lakefs_gc_assets.embedded.database import Database
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Between
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 
 DAYS = timedelta(days=1)
 OBJECTS = "/repositories/repo/branches/main/objects"
@@ -35,7 +35,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 def compact(server: EmbeddedServer) -> str:
     """Compacts the branch main; returns the metarange that it rests on now."""
-    return branches.compact(server.core, repositories.get(server.core, "repo"), "main")
+    return routes.compact(server.core, repositories.get(server.core, "repo"), "main")
 
 
 def delete(server: EmbeddedServer, path: str) -> None:

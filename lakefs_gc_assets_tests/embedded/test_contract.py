@@ -16,6 +16,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.embedded.contract import DIFFERENCES, Call, Mapping, Player, read_calls
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _client(server: EmbeddedServer) -> "S3Client":
 
 def _play(folder: Path, name: str) -> tuple[Player, EmbeddedServer]:
     """Plays one recording, and does what it lacks: gateway calls, uploads to presigned links and from outside."""
-    server = EmbeddedServer(folder, settings=Settings(range_entries=100))
+    server = EmbeddedServer(folder, settings=Settings(range_entries=100), routes=ROUTES)
     server.__enter__()
     player, ranges = Player(server, compare_contents=name != "wide"), _Ranges(name)
     done = set()

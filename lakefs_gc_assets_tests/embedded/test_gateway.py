@@ -147,7 +147,7 @@ def test_unknown_keys_and_buckets_are_refused(server: EmbeddedServer) -> None:
     with pytest.raises(ClientError) as error:
         clients.s3(server).list_buckets()
     assert _code(error) == "InvalidAccessKeyId"
-    server.access_key_id = next(iter(server._users))
+    server.access_key_id = next(iter(server.users))
     with pytest.raises(ClientError) as error:
         clients.s3(server).list_objects_v2(Bucket="none")
     assert _code(error) == "NoSuchBucket"

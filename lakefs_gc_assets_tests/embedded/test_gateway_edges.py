@@ -11,7 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 
 _ODD = (
     "q?x",
@@ -134,7 +134,7 @@ def test_what_a_user_may_not_do_is_refused(
     server: EmbeddedServer, denied: str, call: str, arguments: dict[str, Any]
 ) -> None:
     clients.upload(server, "a", b"content")
-    user = server.add_user("limited", denied)
+    user = routes.add_user(server, "limited", denied)
     limited = _without_retries(server, user.access_key_id, user.secret_access_key)
     with pytest.raises(ClientError) as error:
         getattr(limited, call)(Bucket="repo", **arguments)

@@ -6,10 +6,18 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from lakefs_gc_assets.embedded.api import collection, configuration, differences, objects, references, repositories
+from lakefs_gc_assets.embedded.api import (
+    administration,
+    collection,
+    configuration,
+    differences,
+    objects,
+    references,
+    repositories,
+)
 from lakefs_gc_assets.embedded.http import Route
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 
 _ROUTES = (
     *collection.ROUTES,
@@ -18,6 +26,7 @@ _ROUTES = (
     *objects.ROUTES,
     *references.ROUTES,
     *repositories.ROUTES,
+    *(route for route in routes.ROUTES if not route.template.startswith(administration.PREFIX)),
 )
 _WRITES_NOTHING = {("POST", "/repositories/{repository}/dump"), ("POST", "/repositories")}
 _WRITES_WITH_GET = {("GET", "/repositories/{repository}/branches/{branch}/staging/backing")}
@@ -92,13 +101,13 @@ def test_nothing_is_written_to_a_read_only_repository(fixed: EmbeddedServer) -> 
 
 
 def test_every_path_asks_for_a_right_and_for_each_it_names(fixed: EmbeddedServer) -> None:
-    nobody = fixed.add_user("nobody", "*")
+    nobody = routes.add_user(fixed, "nobody", "*")
     for route in _ROUTES:
         expected = 200 if route in configuration.ROUTES else 403
         assert _call(fixed, route, nobody.basic_authorization)[0] == expected, route
         assert _call(fixed, route, "Basic bm86bm8=")[0] == 401, route
         for action in route.actions.split():
-            limited = fixed.add_user("limited", action)
+            limited = routes.add_user(fixed, "limited", action)
             status, answer = _call(fixed, route, limited.basic_authorization)
             assert status == 403, (route, action)
             if route.method != "HEAD":

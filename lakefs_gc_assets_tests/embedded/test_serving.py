@@ -11,14 +11,14 @@ from urllib.request import urlopen
 import pytest
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 
 _BRANCH = "/repositories/repo/branches/main"
 _RULES = "/repositories/repo/settings/gc_rules"
 
 
 def _authorization(server: EmbeddedServer, *denied: str) -> str:
-    return server.add_user("limited", *denied).basic_authorization
+    return routes.add_user(server, "limited", *denied).basic_authorization
 
 
 @pytest.mark.parametrize("denied", ["fs:ListTags", "fs:ListBranches", "fs:ListCommits"])

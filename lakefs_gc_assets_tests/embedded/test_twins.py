@@ -16,7 +16,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import Configuration, Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Between
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 
 DAYS = timedelta(days=1)
 NAMES = ("one", "two", "three")
@@ -181,7 +181,7 @@ def test_a_damaged_range_that_no_commit_names_ends_the_run(twins: Twins) -> None
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A server with the repository `repo` and another one that was made bare on the same namespace."""
-    with EmbeddedServer(tmp_path) as started, started.clock.at(datetime.now(UTC) - 30 * DAYS):
+    with EmbeddedServer(tmp_path, routes=routes.ROUTES) as started, started.clock.at(datetime.now(UTC) - 30 * DAYS):
         clients.repository(started)
         clients.upload(started, "lasting", b"lasting")
         clients.commit(started, "first")
@@ -232,7 +232,7 @@ def test_a_repository_on_the_very_same_namespace_refuses_a_sweep(server: Embedde
 
 
 def test_who_may_not_list_repositories_may_not_sweep(server: EmbeddedServer) -> None:
-    user = server.add_user("collector", "fs:ListRepositories")
+    user = routes.add_user(server, "collector", "fs:ListRepositories")
     with server.clock.at(datetime.now(UTC)):
         with pytest.raises(GuardTripped, match=r"guard other repositories: .*Grant fs:ListRepositories on \*"):
             ArrowRuns(loaded(server, user)).collect()
@@ -244,7 +244,7 @@ def test_who_may_not_list_repositories_may_not_sweep(server: EmbeddedServer) -> 
 
 def test_a_twin_that_the_list_does_not_show_keeps_what_it_committed(server: EmbeddedServer) -> None:
     committed = make_twin(server)
-    user = server.add_user("collector", "fs:ListRepositories")
+    user = routes.add_user(server, "collector", "fs:ListRepositories")
     with server.clock.at(datetime.now(UTC)):
         found = ArrowRuns(loaded(server, user, allow_unknown_repositories=True)).collect()
     assert (found.counts["candidates"], found.counts["unnamed_ranges"] > 0) == (0, True)

@@ -9,7 +9,7 @@ from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.object_names import Writer
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout, xids
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, routes
 
 _BRANCH = "/repositories/repo/branches/main"
 _OBJECTS = _BRANCH + "/objects"
@@ -61,7 +61,7 @@ def test_unknown_paths_of_the_api_are_not_found(server: EmbeddedServer) -> None:
 
 
 def test_a_refused_action_is_forbidden(server: EmbeddedServer) -> None:
-    user = server.add_user("reader", "fs:ListCommits", "retention:*")
+    user = routes.add_user(server, "reader", "fs:ListCommits", "retention:*")
     for method, path, status in (
         ("POST", "/repositories/repo/dump", 403),
         ("POST", "/repositories/repo/gc/prepare_uncommited", 403),
@@ -198,9 +198,9 @@ def test_slices_end_by_time_and_by_number_and_the_newest_sorts_first() -> None:
 
 def test_several_writers_write_slices_of_their_own(server: EmbeddedServer) -> None:
     first = clients.upload(server, "a", b"x")
-    previous = server.switch_writer(machine=b"other", clock_offset=timedelta(minutes=10))
+    previous = routes.switch_writer(server, machine=b"other", clock_offset=timedelta(minutes=10))
     second = clients.upload(server, "b", b"x")
-    server.use_writer(previous)
+    server.core.writer = previous
     third = clients.upload(server, "c", b"x")
     slices = [layout.parse(address).slice for address in (first, second, third)]
     assert slices[0] == slices[2] != slices[1]

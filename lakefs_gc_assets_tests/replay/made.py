@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lakefs_gc_assets.embedded.clock import Clock
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 from lakefs_gc_assets_tests.replay.made_world import World
 from lakefs_gc_assets_tests.replay.recorder import record
@@ -41,7 +42,7 @@ def _world(repository: str) -> Iterator[World]:
     clock = Clock(_RECORDED_AT)
     with tempfile.TemporaryDirectory() as scratch:
         bucket = BucketFolder(Path(scratch, "buckets"), clock)
-        with EmbeddedServer(Path(scratch, "server"), clock=clock, blockstore=bucket) as server:
+        with EmbeddedServer(Path(scratch, "server"), clock=clock, blockstore=bucket, routes=ROUTES) as server:
             world = World(server, bucket, repository)
             yield world
             world.session.close()

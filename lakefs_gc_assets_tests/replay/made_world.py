@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.session import Session, UnexpectedAnswer
+from lakefs_gc_assets_tests.embedded import routes
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 
 _AGE = timedelta(days=61)
@@ -85,7 +86,7 @@ class World:
     def restart(self) -> None:
         """Another process of the server, ten minutes later, which writes a slice of its own."""
         self.server.clock.advance(timedelta(minutes=10))
-        self.server.switch_writer()
+        routes.switch_writer(self.server)
         self._begin_slice()
 
     def _begin_slice(self) -> None:

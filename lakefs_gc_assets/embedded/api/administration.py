@@ -1,6 +1,6 @@
-"""What no lakeFS has, below `/_embedded`: the clock, lost pages, interrupted writes, presigned objects."""
+"""What no lakeFS has, below `/_embedded`: the clock, presigned objects."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from urllib.parse import unquote
 
 from lakefs_gc_assets.embedded import byte_ranges, multipart_uploads, objects, presigned, repositories
@@ -12,55 +12,16 @@ from lakefs_gc_assets.errors import ObjectNotFound
 PREFIX = "/_embedded"
 
 
-def _clock(core: Core, request: Request) -> Response:
-    return json_response(200, {"now": timestamp(core.clock.now())})
-
-
-def _set_clock(core: Core, request: Request) -> Response:
-    now = request.json_object("now")["now"]
-    try:
-        moment = datetime.fromisoformat(now)
-    except ValueError:
-        raise bad_request(f"{now!r} is no time in ISO format") from None
-    if moment.tzinfo is None:
-        raise bad_request(f"{now!r} lacks a time zone")
-    core.clock.set(moment)
-    return _clock(core, request)
-
-
 def _advance_clock(core: Core, request: Request) -> Response:
     seconds = request.json_object("seconds")["seconds"]
     try:
         core.clock.advance(timedelta(seconds=seconds))
     except (OverflowError, ValueError):
         raise bad_request(f"the clock cannot be moved by {seconds} seconds") from None
-    return _clock(core, request)
+    return json_response(200, {"now": timestamp(core.clock.now())})
 
 
-def _lose_pages(core: Core, request: Request) -> Response:
-    core.lost_pages = _count(request)
-    return json_response(200, {"count": core.lost_pages})
-
-
-def _interrupt_writes(core: Core, request: Request) -> Response:
-    core.interrupted_writes = _count(request)
-    return json_response(200, {"count": core.interrupted_writes})
-
-
-def _count(request: Request) -> int:
-    count: int = request.json_object("count")["count"]
-    if count < 0:
-        raise bad_request("count must not be negative")
-    return count
-
-
-ROUTES = (
-    Route("GET", PREFIX + "/clock", "", _clock),
-    Route("POST", PREFIX + "/clock/set", "", _set_clock),
-    Route("POST", PREFIX + "/clock/advance", "", _advance_clock),
-    Route("POST", PREFIX + "/lost_pages", "", _lose_pages),
-    Route("POST", PREFIX + "/interrupted_writes", "", _interrupt_writes),
-)
+ROUTES = (Route("POST", PREFIX + "/clock/advance", "", _advance_clock),)
 
 
 def serve_presigned(core: Core, request: Request) -> Response:

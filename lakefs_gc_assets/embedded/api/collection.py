@@ -1,8 +1,7 @@
-"""What garbage collection asks: rules, prepared lists, refs dumps, files of metadata."""
+"""What garbage collection asks: rules, prepared lists, refs dumps."""
 
 from lakefs_gc_assets.embedded import (
     prepared_commits,
-    presigned,
     refs_dump,
     repositories,
     retention_rules,
@@ -11,8 +10,6 @@ from lakefs_gc_assets.embedded import (
 from lakefs_gc_assets.embedded.core import Core, timestamp
 from lakefs_gc_assets.embedded.failures import not_found
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response
-from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 _PREPARE_PREFIX, _DUMP_PREFIX = "GCPC", "DR"
 
@@ -28,11 +25,6 @@ def _put_rules(core: Core, request: Request, repository: str) -> Response:
 
 def _delete_rules(core: Core, request: Request, repository: str) -> Response:
     retention_rules.delete(core, repositories.get_writable(core, repository))
-    return NO_CONTENT
-
-
-def _rules_allowed(core: Core, request: Request, repository: str) -> Response:
-    repositories.get(core, repository)
     return NO_CONTENT
 
 
@@ -84,25 +76,6 @@ def _dump_status(core: Core, request: Request, repository: str) -> Response:
     return json_response(200, answer)
 
 
-def _metadata_location(core: Core, request: Request, repository: str, id: str) -> Response:
-    repositories.get(core, repository)
-    location = METADATA_PREFIX + id
-    return json_response(200, {"location": location}, {"Location": location})
-
-
-def _metadata_object(core: Core, request: Request, repository: str, kind: str, id: str) -> Response:
-    found = repositories.get(core, repository)
-    key = METADATA_PREFIX + id
-    if request.flag("presign"):
-        return Response(302, headers={"Location": presigned.url(core, found, key, "GET")})
-    try:
-        content = repositories.store_of(core, found).get(key)
-    except ObjectNotFound:
-        raise not_found(kind) from None
-    headers = {"Content-Security-Policy": "default-src 'none'", "X-Frame-Options": "SAMEORIGIN"}
-    return Response(200, content, "application/octet-stream", headers)
-
-
 _REPOSITORY = "/repositories/{repository}"
 _PREPARE = "retention:PrepareGarbageCollection"
 _DUMP_ACTIONS = "fs:ListTags fs:ListBranches fs:ListCommits"
@@ -111,17 +84,10 @@ ROUTES = (
     Route("GET", _REPOSITORY + "/settings/gc_rules", "retention:GetGarbageCollectionRules", _get_rules),
     Route("PUT", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _put_rules),
     Route("DELETE", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _delete_rules),
-    Route("GET", _REPOSITORY + "/gc/rules", "retention:GetGarbageCollectionRules", _get_rules),
-    Route("POST", _REPOSITORY + "/gc/rules", "retention:SetGarbageCollectionRules", _put_rules),
-    Route("DELETE", _REPOSITORY + "/gc/rules", "retention:SetGarbageCollectionRules", _delete_rules),
-    Route("GET", _REPOSITORY + "/gc/rules/set_allowed", "retention:SetGarbageCollectionRules", _rules_allowed),
     Route("POST", _REPOSITORY + "/gc/prepare_uncommited", _PREPARE + "Uncommitted", _prepare_uncommitted),
     Route("POST", _REPOSITORY + "/gc/prepare_commits", _PREPARE + "Commits", _prepare_commits),
     Route("POST", _REPOSITORY + "/gc/prepare_commits/async", _PREPARE + "Commits", _start_prepare_commits),
     Route("GET", _REPOSITORY + "/gc/prepare_commits/status", _PREPARE + "Commits", _prepare_commits_status),
     Route("POST", _REPOSITORY + "/dump", _DUMP_ACTIONS, _start_dump),
     Route("GET", _REPOSITORY + "/dump", _DUMP_ACTIONS, _dump_status),
-    Route("GET", _REPOSITORY + "/metadata/meta_range/{id}", "fs:ListObjects", _metadata_location),
-    Route("GET", _REPOSITORY + "/metadata/range/{id}", "fs:ListObjects", _metadata_location),
-    Route("GET", _REPOSITORY + "/metadata/object/{kind}/{id}", "fs:ListObjects", _metadata_object),
 )

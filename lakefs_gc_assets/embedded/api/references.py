@@ -1,4 +1,4 @@
-"""Branches, tags, commits, logs, merges, reverts, cherry-picks, imports."""
+"""Branches, tags, commits, logs, merges, reverts, imports."""
 
 import itertools
 from typing import Any
@@ -52,17 +52,6 @@ def _reset_branch(core: Core, request: Request, repository: str, branch: str) ->
     return NO_CONTENT
 
 
-def _hard_reset(core: Core, request: Request, repository: str, branch: str) -> Response:
-    branches.hard_reset(
-        core,
-        repositories.get_writable(core, repository),
-        branch,
-        request.required("ref"),
-        force=request.flag("force"),
-    )
-    return NO_CONTENT
-
-
 def _commit(core: Core, request: Request, repository: str, branch: str) -> Response:
     request.refuse("source_metarange")
     body = request.json_object("message")
@@ -78,14 +67,6 @@ def _commit(core: Core, request: Request, repository: str, branch: str) -> Respo
         allow_empty=bool(body.get("allow_empty", False)),
     )
     return json_response(201, made.as_json())
-
-
-def _create_commit_record(core: Core, request: Request, repository: str) -> Response:
-    body = request.json_object(
-        "commit_id", "committer", "message", "metarange_id", "creation_date", "parents", "generation"
-    )
-    committing.add_record(core, repositories.get_writable(core, repository), body)
-    return NO_CONTENT
 
 
 def _get_commit(core: Core, request: Request, repository: str, commit: str) -> Response:
@@ -131,20 +112,6 @@ def _revert(core: Core, request: Request, repository: str, branch: str) -> Respo
         request.user,
     )
     return NO_CONTENT
-
-
-def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> Response:
-    body = request.json_object("ref")
-    parent = body.get("parent_number")
-    made = merges.cherry_pick(
-        core,
-        repositories.get_writable(core, repository),
-        branch,
-        str(body["ref"]),
-        None if parent is None else int(parent),
-        request.user,
-    )
-    return json_response(201, made.as_json())
 
 
 def _create_tag(core: Core, request: Request, repository: str) -> Response:
@@ -204,13 +171,10 @@ ROUTES = (
     Route("GET", _BRANCH, "fs:ReadBranch", _get_branch),
     Route("DELETE", _BRANCH, "fs:DeleteBranch", _delete_branch),
     Route("PUT", _BRANCH, "fs:RevertBranch", _reset_branch),
-    Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),
     Route("POST", _BRANCH + "/commits", "fs:CreateCommit", _commit),
     Route("POST", _BRANCH + "/revert", "fs:RevertBranch", _revert),
-    Route("POST", _BRANCH + "/cherry-pick", "fs:CreateCommit", _cherry_pick),
     Route("POST", _BRANCH + "/import", "fs:ImportFromStorage", _start_import),
     Route("GET", _BRANCH + "/import", "fs:ReadBranch", _import_status),
-    Route("POST", _REPOSITORY + "/commits", "fs:CreateCommit", _create_commit_record),
     Route("GET", _REPOSITORY + "/commits/{commit}", "fs:ReadCommit", _get_commit),
     Route("GET", _REPOSITORY + "/refs/{ref}/commits", "fs:ReadBranch", _log),
     Route("POST", _REPOSITORY + "/refs/{ref}/merge/{branch}", "fs:CreateCommit", _merge),

@@ -51,14 +51,9 @@ def _delete(core: Core, request: Request, repository: str) -> Response:
     return NO_CONTENT
 
 
-def _metadata(core: Core, request: Request, repository: str) -> Response:
-    return json_response(200, repositories.get(core, repository).metadata)
-
-
 ROUTES = (
     Route("POST", "/repositories", "fs:CreateRepository", _create),
     Route("GET", "/repositories", "fs:ListRepositories", _list_all),
     Route("GET", "/repositories/{repository}", "fs:ReadRepository", _get),
     Route("DELETE", "/repositories/{repository}", "fs:DeleteRepository", _delete),
-    Route("GET", "/repositories/{repository}/metadata", "fs:ReadRepository", _metadata),
 )

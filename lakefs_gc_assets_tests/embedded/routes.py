@@ -1,0 +1,215 @@
+"""Routes that only tests ask an embedded server for, and what else only tests do to one.
+
+`EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: hard resets, cherry-picks, recorded commits,
+files of metadata, the older spelling of the retention rules' paths, and below `/_embedded` the clock and interruptions.
+"""
+
+from datetime import datetime, timedelta
+
+from lakefs_gc_assets.embedded import branches, commits, committed, merges, presigned, repositories, staging, users
+from lakefs_gc_assets.embedded.api import administration, collection
+from lakefs_gc_assets.embedded.core import Core, timestamp
+from lakefs_gc_assets.embedded.failures import bad_request, not_found
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response
+from lakefs_gc_assets.embedded.object_names import Writer
+from lakefs_gc_assets.embedded.repositories import Repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+
+
+def add_user(server: EmbeddedServer, name: str, *denied: str) -> users.User:
+    """A further user, refused these actions (such as `fs:ListCommits` or `retention:*`)."""
+    user = users.new_user(name, denied)
+    server.users[user.access_key_id] = user
+    return user
+
+
+def switch_writer(
+    server: EmbeddedServer, *, machine: bytes | None = None, clock_offset: timedelta = timedelta()
+) -> Writer:
+    """Lets another server process write from now on: a new slice, other machine bytes, perhaps a clock that is off.
+
+    Returns the writer before it.
+    """
+    previous = server.core.writer
+    server.core.writer = Writer(
+        server.clock,
+        machine=machine,
+        clock_offset=clock_offset,
+        max_slice_size=server.core.settings.max_slice_size,
+    )
+    return previous
+
+
+def compact(core: Core, repository: Repository, branch_id: str) -> str:
+    """Folds what is staged into a metarange of everything that the branch shows; returns its id.
+
+    The metarange that it replaces stays in the object store, and so do its ranges. Raises ApiFailure 404.
+    """
+    with core.database.transaction() as database:
+        branch = branches.get(core, repository, branch_id)
+        head = commits.get(core, repository, branch.commit_id)
+        entries = {record[0]: record for record in committed.records(core, head.metarange_id)}
+        for change in staging.changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base):
+            if change.data is None or change.identity is None:
+                del entries[change.path]
+            else:
+                entries[change.path] = (change.path, change.identity, change.data)
+        base = committed.write(core, repository, [entries[path] for path in sorted(entries)])
+        staging.drop(database, branch.staging_token)
+        database.execute(
+            "UPDATE branches SET staging_token = ?, compacted_base = ? WHERE repository = ? AND id = ?",
+            (branches.new_token(repository, branch.id), base, repository.id, branch.id),
+        )
+    return base
+
+
+def _hard_reset(core: Core, request: Request, repository: str, branch: str) -> Response:
+    """Points a branch to any commit; 400 where changes are staged and `force` is not set."""
+    written, reference = repositories.get_writable(core, repository), request.required("ref")
+    with core.database.transaction():
+        moved = branches.get(core, written, branch)
+        commit = commits.resolve(core, written, reference)
+        if not request.flag("force"):
+            branches.require_clean(core, written, moved, f"update branch {branch}")
+        branches.move(core, written, moved, commit.id)
+    return NO_CONTENT
+
+
+def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> Response:
+    """Repeats what one commit changed, in a new commit on the branch."""
+    body, doing = request.json_object("ref"), "update branch"
+    written = repositories.get_writable(core, repository)
+    with core.database.transaction():
+        moved = branches.get(core, written, branch)
+        head = commits.get(core, written, moved.commit_id)
+        picked = commits.resolve(core, written, body["ref"])
+        number = body.get("parent_number")
+        if len(picked.parents) > 1 and not number:
+            raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
+        branches.require_clean(core, written, moved, doing)
+        base = merges.parent_of(core, written, picked, number or 1).metarange_id
+        metarange_id = merges.combine(core, written, base, picked.metarange_id, head.metarange_id, "", doing)
+        origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
+        draft = commits.Draft(
+            request.user,
+            picked.message,
+            metarange_id,
+            (head.id,),
+            head.generation + 1,
+            {**picked.metadata, **origin},
+        )
+        made = commits.add(core, written, draft)
+        branches.move(core, written, moved, made.id)
+    return json_response(201, made.as_json())
+
+
+def _create_commit_record(core: Core, request: Request, repository: str) -> Response:
+    """Stores a commit as another server recorded it, under the id it had there."""
+    body = request.json_object(
+        "commit_id", "committer", "message", "metarange_id", "creation_date", "parents", "generation"
+    )
+    commit = commits.Commit(
+        id=str(body["commit_id"]),
+        committer=str(body["committer"]),
+        message=str(body["message"]),
+        metarange_id=str(body["metarange_id"]),
+        creation_date=int(body["creation_date"]),
+        metadata=dict(body.get("metadata") or {}),
+        parents=tuple(body["parents"]),
+        version=int(body.get("version", 1)),
+        generation=int(body["generation"]),
+    )
+    commits.store_record(core, repositories.get_writable(core, repository), commit)
+    return NO_CONTENT
+
+
+def _repository_metadata(core: Core, request: Request, repository: str) -> Response:
+    return json_response(200, repositories.get(core, repository).metadata)
+
+
+def _rules_allowed(core: Core, request: Request, repository: str) -> Response:
+    repositories.get(core, repository)
+    return NO_CONTENT
+
+
+def _metadata_location(core: Core, request: Request, repository: str, id: str) -> Response:
+    repositories.get(core, repository)
+    location = METADATA_PREFIX + id
+    return json_response(200, {"location": location}, {"Location": location})
+
+
+def _metadata_object(core: Core, request: Request, repository: str, kind: str, id: str) -> Response:
+    found = repositories.get(core, repository)
+    key = METADATA_PREFIX + id
+    if request.flag("presign"):
+        return Response(302, headers={"Location": presigned.url(core, found, key, "GET")})
+    try:
+        content = repositories.store_of(core, found).get(key)
+    except ObjectNotFound:
+        raise not_found(kind) from None
+    headers = {"Content-Security-Policy": "default-src 'none'", "X-Frame-Options": "SAMEORIGIN"}
+    return Response(200, content, "application/octet-stream", headers)
+
+
+def _set_clock(core: Core, request: Request) -> Response:
+    now = request.json_object("now")["now"]
+    try:
+        moment = datetime.fromisoformat(now)
+    except ValueError:
+        raise bad_request(f"{now!r} is no time in ISO format") from None
+    if moment.tzinfo is None:
+        raise bad_request(f"{now!r} lacks a time zone")
+    core.clock.set(moment)
+    return json_response(200, {"now": timestamp(core.clock.now())})
+
+
+def _lose_pages(core: Core, request: Request) -> Response:
+    core.lost_pages = _count(request)
+    return json_response(200, {"count": core.lost_pages})
+
+
+def _interrupt_writes(core: Core, request: Request) -> Response:
+    core.interrupted_writes = _count(request)
+    return json_response(200, {"count": core.interrupted_writes})
+
+
+def _count(request: Request) -> int:
+    count: int = request.json_object("count")["count"]
+    if count < 0:
+        raise bad_request("count must not be negative")
+    return count
+
+
+def _spelled_as_before() -> tuple[Route, ...]:
+    """Each route of the retention rules at the path that it had in older releases of lakeFS, which set them by POST."""
+    return tuple(
+        Route(
+            "POST" if route.method == "PUT" else route.method,
+            _REPOSITORY + "/gc/rules",
+            route.actions,
+            route.handler,
+        )
+        for route in collection.ROUTES
+        if route.template == _REPOSITORY + "/settings/gc_rules"
+    )
+
+
+_REPOSITORY = "/repositories/{repository}"
+_BRANCH = _REPOSITORY + "/branches/{branch}"
+
+ROUTES = (
+    Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),
+    Route("POST", _BRANCH + "/cherry-pick", "fs:CreateCommit", _cherry_pick),
+    Route("POST", _REPOSITORY + "/commits", "fs:CreateCommit", _create_commit_record),
+    Route("GET", _REPOSITORY + "/metadata", "fs:ReadRepository", _repository_metadata),
+    *_spelled_as_before(),
+    Route("GET", _REPOSITORY + "/gc/rules/set_allowed", "retention:SetGarbageCollectionRules", _rules_allowed),
+    Route("GET", _REPOSITORY + "/metadata/meta_range/{id}", "fs:ListObjects", _metadata_location),
+    Route("GET", _REPOSITORY + "/metadata/range/{id}", "fs:ListObjects", _metadata_location),
+    Route("GET", _REPOSITORY + "/metadata/object/{kind}/{id}", "fs:ListObjects", _metadata_object),
+    Route("POST", administration.PREFIX + "/clock/set", "", _set_clock),
+    Route("POST", administration.PREFIX + "/lost_pages", "", _lose_pages),
+    Route("POST", administration.PREFIX + "/interrupted_writes", "", _interrupt_writes),
+)
