@@ -17,8 +17,7 @@ from lakefs_gc_assets.cli.options import (
     progress_unless,
 )
 from lakefs_gc_assets.collector.amount import Amount
-from lakefs_gc_assets.collector.forecast.folders import FolderHolding
-from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding, portions
+from lakefs_gc_assets.collector.forecast.forecast import FolderHolding, Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.retention import policy as policy_file

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 
 from lakefs_gc_assets.collector import preparations
-from lakefs_gc_assets.collector.forecast import stored as forecasts
+from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.frame import kinds
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.live import head_ranges, named_ranges, range_hashes, range_sizes
@@ -246,9 +246,9 @@ def past_forecasts(store: ObjectStore, found: Iterable[tuple[str, frozenset[str]
     for forecast_id, entries in found:
         folder = run_folder.frame(forecast_id, forecasts.NAME)
         if run_folder.plan(forecast_id) not in entries and folder in entries:
-            files = {each.key for each in store.list_level(folder).objects}.intersection(forecasts.files(forecast_id))
+            files = {each.key for each in store.list_level(folder).objects}.intersection(forecasts.keys_of(forecast_id))
             if files:
-                yield PastForecast(forecast_id, entries, forecasts.key(forecast_id) in files)
+                yield PastForecast(forecast_id, entries, forecasts.forecast_key(forecast_id) in files)
 
 
 def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
@@ -261,7 +261,7 @@ def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
     removed = _remove_prepared(store, forecast.forecast_id, forecast.entries, forecast.prepared)
     removed += delete_all(store, keys_below(store, run_folder.frame(forecast.forecast_id, range_sizes.NAME)))
     present = keys_below(store, run_folder.frame(forecast.forecast_id, forecasts.NAME))
-    return removed + delete_all(store, [key for key in forecasts.files(forecast.forecast_id) if key in present])
+    return removed + delete_all(store, [key for key in forecasts.keys_of(forecast.forecast_id) if key in present])
 
 
 def remove_frames(store: ObjectStore, run: PastRun) -> int:

@@ -11,7 +11,6 @@ Each step stores one frame, which the next one reads: a run that is broken off g
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -53,7 +52,7 @@ from lakefs_gc_assets.collector.live import (
 )
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
-from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.records import report, restoration
@@ -74,7 +73,7 @@ from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.step import Step, latest_clock
 from lakefs_gc_assets.collector.stored.ids import IdSet
-from lakefs_gc_assets.collector.subtraction import count_reasons, subtract_committed, subtract_live
+from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
@@ -314,20 +313,22 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     engine = step.engine
     earlier = sightings.read_earlier(step, listed.manifest.span.started_at)
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
-    with ExitStack() as stack:
-        found_gap = stack.enter_context(engine.in_background(find_gap))
+    etags = partial(listed.rows, engine, "address", "size", "etag")
+    notes = HeadNotes(step.repository.store, step.plan.run_id, step.plan.base_run, step.warn)
+    heads = committed.figures.heads
+    with engine.in_background(find_gap) as found_gap:
         unheld = subtract_committed(step, listed, committed)
         rows = subtract_live(step, listed, unheld, committed, uncommitted, earlier)
-        unreferenced = stack.enter_context(engine.cached(rows, unheld.count))
-        reasons = count_reasons(engine, unreferenced)
-        unkept = engine.select(engine.where_among(unreferenced, "kept", (None,)), *STORE_DF.schema.names)
-        eligible = engine.hold(unkept, reasons.eligible)
-        etags = partial(listed.rows, engine, "address", "size", "etag")
-        notes = HeadNotes(step.repository.store, step.plan.run_id, step.plan.base_run, step.warn)
-        if not reasons.eligible:
-            notes.take_over()
-        clear = clear_hidden(step, eligible, committed.figures.heads, STORE_DF.schema, etags, notes)
-        with clear if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
+        with choose_candidates(
+            engine,
+            rows,
+            unheld.count,
+            STORE_DF.schema,
+            lambda eligible: clear_hidden(step, eligible, heads, STORE_DF.schema, etags, notes),
+        ) as chosen:
+            unreferenced, reasons, cleared = chosen.unreferenced, chosen.reasons, chosen.cleared
+            if not reasons.eligible:
+                notes.take_over()
             sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
             written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()

@@ -4,9 +4,12 @@ What commits hold is most of it, and is subtracted once: what it leaves is store
 checkpoint are made of that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
+
+import pyarrow as pa
 
 from lakefs_gc_assets.collector import sightings
 from lakefs_gc_assets.collector.engine import Engine, R
@@ -19,6 +22,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live.hidden_staged import Cleared
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.universe.looked_at import looked_at
@@ -62,13 +66,22 @@ def subtract_live(
     """
     engine = step.engine
     staged: tuple[StoredFrame[Any], ...] = (uncommitted, *_provisional(step, committed))
-    unreferenced = engine.without(
-        unheld.rows(engine),
-        *(frame.rows(engine, "address") for frame in staged),
-        count=unheld.count + sum(frame.count for frame in staged),
-    )
+    live = [frame.rows(engine, "address") for frame in staged]
     sighted = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
-    return engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
+    return subtract(step, unheld.rows(engine), live, sighted, unheld.count + sum(frame.count for frame in staged))
+
+
+def subtract(step: Step[R], rows: R, live: Sequence[R], sighted: R, count: int) -> R:
+    """Rows that nothing references, and in the column `kept` why each stays; null where it may go.
+
+    Args:
+        rows: LISTED, perhaps with more columns.
+        live: addresses that are referenced.
+        sighted: objects uploaded in parts that an earlier run listed long enough ago.
+        count: rows of all of these, about.
+    """
+    unreferenced = step.engine.without(rows, *live, count=count)
+    return step.engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
 
 
 def _provisional(step: Step[R], committed: StoredFrame[CommittedFigures]) -> tuple[StoredFrame[NoFigures], ...]:
@@ -109,3 +122,42 @@ def count_reasons(engine: Engine[R], unreferenced: R) -> Reasons:
     counts = {row["kept"]: row["objects"] for row in rows}
     eligible = counts.pop(None, 0)
     return Reasons(eligible, counts, sum(row["multipart"] for row in rows))
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[R]):
+    """Rows that a subtraction left, of use until the exit of `choose_candidates`.
+
+    Attributes:
+        unreferenced: rows that nothing references, with the column `kept`.
+        reasons: the same, counted.
+        cleared: those that may go, without those that are staged with the content of a committed object.
+    """
+
+    unreferenced: R
+    reasons: Reasons
+    cleared: Cleared[R]
+
+
+@contextmanager
+def choose_candidates(
+    engine: Engine[R],
+    unreferenced: R,
+    at_most: int,
+    columns: pa.Schema,
+    clear: Callable[[R], AbstractContextManager[Cleared[R]]],
+) -> Iterator[Chosen[R]]:
+    """Chooses among unreferenced objects those that may go, and asks last for those that are staged all the same.
+
+    Args:
+        unreferenced: rows of `subtract`.
+        at_most: how many rows these can be.
+        columns: of the candidates.
+        clear: leaves out of candidates what `clear_hidden` does; not called where there are none.
+    """
+    with engine.cached(unreferenced, at_most) as rows:
+        reasons = count_reasons(engine, rows)
+        unkept = engine.select(engine.where_among(rows, "kept", (None,)), *columns.names)
+        eligible = engine.hold(unkept, reasons.eligible)
+        with clear(eligible) if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
+            yield Chosen(rows, reasons, cleared)

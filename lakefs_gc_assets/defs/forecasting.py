@@ -12,10 +12,9 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
-from lakefs_gc_assets.collector.forecast import forecast, stored
-from lakefs_gc_assets.collector.forecast.forecast import Forecast, Holding
+from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.forecast.forecast import NAME, Forecast, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
-from lakefs_gc_assets.collector.forecast.stored import NAME
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.retention import policy
 from lakefs_gc_assets.collector.retention.policy import Policy
@@ -114,7 +113,7 @@ def define(names: Names) -> dg.AssetsDefinition:
         with readable():
             policies = {name: policy.parse(text, name) for name, text in config.policies.items()}
             namespace, found = forecast_now(collector, context.log.info, ages, policies, config.by_path)
-        shown = stored_page(namespace + stored.page(found.forecast_id), collector.store.endpoint_url)
+        shown = stored_page(namespace + forecast.page_key(found.forecast_id), collector.store.endpoint_url)
         return dg.MaterializeResult(metadata={**described(found), "page": shown})
 
     return retention_forecast

@@ -15,8 +15,7 @@ from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.forecast import describe
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.amount import Amount
-from lakefs_gc_assets.collector.forecast.folders import ByFolder, FolderHolding, Portion
-from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
+from lakefs_gc_assets.collector.forecast.forecast import ByFolder, FolderHolding, Forecast, Freed, Holding, Portion
 from lakefs_gc_assets.collector.forecast.scenarios import Holder, Kind, Scenario
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.local.store import LocalStore

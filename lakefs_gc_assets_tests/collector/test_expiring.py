@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from lakefs_gc_assets.collector import expiring, preparations
-from lakefs_gc_assets.collector.forecast import stored
+from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.live import range_sizes
 from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records.approval import Approval
@@ -201,7 +201,7 @@ def test_the_newest_plan_that_cannot_be_read_stays_and_others_go(opened: OpenRep
 def forecast_folder(opened: OpenRepository, hours: float, *, made: bool = True) -> str:
     """A forecast that began so long ago, with something of everything that it leaves and of what it does not."""
     forecast_id, prepared = IDS.descending(NOW - hours * HOUR), IDS.descending(NOW - hours * HOUR)
-    for key in stored.files(forecast_id) if made else [stored.begun(forecast_id)]:
+    for key in forecast.keys_of(forecast_id) if made else [forecast.begun_key(forecast_id)]:
         opened.store.put(key, b"forecast")
     opened.store.put(f"{range_sizes.folder(forecast_id)}2-2-9-{'0' * 32}.sizes", b"sizes")
     preparations.note(opened.store, forecast_id, [prepared])
@@ -239,7 +239,7 @@ def test_a_forecast_goes_with_what_it_noted_and_nothing_else_does(opened: OpenRe
 
     assert files(opened, old) == set(FOREIGN)
     assert others - keys(opened) == {f"{run_folder.folder(prepared)}uncommitted/{prepared}"}
-    assert removed == len(stored.files(old)) + 3
+    assert removed == len(forecast.keys_of(old)) + 3
     left = expiring.past_forecasts(opened.store, expiring.folders(opened.store))
     assert [each.forecast_id for each in left] == [newest]
 
@@ -247,7 +247,7 @@ def test_a_forecast_goes_with_what_it_noted_and_nothing_else_does(opened: OpenRe
 def test_a_forecast_whose_removal_was_killed_is_found_again(opened: OpenRepository) -> None:
     forecast_folder(opened, 1)
     old = forecast_folder(opened, 30)
-    opened.store.delete(stored.files(old)[:-1])
+    opened.store.delete(forecast.keys_of(old)[:-1])
     assert forecasts_expired(opened) == [old]
 
 
@@ -275,7 +275,7 @@ def test_a_run_is_no_forecast_whatever_lies_in_its_folder(opened: OpenRepository
     forecast_folder(opened, 1)
     swept(opened, 1)
     old = swept(opened, 2)
-    for key in stored.files(old):
+    for key in forecast.keys_of(old):
         opened.store.put(key, b"copied there")
 
     assert forecasts_expired(opened) == []

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector import expiring, lock
-from lakefs_gc_assets.collector.forecast import stored
+from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.expiring import removing_config
@@ -91,7 +91,7 @@ def test_old_forecasts_go_as_well(automated: Automated) -> None:
     store, ids = automated.repository.store, xids.Generator()
     made = [ids.descending(automated.clock.now() - days * DAY) for days in (1, 2)]
     for forecast_id in made:
-        for key in (stored.begun(forecast_id), stored.key(forecast_id)):
+        for key in (forecast.begun_key(forecast_id), forecast.forecast_key(forecast_id)):
             store.put(key, b"forecast")
 
     dry = shown(launch(automated))

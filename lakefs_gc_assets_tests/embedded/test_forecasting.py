@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.forecast import forecast, stored
-from lakefs_gc_assets.collector.forecast.folders import Portion
-from lakefs_gc_assets.collector.forecast.forecast import Forecast, portions
+from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.forecast.forecast import Forecast, Portion, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -202,7 +201,7 @@ def test_without_a_branch_or_a_tag(changed: History) -> None:
     assert holdings["main"].if_deleted is None and found.more_if_deleted(holdings["main"]) is None
     assert found.in_force.amount == Amount(1, 8) and not found.undecided
     store = changed.runs().open().store
-    rows = tables.decode(forecast.FORECAST, store.get(stored.key(found.forecast_id)), "forecast", "forecast")
+    rows = tables.decode(forecast.FORECAST, store.get(forecast.forecast_key(found.forecast_id)), "forecast", "forecast")
     assert rows.equals(forecast.table(found))
     assert found.forecast_id not in set(run_folder.newest_runs(store))
 
@@ -317,7 +316,7 @@ def _require_folders(changed: History, engine: Engine[R]) -> None:
     assert without.by_folder is None
     assert (without.stored, without.rules, without.holdings) == (found.stored, found.rules, found.holdings)
     store = changed.runs().open().store
-    rows = tables.decode(forecast.FOLDERS, store.get(stored.by_folder(found.forecast_id)), "folders", "folders")
+    rows = tables.decode(forecast.FOLDERS, store.get(forecast.folders_key(found.forecast_id)), "folders", "folders")
     assert rows.equals(forecast.folders_table(found)) and rows.num_rows == 4 + 3 + 3
 
 

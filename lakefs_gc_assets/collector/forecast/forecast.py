@@ -1,39 +1,44 @@
-"""A forecast: what every scenario would free at this moment, and what each branch and tag holds.
+"""A forecast: bytes that each scenario would free at this moment, and those that each branch, tag and folder holds.
 
-It reads what a dry run by retention rules reads, in the same order, and stores nothing but its answer and what such a
-run leaves of its readings: sizes of ranges, and the server's own preparation. It takes no lock and deletes nothing, so
-it may run beside a collection.
+It reads what a dry run by retention rules reads, in the same order. It stores only its answer, in a folder beside those
+of runs that has no plan, and what such a run leaves of its readings: sizes of ranges, and the server's own preparation.
+It takes no lock and deletes nothing, so it may run beside a collection.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic
+from functools import partial
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.forecast import folders, marking, scenarios, stored
-from lakefs_gc_assets.collector.forecast.folders import ByFolder, FolderHolding, Portion
-from lakefs_gc_assets.collector.forecast.holding import SUMS, count
-from lakefs_gc_assets.collector.forecast.marking import Marked
+from lakefs_gc_assets.collector.forecast import marking, scenarios
+from lakefs_gc_assets.collector.forecast.marking import SUMS, Marked, binary_of, count, words_of
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
+from lakefs_gc_assets.collector.live.live_files import FOLDER
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.saying import Say
 
+NAME = "retention_forecast"
+"""Of the asset, and of the frame's folder in the folder of a forecast."""
+LARGEST = 100
+"""Folders of which a forecast says each one's figures; it adds up all others."""
 _ALONE = "lakefs-gc forecast"
 
 FORECAST = pa.schema(
@@ -69,6 +74,67 @@ FOLDERS = pa.schema(
 """What folders hold: for each a row of kind `all`, and one for each branch and tag that has something there.
 
 The top level is an empty text, all folders that are not among the largest are null."""
+_SUMS = (
+    pa.field("held_there", pa.binary()),
+    pa.field("alone", pa.bool_()),
+    pa.field("objects", pa.int64()),
+    pa.field("bytes", pa.int64()),
+)
+# The engine brings together what has one address: here these are folders.
+_BY_FOLDER = pa.schema([pa.field("address", pa.string()), *_SUMS])
+_LARGEST = pa.schema([FOLDER, *_SUMS, pa.field("others", pa.int64())])
+"""Sums of the largest folders; those of all others have none, and one row says how many these are."""
+_GROUPS = ["address", "held_there", "alone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What a holder has in a folder.
+
+    Attributes:
+        in_all: objects that it has there.
+        alone: those of them that no other holder has, there or elsewhere.
+    """
+
+    in_all: Amount
+    alone: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class FolderHolding:
+    """What a folder holds, or what all others hold together; an object in several folders counts in each of them.
+
+    Attributes:
+        folder: with a slash at its end; empty at the top, None for all others.
+        stored: what commits hold there, expired ones too.
+        portions: of each holder, in their order.
+    """
+
+    folder: str | None
+    stored: Amount
+    portions: tuple[Portion, ...]
+
+    @property
+    def title(self) -> str:
+        """What a person is told that it is about."""
+        return self.folder or "(top level)"
+
+
+@dataclass(frozen=True, slots=True)
+class ByFolder:
+    """What folders hold.
+
+    Attributes:
+        depth: how many components of a path make its folder.
+        largest: the folders that hold most bytes, the largest first.
+        others: all other folders together; None where there are none.
+        other_folders: how many these are.
+    """
+
+    depth: int
+    largest: tuple[FolderHolding, ...]
+    others: FolderHolding | None = None
+    other_folders: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +246,8 @@ def make(
     with ask(repository, engine, note, ages, policies, depth) as asked:
         found = _summed(asked)
     if found.by_folder is not None:
-        repository.store.put(stored.by_folder(found.forecast_id), tables.encode(folders_table(found)))
-    repository.store.put(stored.key(found.forecast_id), tables.encode(table(found)))
+        repository.store.put(folders_key(found.forecast_id), tables.encode(folders_table(found)))
+    repository.store.put(forecast_key(found.forecast_id), tables.encode(table(found)))
     return found
 
 
@@ -214,7 +280,7 @@ def ask(
             f"a forecast needs the graph of all commits, which only a refs dump gives: {refusal}"
         ) from refusal
     questions = scenarios.ask(repository, readings, step.plan.earliest_clock, ages, policies)
-    with marking.mark(step, questions, uncommitted, readings.dump.tables, depth) as marked:
+    with marking.mark(step, questions, uncommitted, depth) as marked:
         yield Asked(step, questions, marked, len(readings.dump.commits), depth)
 
 
@@ -225,7 +291,7 @@ def begin(repository: OpenRepository, engine: Engine[R], note: Say) -> Step[R]:
     """
     forecast_id = xids.issue_run_id(repository.clock.now())
     # Written first: its time is the store's clock.
-    begun = stored.begun(forecast_id)
+    begun = begun_key(forecast_id)
     repository.store.put(begun, b"")
     store_clock = repository.store.head(begun).last_modified
     windows, _ = planning.windows_to_collect(repository, Flow.COMMITTED)
@@ -246,7 +312,7 @@ def _summed(asked: Asked[R]) -> Forecast:
     by_folder = None
     if marked.placed is not None:
         width = questions.width
-        by_folder = folders.add_up(step.engine, marked.placed, asked.depth, holders, width, marked.entries)
+        by_folder = add_up(step.engine, marked.placed, asked.depth, holders, width, marked.entries)
     holdings = tuple(
         Holding(
             holder,
@@ -388,3 +454,121 @@ def _folder_row(folder: str | None, kind: str, name: str, held: Amount, alone: A
         "alone_objects": None if alone is None else alone.objects,
         "alone_bytes": None if alone is None else alone.bytes,
     }
+
+
+def add_up(engine: Engine[R], placed: R, depth: int, holders: range, width: int, count: int) -> ByFolder:
+    """Adds up what each folder holds.
+
+    Args:
+        placed: addresses (PLACED).
+        holders: the bits that stand for holders.
+        width: bytes of a set of bits.
+        count: how many rows there are, about.
+    """
+    mask = sum(1 << bit for bit in holders).to_bytes(width, "little")
+    sums = engine.map_batches(placed, partial(_count, mask), _BY_FOLDER)
+    rows = engine.collect(engine.map_by_address(sums, _keep_largest, _LARGEST, count)).to_pylist()
+    totals: dict[str, int] = {}
+    for row in rows:
+        if row["folder"] is not None:
+            totals[row["folder"]] = totals.get(row["folder"], 0) + row["bytes"]
+    largest = sorted(totals, key=lambda folder: (-totals[folder], folder))[:LARGEST]
+    told = {folder: list[dict[str, Any]]() for folder in largest}
+    others: list[dict[str, Any]] = []
+    for row in rows:
+        told.get(row["folder"], others).append(row)
+    other_folders = len(totals) - len(largest) + sum(row["others"] for row in rows)
+    return ByFolder(
+        depth,
+        tuple(_holding(folder, told[folder], holders) for folder in largest),
+        _holding(None, others, holders) if other_folders else None,
+        other_folders,
+    )
+
+
+def _holding(folder: str | None, rows: list[dict[str, Any]], holders: range) -> FolderHolding:
+    objects = np.array([row["objects"] for row in rows], np.int64)
+    sizes = np.array([row["bytes"] for row in rows], np.int64)
+    alone = np.array([row["alone"] for row in rows], np.bool_)
+    packed = np.frombuffer(b"".join(row["held_there"] for row in rows), np.uint8).reshape(len(rows), -1)
+    bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
+
+    def amount(chosen: npt.NDArray[np.bool_]) -> Amount:
+        return Amount(int(objects[chosen].sum()), int(sizes[chosen].sum()))
+
+    portions = (Portion(amount(bits[:, bit]), amount(bits[:, bit] & alone)) for bit in holders)
+    return FolderHolding(folder, amount(np.ones(len(rows), np.bool_)), tuple(portions))
+
+
+def _count(mask: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The objects of a task by folder and holders (_BY_FOLDER).
+
+    Args:
+        mask: the bits of holders.
+    """
+    wanted = np.frombuffer(mask, np.uint64)
+    sums = []
+    for batch in batches:
+        certain = batch.filter(batch.column("certain"))
+        if not certain.num_rows:
+            continue
+        everywhere = words_of(certain.column("held")) & wanted
+        # One word has bits, and of these only one.
+        single = (np.count_nonzero(everywhere, axis=1) == 1) & ~(everywhere & (everywhere - np.uint64(1))).any(axis=1)
+        there = binary_of(words_of(certain.column("held_there")) & wanted)
+        columns = [certain.column("folder"), there, pa.array(single), certain.column("size")]
+        rows = pa.table(columns, [*_GROUPS, "size"])
+        counted = rows.group_by(_GROUPS).aggregate([("size", "count"), ("size", "sum")])
+        sums.append(counted.rename_columns([*_GROUPS, "objects", "bytes"]))
+    if sums:
+        yield from _added(pa.concat_tables(sums)).cast(_BY_FOLDER).to_batches()
+
+
+def _added(sums: pa.Table) -> pa.Table:
+    """Sums of the same groups added up (_BY_FOLDER)."""
+    added = sums.group_by(_GROUPS).aggregate([("objects", "sum"), ("bytes", "sum")])
+    return added.select([*_GROUPS, "objects_sum", "bytes_sum"]).rename_columns(_BY_FOLDER.names)
+
+
+def _keep_largest(sums: pa.Table) -> pa.Table:
+    """The sums of whole folders with those of small ones put together (_LARGEST)."""
+    added = _added(sums)
+    totals = added.group_by("address").aggregate([("bytes", "sum")])
+    largest = pc.select_k_unstable(totals, LARGEST, [("bytes_sum", "descending"), ("address", "ascending")])
+    names = totals.column("address").take(largest)
+    kept = pc.is_in(added.column("address"), value_set=names.combine_chunks())
+    folders = pc.if_else(kept, added.column("address"), pa.scalar(None, pa.string()))
+    rows = _added(added.set_column(0, "address", folders)).rename_columns([FOLDER.name, *_BY_FOLDER.names[1:]])
+    others = np.zeros(rows.num_rows, np.int64)
+    if others_rows := pc.indices_nonzero(pc.is_null(rows.column(FOLDER.name))).to_pylist():
+        others[others_rows[0]] = totals.num_rows - len(names)
+    return rows.append_column("others", pa.array(others)).cast(_LARGEST)
+
+
+def begun_key(forecast_id: str) -> str:
+    """Key of the empty object that a forecast begins with."""
+    return f"{_folder(forecast_id)}begun"
+
+
+def forecast_key(forecast_id: str) -> str:
+    """Key of the forecast itself, which is stored last."""
+    return f"{_folder(forecast_id)}forecast.parquet"
+
+
+def folders_key(forecast_id: str) -> str:
+    """Key of what it says of folders."""
+    return f"{_folder(forecast_id)}folders.parquet"
+
+
+def page_key(forecast_id: str) -> str:
+    """Key of the page that shows it."""
+    return f"{_folder(forecast_id)}forecast.html"
+
+
+def keys_of(forecast_id: str) -> tuple[str, ...]:
+    """Keys of everything that it stores there, what it begins with last."""
+    return page_key(forecast_id), folders_key(forecast_id), forecast_key(forecast_id), begun_key(forecast_id)
+
+
+def _folder(forecast_id: str) -> str:
+    return run_folder.frame(forecast_id, NAME)

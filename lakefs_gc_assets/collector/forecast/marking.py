@@ -1,43 +1,318 @@
-"""The subtraction of a run by retention rules that lists nothing, for many scenarios at once.
+"""Marks for many scenarios at once: which scenarios keep each object, and what a run by their rules would delete.
 
-What a scenario would mark is what only expired commits hold then, without what is staged, young, deleted already, held
-by another repository or by a range that no commit names: exactly what `run.mark` leaves of the universe of flow
-`committed`.
+Bit k of a set of bits says that something stays in scenario k, or that holder k has it. A set is whole words of 64
+bits, the first bit the lowest one of the first byte. Bits go from commits to metaranges, to their ranges, and to
+addresses: a range has the union of the metaranges that name it, an address the union of the ranges that hold it. So
+each range is read once, however many scenarios there are. The rest is the run's own: what else is live, the
+subtraction, the choice of candidates. The universe is that of flow `committed`, which lists nothing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine import Engine, R
-from lakefs_gc_assets.collector.forecast.holding import (
-    HELD,
-    SETTLED,
-    add_bits,
-    add_bits_where,
-    as_bytes,
-    entries_of,
-    has_all,
-    lacks_some,
-    read_addresses,
-    read_ranges,
-    settle,
-)
-from lakefs_gc_assets.collector.forecast.scenarios import Questions
+from lakefs_gc_assets.collector.distinct import distinct
+from lakefs_gc_assets.collector.engine import ChangePart, R
+from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RANGES, SIGHTINGS
 from lakefs_gc_assets.collector.history import deleted_before
-from lakefs_gc_assets.collector.live import noted_sizes
-from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, read_every_commit
+from lakefs_gc_assets.collector.live import noted_sizes, range_records
+from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, find_committed
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
-from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
-from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
-from lakefs_gc_assets.collector.live.unnamed import find_unnamed
+from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
+from lakefs_gc_assets.collector.live.range_notes import NotesFolder
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
+from lakefs_gc_assets.collector.references import FILES_AHEAD, ROWS_MERGED
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract
+from lakefs_gc_assets.collector.work import merge, runs_by_weight, work_ahead
+from lakefs_gc_assets.storage.read_ahead import read_ahead
+
+Words = npt.NDArray[np.uint64]
+
+_ASKED_OF_CANDIDATES = ("slice", "slice_window", "layout", "issued_at")
+_AT_ONCE = 262_144
+"""Rows that a task unites together."""
+_HELD = pa.field("held", pa.binary())
+HELD = pa.schema([*HELD_ENTRIES, _HELD])
+"""Addresses that commits hold, as objects, and by which bits; of one that is not `certain` only that is told."""
+HELD_IN = pa.schema([*HELD_ENTRIES, FOLDER, _HELD])
+"""The same for each folder that an address is in: there by these bits."""
+PLACED = pa.schema([*HELD, FOLDER, pa.field("held_there", pa.binary()), pa.field("first", pa.bool_())])
+"""Rows as HELD has them, one for each folder: by which bits an object is held there, and one of its rows is `first`."""
+SETTLED = pa.schema([*HELD, pa.field("objects", pa.int64())])
+"""Objects that some scenario lets go, as far as commits say, each a row.
+
+Of those that stay in all scenarios there are sums by bits: such a row has no address, and `size` is all their bytes."""
+SUMS = pa.schema([_HELD, pa.field("objects", pa.int64()), pa.field("bytes", pa.int64())])
+"""Objects with the same bits, counted."""
+HELD_RANGES = pa.schema([*RANGES, _HELD])
+"""Ranges, and the bits of the metaranges that name each."""
+
+
+def as_bytes(bits: int, width: int) -> bytes:
+    """A set of bits in so many bytes."""
+    return bits.to_bytes(width, "little")
+
+
+def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> pa.Table:
+    """The distinct ranges of metaranges (HELD_RANGES), each with the bits of all that name it, in order of their keys.
+
+    Two counts for one id give two records, and the reading fails. Neighbours are read by one task, which hands on once
+    what they both name.
+
+    Args:
+        metaranges: the bits of each.
+        width: bytes of a set of bits.
+    """
+    references, engine = step.references(), step.engine
+    opener, namespace, window_size = references.opener, references.namespace, references.window_size
+
+    def read(group: Sequence[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+        files = LiveFiles(opener.open(), namespace, window_size)
+        tables = work_ahead(lambda item: _with_bits(files.metarange(item[0]), item[1]), group, FILES_AHEAD)
+        yield from merge(tables, unite_ranges, ROWS_MERGED).to_batches()
+
+    items = [(metarange_id, as_bytes(bits, width)) for metarange_id, bits in metaranges.items()]
+    groups = [[group] for group in runs_by_weight(items, references.tasks, lambda item: 1)]
+    found = unite_ranges(engine.collect(engine.read(groups, read, HELD_RANGES)))
+    return found.sort_by([("min_key", "ascending"), ("id", "ascending")])
+
+
+def unite_ranges(rows: pa.Table) -> pa.Table:
+    """One row (HELD_RANGES) for each range, with the bits of all its rows; two counts for one id are two ranges."""
+    if not rows.num_rows:
+        return rows.cast(HELD_RANGES)
+    numbered = rows.select(RANGES.names).append_column("row", pa.array(np.arange(rows.num_rows)))
+    found = numbered.group_by(RANGES.names).aggregate([("row", "list")])
+    lengths = pc.list_value_length(found.column("row_list")).to_numpy()
+    order = pc.list_flatten(found.column("row_list")).to_numpy()
+    bits = np.bitwise_or.reduceat(words_of(rows.column("held"))[order], np.cumsum(lengths) - lengths, axis=0)
+    return found.select(RANGES.names).append_column(_HELD, binary_of(bits)).cast(HELD_RANGES)
+
+
+def add_bits_where(ranges: pa.Table, ids: pa.ChunkedArray, bits: bytes) -> pa.Table:
+    """Ranges (HELD_RANGES), of which some have these bits besides.
+
+    Args:
+        ids: of these ranges, and perhaps of others.
+    """
+    among = pc.is_in(ranges.column("id"), value_set=ids.combine_chunks()).to_numpy()
+    held = words_of(ranges.column("held"))
+    held = np.where(among[:, np.newaxis], held | np.frombuffer(bits, np.uint64), held)
+    return ranges.set_column(ranges.schema.get_field_index("held"), _HELD, binary_of(held))
+
+
+def entries_of(ranges: pa.Table) -> int:
+    """How many entries ranges (HELD_RANGES) have."""
+    return pc.sum(ranges.column("count")).as_py() or 0
+
+
+def read_addresses(
+    step: Step[R], ranges: pa.Table, every: int, width: int, sizes_into: NotesFolder, depth: int = 0
+) -> R:
+    """What ranges hold, each object once (SETTLED).
+
+    Args:
+        ranges: HELD_RANGES, in order of their keys.
+        every: the bits of all scenarios.
+        width: bytes of a set of bits.
+        sizes_into: where the sizes of what is read are noted.
+        depth: with so many components of paths, an address has a row for each of its folders instead (PLACED).
+    """
+    references, engine = step.references(), step.engine
+    opener, namespace, window_size = references.opener, references.namespace, references.window_size
+    united, stays = unite_in_folders if depth else unite, as_bytes(every, width)
+
+    def read(packed: bytes) -> Iterator[pa.RecordBatch]:
+        noted = RangeSizes(sizes_into.opener.open(), sizes_into.key)
+        with read_ahead(opener.open(), range_records.files_of(packed)) as store:
+            files = LiveFiles(store, namespace, window_size, noted)
+            tables = (
+                _with_bits(_needed(files.held(record, depth), stays, held), held)
+                for batch in range_records.unpack_rows(packed)
+                for record, held in zip(range_records.records_of(batch), batch.column("held").to_pylist(), strict=True)
+            )
+            yield from _united(tables, united)
+        noted.put()
+
+    groups = [[packed] for packed in range_records.pack(ranges, references.tasks)]
+    rows = engine.read(groups, read, HELD_IN if depth else HELD)
+    count = entries_of(ranges)
+    if depth:
+        return engine.map_by_address(rows, place, PLACED, count)
+    return engine.map_by_address(rows, partial(_unite_and_settle, stays), SETTLED, count)
+
+
+def _needed(table: pa.Table, every: bytes, held: bytes) -> pa.Table:
+    """A table without what nobody asks of objects that stay in all scenarios, as those of a range do that stays."""
+    wanted = np.frombuffer(every, np.uint64)
+    if ((np.frombuffer(held, np.uint64) & wanted) != wanted).any():
+        return table
+    for column in _ASKED_OF_CANDIDATES:
+        place = table.schema.get_field_index(column)
+        table = table.set_column(place, table.field(place), pa.nulls(table.num_rows, table.field(place).type))
+    return table
+
+
+def _unite_and_settle(every: bytes, rows: pa.Table) -> pa.Table:
+    return settle(every, unite(rows))
+
+
+def settle(every: bytes, rows: pa.Table) -> pa.Table:
+    """Addresses (HELD) as SETTLED: what is not certain stays, and is nobody's.
+
+    Args:
+        every: the bits of all scenarios.
+    """
+    certain = rows.filter(rows.column("certain"))
+    wanted = np.frombuffer(every, np.uint64)
+    stays = pa.array(((words_of(certain.column("held")) & wanted) == wanted).all(axis=1))
+    going, staying = certain.filter(pc.invert(stays)), certain.filter(stays)
+    sums = staying.group_by("held").aggregate([("size", "count"), ("size", "sum")])
+    columns = {name: pa.nulls(sums.num_rows, SETTLED.field(name).type) for name in SETTLED.names}
+    columns |= {"certain": pa.repeat(pa.scalar(True), sums.num_rows), "held": sums.column("held")}
+    columns |= {"size": sums.column("size_sum"), "objects": sums.column("size_count")}
+    each = going.append_column(SETTLED.field("objects"), pa.repeat(pa.scalar(1, pa.int64()), going.num_rows))
+    return pa.concat_tables([each.cast(SETTLED), pa.table(columns, schema=SETTLED)])
+
+
+def _with_bits(table: pa.Table, held: bytes) -> pa.Table:
+    return table.append_column(_HELD, pa.repeat(pa.scalar(held, pa.binary()), table.num_rows))
+
+
+def _united(tables: Iterable[pa.Table], united: ChangePart) -> Iterator[pa.RecordBatch]:
+    """The rows of tables, those of one address mostly once: neighbouring ranges hold many of the same."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.num_rows for each in waiting) >= _AT_ONCE:
+            yield from united(pa.concat_tables(waiting)).to_batches()
+            waiting = []
+    if waiting:
+        yield from united(pa.concat_tables(waiting)).to_batches()
+
+
+def unite(rows: pa.Table) -> pa.Table:
+    """One row (HELD) for each address, with all bits of its rows: of those that are certain the youngest."""
+    return _unite(rows, *_numbered(rows, "address")).cast(HELD)
+
+
+def unite_in_folders(rows: pa.Table) -> pa.Table:
+    """One row (HELD_IN) for each folder that an address is in."""
+    addresses, _ = _numbered(rows, "address")
+    folders, count = _numbered(rows, "folder")
+    pairs = addresses.astype(np.int64) * count + folders
+    return _unite(rows, pairs, len(distinct(pairs))).cast(HELD_IN)
+
+
+def place(rows: pa.Table) -> pa.Table:
+    """The rows of addresses (HELD_IN) as PLACED: every row of an address has what is true of it in all folders."""
+    there = unite_in_folders(rows)
+    whole = unite(there.select(HELD.names))
+    of_row = pc.index_in(there.column("address"), value_set=whole.column("address").combine_chunks())
+    first = np.zeros(there.num_rows, np.bool_)
+    first[np.unique(of_row.to_numpy(), return_index=True)[1]] = True
+    columns = [*whole.take(of_row).columns, there.column("folder"), there.column("held"), pa.array(first)]
+    return pa.table(columns, schema=PLACED)
+
+
+def _numbered(rows: pa.Table, column: str) -> tuple[npt.NDArray[Any], int]:
+    """Which of the distinct texts of a column each row has, and how many there are."""
+    named = rows.column(column).combine_chunks().dictionary_encode()
+    return named.indices.to_numpy(), len(named.dictionary)
+
+
+def _unite(rows: pa.Table, groups: npt.NDArray[Any], count: int) -> pa.Table:
+    """One row of each group of rows, with the bits of all.
+
+    Args:
+        count: how many groups there are.
+    """
+    if count == rows.num_rows:
+        return rows
+    certain = rows.column("certain").to_numpy()
+    order = np.lexsort((_numbers(rows, "size"), _numbers(rows, "last_modified"), certain, groups))
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    bits = np.bitwise_or.reduceat(words_of(rows.column("held"))[order], starts, axis=0)
+    chosen = rows.take(pa.array(order[np.append(starts[1:], len(order)) - 1]))
+    return chosen.set_column(rows.schema.get_field_index("held"), _HELD, binary_of(bits))
+
+
+def _numbers(rows: pa.Table, column: str) -> npt.NDArray[np.int64]:
+    """A column of whole numbers or times; null comes before all of them."""
+    numbers: npt.NDArray[np.int64] = rows.column(column).cast(pa.int64()).fill_null(np.iinfo(np.int64).min).to_numpy()
+    return numbers
+
+
+def words_of(column: pa.ChunkedArray | pa.BinaryArray) -> Words:
+    """The words of each row's bits, a row of an array for each; all rows have as many. Raises ArrowInvalid else."""
+    bits = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not len(bits):
+        return np.empty((0, 1), np.uint64)
+    width = len(bits[0].as_py())
+    fixed = bits.cast(pa.binary(width))
+    data = np.frombuffer(fixed.buffers()[1], np.uint8)[fixed.offset * width : (fixed.offset + len(fixed)) * width]
+    return data.view(np.uint64).reshape(len(fixed), width // WORD)
+
+
+def binary_of(words: Words) -> pa.BinaryArray:
+    """The reverse: each row's words as bytes."""
+    data = pa.py_buffer(np.ascontiguousarray(words))
+    kind = pa.binary(words.shape[1] * WORD)
+    return pa.FixedSizeBinaryArray.from_buffers(kind, len(words), [None, data]).cast(pa.binary())
+
+
+def lacks_some(bits: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Which rows lack one of these bits."""
+    wanted = np.frombuffer(bits, np.uint64)
+    return pa.array(((words_of(rows.column("held")) & wanted) != wanted).any(axis=1))
+
+
+def has_all(bits: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Which rows have all of these bits."""
+    wanted = np.frombuffer(bits, np.uint64)
+    return pa.array(((words_of(rows.column("held")) & wanted) == wanted).all(axis=1))
+
+
+def add_bits(bits: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows with these bits besides."""
+    added = np.frombuffer(bits, np.uint64)
+    for batch in batches:
+        if batch.num_rows:
+            place = batch.schema.get_field_index("held")
+            yield batch.set_column(place, batch.schema.field(place), binary_of(words_of(batch.column(place)) | added))
+
+
+def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The objects of a task by their bits (SUMS); rows have `held` and `size`, and `objects` where they are sums."""
+    sums = []
+    for batch in batches:
+        if batch.num_rows:
+            rows = pa.table([batch.column("held"), batch.column("size"), _objects(batch)], ["held", "bytes", "objects"])
+            sums.append(_added(rows))
+    if sums:
+        yield from _added(pa.concat_tables(sums)).cast(SUMS).to_batches()
+
+
+def _objects(rows: pa.RecordBatch) -> pa.Array:
+    return rows.column("objects") if "objects" in rows.schema.names else pa.repeat(pa.scalar(1), rows.num_rows)
+
+
+def _added(rows: pa.Table) -> pa.Table:
+    added = rows.group_by("held").aggregate([("objects", "sum"), ("bytes", "sum")])
+    return added.select(["held", "objects_sum", "bytes_sum"]).rename_columns(SUMS.names)
+
 
 MARKED = pa.schema([*(column.with_nullable(True) for column in LISTED), HELD.field("held")])
 """Objects that some scenario would mark: each scenario whose bit is not set would, by this row."""
@@ -65,129 +340,100 @@ class Marked(Generic[R]):
     undecided: bool
 
 
-@dataclass(frozen=True)
-class _Elsewhere:
-    """What keeps objects whatever the rules of this repository say.
-
-    Attributes:
-        unread: of each other repository that counts, what all its commits and compacted bases hold.
-        unnamed: ranges that no commit names, or that what no commit names names as well: compacted bases of this
-            repository's branches, too.
-    """
-
-    unread: tuple[Unread, ...]
-    unnamed: RangeRecords
-
-
 @contextmanager
-def mark(
-    step: Step[R], questions: Questions, uncommitted: Uncommitted[R], tables: tuple[str, ...], depth: int = 0
-) -> Iterator[Marked[R]]:
+def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth: int = 0) -> Iterator[Marked[R]]:
     """Reads each range once, and subtracts; what it yields is of use until the exit.
 
     Args:
         uncommitted: prepared before the commits were read.
-        tables: ids of the files of the refs dump.
         depth: how many components of paths make the folders that objects are told by; 0 where nobody asks.
     Raises:
         CollectionError: a file cannot be read, or the server fails.
     """
     engine, width = step.engine, questions.width
+    every = as_bytes(questions.every_scenario, width)
     ranges = read_ranges(step, questions.metaranges, width)
     known = RangeRecords(ranges.select(RANGES.names)).ids
-    elsewhere = _find_elsewhere(step, questions, known, uncommitted, tables)
-    every = questions.every_scenario
-    beside = elsewhere.unnamed.without(known)
-    ranges = add_bits_where(ranges, elsewhere.unnamed.rows.column("id"), as_bytes(every, width))
-    others = [each.addresses(step) for each in elsewhere.unread]
+    kept_ids, beside = _find_kept_by_any_rules(step, questions, known, uncommitted.ended_at)
+    ranges = add_bits_where(ranges, kept_ids, every)
     step.log(f"{len(questions.metaranges):,} metaranges have {ranges.num_rows:,} ranges, each is read once")
     promised = entries_of(ranges)
-    live = [*uncommitted.addresses, *others, step.references().committed(beside)]
-    live_count = uncommitted.count + sum(each.count for each in elsewhere.unread) + beside.entries
+    live = [*uncommitted.addresses, *(each.addresses(step) for each in beside)]
+    count = promised + uncommitted.count + sum(each.count for each in beside)
     with ExitStack() as stack:
-        read = read_addresses(step, ranges, every, width, noted_sizes.folder_of(step), depth)
+        read = read_addresses(step, ranges, questions.every_scenario, width, noted_sizes.folder_of(step), depth)
         cached = stack.enter_context(engine.cached(read, promised))
-        objects = _settled(engine, cached, as_bytes(every, width)) if depth else cached
-        expiring = engine.where(objects, partial(lacks_some, as_bytes(every, width)))
+        objects = engine.map_batches(cached, partial(_settle_first, every), SETTLED) if depth else cached
+        expiring = engine.where(objects, partial(lacks_some, every))
         universe = engine.without_exactly(engine.select(expiring, *MARKED.names), deleted_before(step))
-        unreferenced = engine.without(
-            universe, *(engine.select(rows, "address") for rows in live), count=promised + live_count
-        )
         # Nothing was listed, so no object is known to be uploaded in parts: sightings do not matter.
-        sighted = engine.table(SIGHTINGS.empty_table())
-        told = engine.kept_because(unreferenced, step.plan.cutoff, step.plan.windows, sighted)
-        unkept = engine.select(engine.where_among(told, "kept", (None,)), *MARKED.names)
-        eligible = stack.enter_context(engine.cached(unkept, promised))
-        candidates, undecided = _clear(step, stack, questions, eligible)
-        yield Marked(objects, cached if depth else None, promised, candidates, ranges.num_rows, undecided)
-
-
-def _settled(engine: Engine[R], placed: R, every: bytes) -> R:
-    """The objects of addresses that are told for each folder (PLACED), as SETTLED."""
-    return engine.map_batches(placed, partial(_settle_first, every), SETTLED)
+        rows = subtract(step, universe, live, engine.table(SIGHTINGS.empty_table()), count)
+        clear = partial(_clear, step, questions)
+        cleared = stack.enter_context(choose_candidates(engine, rows, promised, MARKED, clear)).cleared
+        placed = cached if depth else None
+        yield Marked(objects, placed, promised, cleared.candidates, ranges.num_rows, bool(cleared.unasked))
 
 
 def _settle_first(every: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The objects of addresses that are told for each folder (PLACED), as SETTLED."""
     for batch in batches:
         first = pa.Table.from_batches([batch.filter(batch.column("first"))]).select(HELD.names)
         if first.num_rows:
             yield from settle(every, first).to_batches()
 
 
-def _find_elsewhere(
-    step: Step[R],
-    questions: Questions,
-    ranges: IdSet,
-    uncommitted: Uncommitted[R],
-    tables: tuple[str, ...],
-) -> _Elsewhere:
-    others, settings = step.repository.others, step.repository.settings
-    unread = tuple(found for each in others for found in read_every_commit(step, each, uncommitted.ended_at))
-    compacted = tuple(questions.definition.live.compacted)
-    bases = find_ranges(step, step.repository, compacted)
-    if not settings.keep_unnamed_ranges:
-        return _Elsewhere(unread, bases)
-    read = frozenset(tables).union(*(each.ids for each in unread))
-    named = ranges | IdSet(questions.metaranges) | IdSet(compacted)
-    since = None if settings.keep_old_unnamed_ranges else step.plan.cutoff
-    unnamed = find_unnamed(step.repository.store, step.references(), read, named, since)
-    rows = pa.concat_tables([unnamed.records.rows, bases.rows])
-    return _Elsewhere(unread, RangeRecords.of_rows(each_once(rows)))
+def _find_kept_by_any_rules(
+    step: Step[R], questions: Questions, known: IdSet, prepared_until: datetime
+) -> tuple[pa.ChunkedArray, list[Unread]]:
+    """Finds what keeps objects whatever the rules of this repository say, as a run does; of its commits none counts.
+
+    Args:
+        known: ids of the ranges of this repository's commits.
+    Returns:
+        Ids of ranges of this repository that stay in every scenario, and what is read beside the known ranges.
+    """
+    no_commit = replace(questions.definition.live, metarange_ids=())
+    found = find_committed(step, no_commit, prepared_until, frozenset(), lambda: known | IdSet(questions.metaranges))
+    own, others = list[Unread](), list[Unread]()
+    for each in (*found.everything, *found.provisional):
+        (own if each.repository is step.repository else others).append(each)
+    kept_ids = pa.concat_tables(each.records.rows for each in own).column("id")
+    return kept_ids, [*(each.without(known) for each in own), *others]
 
 
-def _clear(step: Step[R], stack: ExitStack, questions: Questions, eligible: R) -> tuple[R, bool]:
+@contextmanager
+def _clear(step: Step[R], questions: Questions, eligible: R) -> Iterator[Cleared[R]]:
     """Leaves out what is staged with the content of a committed object, asked for once for all scenarios.
 
     What only the deletion of a branch lets go may be in that branch's head, which has it at every path that would be
     asked for: nothing is asked of it. Where there is more to ask for than may be, rules are asked for one after the
-    other, as their runs would.
-
-    Returns:
-        The candidates (MARKED), and whether some of them could not be decided about for deletions.
+    other, as their runs would, and candidates (MARKED) that deletions would free are kept.
     """
-    engine, width = step.engine, questions.width
-
-    def clear(rows: R) -> Cleared[R]:
-        heads = questions.definition.live.heads
-        return stack.enter_context(clear_hidden(step, rows, heads, MARKED))
-
+    engine, width, heads = step.engine, questions.width, questions.definition.live.heads
     all_heads = as_bytes(questions.with_all_heads, width)
     asked = engine.where(eligible, partial(lacks_some, all_heads))
     unasked = engine.where(eligible, partial(has_all, all_heads))
     if not engine.count(asked):
-        return unasked, False
-    together = clear(asked)
-    if not together.unasked:
-        return engine.union(together.candidates, unasked), False
-    step.log(f"{together.unasked:,} paths too many to ask for: each of the rules is asked for by itself")
-    apart = []
-    for number, scenario in enumerate(questions.scenarios):
-        if scenario.kind.by_rules:
-            own = 1 << number
-            rows = engine.where(eligible, partial(lacks_some, as_bytes(own, width)))
-            if engine.count(rows):
-                others = as_bytes(questions.every_scenario & ~own, width)
-                apart.append(engine.map_batches(clear(rows).candidates, partial(add_bits, others), MARKED))
-    rules = as_bytes(questions.by_rules, width)
-    deletions = engine.map_batches(together.candidates, partial(add_bits, rules), MARKED)
-    return engine.union(unasked, deletions, *apart), True
+        yield Cleared(unasked)
+        return
+    with ExitStack() as stack:
+
+        def clear(rows: R) -> Cleared[R]:
+            return stack.enter_context(clear_hidden(step, rows, heads, MARKED))
+
+        together = clear(asked)
+        if not together.unasked:
+            yield Cleared(engine.union(together.candidates, unasked))
+            return
+        step.log(f"{together.unasked:,} paths too many to ask for: each of the rules is asked for by itself")
+        apart = []
+        for number, scenario in enumerate(questions.scenarios):
+            if scenario.kind.by_rules:
+                own = 1 << number
+                rows = engine.where(eligible, partial(lacks_some, as_bytes(own, width)))
+                if engine.count(rows):
+                    others = as_bytes(questions.every_scenario & ~own, width)
+                    apart.append(engine.map_batches(clear(rows).candidates, partial(add_bits, others), MARKED))
+        rules = as_bytes(questions.by_rules, width)
+        deletions = engine.map_batches(together.candidates, partial(add_bits, rules), MARKED)
+        yield Cleared(engine.union(unasked, deletions, *apart), unasked=together.unasked)

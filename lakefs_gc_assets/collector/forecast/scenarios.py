@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.forecast.holding import WORD
 from lakefs_gc_assets.collector.live.commits import distinct_metaranges
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
@@ -27,6 +26,9 @@ from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
 
 AGES: tuple[int | None, ...] = (0, 1, 3, 7, 14, 30, 60, 90, 180, 365, None)
 """Days of retention that are asked for by default; None for unlimited."""
+
+WORD = 8
+"""Bytes of a word."""
 
 
 class Kind(StrEnum):

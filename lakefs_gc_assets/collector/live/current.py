@@ -268,6 +268,27 @@ def ask_committed(
     settings = step.repository.settings
     at_once = at_once and settings.keep_unnamed_ranges and settings.keep_old_unnamed_ranges
     own = definition.live if definition else _every_commit(step, step.repository, prepared_until, at_once=at_once)
+
+    def find_expired_ids() -> IdSet:
+        metaranges = definition.expired_metaranges if definition else ()
+        return find_ranges(step, step.repository, metaranges).ids | IdSet(metaranges)
+
+    return replace(find_committed(step, own, prepared_until, known, find_expired_ids), definition=definition)
+
+
+def find_committed(
+    step: Step[R], own: LiveCommits, prepared_until: datetime, known: Set[str], find_expired_ids: Callable[[], IdSet]
+) -> Committed:
+    """Finds everything that counts as committed or provisional beside commits that are known to be live.
+
+    Args:
+        own: live commits of this repository.
+        prepared_until, known: as for `ask_committed`.
+        find_expired_ids: returns the ids of metaranges and ranges that other commits of this repository name. They are
+            no sign of another repository. It is only called if files that no commit names are looked for.
+    Raises: as `ask_committed`.
+    """
+    settings = step.repository.settings
     unread, waited = [find_unread(step, step.repository, own, known)], own.waited
     bases = [find_compacted(step, step.repository, own, known, unread[0])]
     for each in step.repository.others:
@@ -276,10 +297,10 @@ def ask_committed(
         bases.append(find_compacted(step, each, live, known, unread[-1]))
         waited += live.waited
     provisional = tuple(base for base in bases if base.metarange_ids)
-    found = Committed(own, tuple(unread), definition, provisional=provisional, waited=waited)
+    found = Committed(own, tuple(unread), None, provisional=provisional, waited=waited)
     if not settings.keep_unnamed_ranges or own.source is CommitSource.METADATA_FOLDER:
         return found
-    unnamed = _find_unnamed(step, found, known, bases[0])
+    unnamed = _find_unnamed(step, found, known, find_expired_ids() | bases[0].ids)
     if settings.keep_old_unnamed_ranges:
         return replace(found, unnamed=unnamed)
     return replace(found, provisional=(*provisional, unnamed) if unnamed.records else provisional)
@@ -300,25 +321,16 @@ def find_compacted(
     return Unread(repository, live.source, tuple(live.compacted), records, ())
 
 
-def _find_unnamed(step: Step[R], found: Committed, known: Set[str], bases: Unread) -> Unread:
+def _find_unnamed(step: Step[R], found: Committed, known: Set[str], expired: IdSet) -> Unread:
     """What no commit and no branch names: all of it, or what is not older than the cutoff.
 
     A compacted base that another one replaced is named by nothing, and so is what others have committed here: only who
     knows that there are no others can let go what is old.
     """
-    repository, definition = step.repository, found.definition
-    metaranges = definition.expired_metaranges if definition else ()
-    expired = find_ranges(step, repository, metaranges).ids | IdSet(metaranges) | bases.ids
+    repository = step.repository
     since = None if repository.settings.keep_old_unnamed_ranges else step.plan.cutoff
     unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired, since)
     return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
-
-
-def read_every_commit(step: Step[R], repository: OpenRepository, prepared_until: datetime) -> tuple[Unread, ...]:
-    """What all commits of another repository that counts hold, and its compacted bases. Raises as `ask_committed`."""
-    live = _every_commit(step, repository, prepared_until)
-    committed = find_unread(step, repository, live, frozenset())
-    return committed, find_compacted(step, repository, live, frozenset(), committed)
 
 
 def _every_commit(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from lakefs_gc_assets.collector.amount import Amount
-from lakefs_gc_assets.collector.forecast import stored
+from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.page import markup
@@ -28,7 +28,7 @@ _LABEL_ROOM = 70
 
 def write(store: ObjectStore, found: Forecast) -> None:
     """Makes and stores the page of a forecast. Raises StorageError."""
-    store.put(stored.page(found.forecast_id), render(found))
+    store.put(forecast.page_key(found.forecast_id), render(found))
 
 
 def render(found: Forecast) -> bytes:

@@ -18,9 +18,9 @@ from lakefs_gc_assets.collector.live.current import (
     Committed,
     Unread,
     ask_committed,
+    find_committed,
     heads_shown,
     prepare_uncommitted,
-    read_every_commit,
 )
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
@@ -29,6 +29,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import AddressType
@@ -50,6 +51,8 @@ from lakefs_gc_assets_tests.collector.written import (
 )
 
 __all__ = ["opened"]
+
+NO_COMMITS = LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {})
 
 
 def test_commits_are_read_after_the_last_question_about_staged_objects(
@@ -230,8 +233,7 @@ class TestCommits:
         assert not {base, other, *found.provisional[0].records.ids} & set(found.ids)
         again = ask_committed(step, NOW, found.ids)
         assert addresses(step, again.provisional_addresses(step)) == {"data/s", "data/t"}
-        bases = read_every_commit(step, repositories.other, NOW)[1]
-        assert addresses(step, [bases.addresses(step)]) == {"data/t"}
+        assert addresses(step, [again.provisional[1].addresses(step)]) == {"data/t"}
 
     def test_a_base_that_names_what_commits_hold_adds_nothing(self, repositories: Repositories) -> None:
         base = put_commit_objects(repositories.own.store, {"data/x": Staged("data/x")})
@@ -288,10 +290,21 @@ class TestCommits:
     def test_of_another_repository_are_read_whole(self, repositories: Repositories) -> None:
         held = repositories.commit(repositories.other, f"{repositories.own.namespace.uri}data/y")
         step = repositories.step()
-        found, compacted = read_every_commit(step, repositories.other, NOW)
-        assert not compacted.metarange_ids
+        committed = find_committed(step, NO_COMMITS, NOW, frozenset(), IdSet)
+        found = committed.unread[1]
+        assert not committed.provisional and not committed.unread[0].ranges
         assert (found.metarange_ids, found.ranges, found.source) == ((held,), 1, CommitSource.REFS_DUMP)
         assert addresses(step, [found.addresses(step)]) == {"data/y"}
+
+    def test_of_which_some_are_known_to_be_live(self, repositories: Repositories) -> None:
+        held = repositories.commit(repositories.own, "data/x")
+        repositories.commit(repositories.other)
+        put_commit_objects(repositories.own.store, {"theirs": Staged("data/theirs")})
+        step = repositories.step()
+        expired = IdSet([held]) | IdSet(record.id for record in step.references().range_records([held]))
+        found = find_committed(step, NO_COMMITS, NOW, frozenset(), lambda: expired)
+        assert addresses(step, found.addresses(step)) == {"data/theirs"}
+        assert held in find_committed(step, NO_COMMITS, NOW, frozenset(), IdSet).ids
 
     def test_are_asked_for_a_while_after_uncommitted_data_and_it_is_logged(self, repositories: Repositories) -> None:
         repositories.commit(repositories.own)

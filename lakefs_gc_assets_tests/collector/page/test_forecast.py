@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lakefs_gc_assets.collector.amount import Amount
-from lakefs_gc_assets.collector.forecast.folders import ByFolder, FolderHolding, Portion
-from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
+from lakefs_gc_assets.collector.forecast.forecast import ByFolder, FolderHolding, Forecast, Freed, Holding, Portion
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, read

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.forecast import folders, holding
-from lakefs_gc_assets.collector.forecast.folders import ByFolder
-from lakefs_gc_assets.collector.forecast.holding import HELD, HELD_IN, PLACED
-from lakefs_gc_assets_tests.collector.forecast.test_holding import row
+from lakefs_gc_assets.collector.forecast import forecast, marking
+from lakefs_gc_assets.collector.forecast.forecast import ByFolder
+from lakefs_gc_assets.collector.forecast.marking import HELD, HELD_IN, PLACED
+from lakefs_gc_assets_tests.collector.forecast.test_marking import row
 
 WIDTH = 16
 HOLDERS = range(62, 67)
@@ -38,10 +38,10 @@ def table(entries: list[Entry]) -> pa.Table:
 def add_up(entries: list[Entry]) -> ByFolder:
     """As a forecast does it: tasks unite what they have, parts are brought together, sums are added up."""
     engine = ArrowEngine()
-    halves = [holding.unite_in_folders(table(half)) for half in (entries[::2], entries[1::2]) if half]
+    halves = [marking.unite_in_folders(table(half)) for half in (entries[::2], entries[1::2]) if half]
     rows = engine.union(engine.table(table([])), *map(engine.table, halves))
-    placed = engine.map_by_address(rows, holding.place, PLACED, len(entries))
-    return folders.add_up(engine, placed, 1, HOLDERS, WIDTH, len(entries))
+    placed = engine.map_by_address(rows, marking.place, PLACED, len(entries))
+    return forecast.add_up(engine, placed, 1, HOLDERS, WIDTH, len(entries))
 
 
 @given(ENTRIES)
@@ -77,7 +77,7 @@ def amount(addresses: set[str]) -> Amount:
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_small_folders_become_one(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "LARGEST", most)
+    monkeypatch.setattr(forecast, "LARGEST", most)
     held = 1 << HOLDERS[0]
     entries = [("h", "x/", True, held), ("g", "y/", True, held), ("f", "z/", True, 0), ("e", "", True, held)]
     found = add_up(entries)
@@ -91,11 +91,11 @@ def test_small_folders_become_one(most: int, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_one_row_of_an_object_is_the_first() -> None:
     rows = table([("a", "x/", True, 1), ("a", "y/", True, 2), ("b", "x/", False, 4)])
-    found = holding.place(rows).to_pylist()
+    found = marking.place(rows).to_pylist()
     assert sorted((each["address"], each["folder"], each["held"][0], each["held_there"][0]) for each in found) == [
         ("a", "x/", 3, 1),
         ("a", "y/", 3, 2),
         ("b", "x/", 4, 4),
     ]
     assert sorted(each["address"] for each in found if each["first"]) == ["a", "b"]
-    assert holding.unite(rows.select(HELD.names)).num_rows == 2
+    assert marking.unite(rows.select(HELD.names)).num_rows == 2

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.forecast import holding
-from lakefs_gc_assets.collector.forecast.holding import HELD, HELD_RANGES, SUMS
+from lakefs_gc_assets.collector.forecast import marking
+from lakefs_gc_assets.collector.forecast.marking import HELD, HELD_RANGES, SUMS
 
 WIDTH = 16
 BITS = st.integers(0, 2 ** (8 * WIDTH) - 1)
@@ -30,7 +30,7 @@ def table(rows: list[Any]) -> pa.Table:
 
 @given(ROWS, st.integers(0, 2**32))
 def test_an_address_has_the_bits_of_all_its_rows_and_the_facts_of_the_youngest(rows: list[Any], seed: int) -> None:
-    found = {each["address"]: each for each in holding.unite(table(rows)).to_pylist()}
+    found = {each["address"]: each for each in marking.unite(table(rows)).to_pylist()}
     assert found.keys() == {address for address, *_ in rows}
     for address, each in found.items():
         mine = [other for other in rows if other[0] == address]
@@ -44,8 +44,8 @@ def test_an_address_has_the_bits_of_all_its_rows_and_the_facts_of_the_youngest(r
             assert (each["last_modified"], each["size"]) == (FIRST + timedelta(days=youngest[0]), youngest[1])
     # Whether tasks united some of them before does not matter.
     random.Random(seed).shuffle(rows)
-    halves = [holding.unite(table(half)) for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :])]
-    again = holding.unite(pa.concat_tables(halves))
+    halves = [marking.unite(table(half)) for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :])]
+    again = marking.unite(pa.concat_tables(halves))
     assert sorted(again.to_pylist(), key=lambda each: str(each["address"])) == sorted(
         found.values(), key=lambda each: str(each["address"])
     )
@@ -56,10 +56,10 @@ def test_rows_by_their_bits(rows: list[int], wanted: int, skipped: int) -> None:
     whole = table([("a", True, 0, 0, bits) for bits in rows])
     batch = pa.concat_batches(whole.to_batches()) if rows else pa.RecordBatch.from_pylist([], schema=HELD)
     batch, rows = batch.slice(skipped), rows[skipped:]
-    asked = holding.as_bytes(wanted, WIDTH)
-    assert holding.lacks_some(asked, batch).to_pylist() == [bits & wanted != wanted for bits in rows]
-    assert holding.has_all(asked, batch).to_pylist() == [bits & wanted == wanted for bits in rows]
-    added = [held for each in holding.add_bits(asked, [batch]) for held in each.column("held").to_pylist()]
+    asked = marking.as_bytes(wanted, WIDTH)
+    assert marking.lacks_some(asked, batch).to_pylist() == [bits & wanted != wanted for bits in rows]
+    assert marking.has_all(asked, batch).to_pylist() == [bits & wanted == wanted for bits in rows]
+    added = [held for each in marking.add_bits(asked, [batch]) for held in each.column("held").to_pylist()]
     assert [int.from_bytes(held, "little") for held in added] == [bits | wanted for bits in rows]
 
 
@@ -67,7 +67,7 @@ def test_rows_by_their_bits(rows: list[int], wanted: int, skipped: int) -> None:
 def test_objects_are_counted_by_their_bits(rows: list[Any]) -> None:
     certain = [each for each in rows if each[1]]
     batches = [batch for each in (certain[:5], certain[5:]) for batch in table(each).to_batches()]
-    found = pa.Table.from_batches(holding.count(batches), SUMS).to_pylist()
+    found = pa.Table.from_batches(marking.count(batches), SUMS).to_pylist()
     assert len({each["held"] for each in found}) == len(found)
     for each in found:
         sizes = [size for *_, size, bits in certain if bits.to_bytes(WIDTH, "little") == each["held"]]
@@ -77,17 +77,17 @@ def test_objects_are_counted_by_their_bits(rows: list[Any]) -> None:
 
 @given(ROWS, st.integers(0, 2 ** (8 * WIDTH) - 1))
 def test_what_stays_in_all_scenarios_is_only_counted(rows: list[Any], every: int) -> None:
-    whole = holding.unite(table(rows))
-    found = holding.settle(holding.as_bytes(every, WIDTH), whole)
+    whole = marking.unite(table(rows))
+    found = marking.settle(marking.as_bytes(every, WIDTH), whole)
     certain = [each for each in whole.to_pylist() if each["certain"]]
     going = [each for each in certain if int.from_bytes(each["held"], "little") & every != every]
     assert [each for each in found.to_pylist() if each["address"]] == [{**each, "objects": 1} for each in going]
     sums = [each for each in found.to_pylist() if not each["address"]]
     assert len({each["held"] for each in sums}) == len(sums) <= len(certain) - len(going)
     batches = [batch for each in (found[:2], found[2:]) for batch in each.to_batches()]
-    counted = pa.Table.from_batches(holding.count(batches), SUMS).sort_by("held")
+    counted = pa.Table.from_batches(marking.count(batches), SUMS).sort_by("held")
     plainly = pa.table(whole.filter(whole.column("certain"))).to_batches()
-    assert counted.equals(pa.Table.from_batches(holding.count(plainly), SUMS).sort_by("held"))
+    assert counted.equals(pa.Table.from_batches(marking.count(plainly), SUMS).sort_by("held"))
 
 
 RANGES_HELD = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 2), BITS), max_size=20)
@@ -96,7 +96,7 @@ RANGES_HELD = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 2), BIT
 def held_ranges(rows: list[Any]) -> pa.Table:
     told = [
         {"id": id_, "min_key": b"a", "max_key": b"z", "count": count, "estimated_size": 0, "held": bits}
-        for id_, count, bits in ((*each[:2], holding.as_bytes(each[2], WIDTH)) for each in rows)
+        for id_, count, bits in ((*each[:2], marking.as_bytes(each[2], WIDTH)) for each in rows)
     ]
     return pa.Table.from_pylist(told, schema=HELD_RANGES)
 
@@ -113,11 +113,11 @@ def test_a_range_has_the_bits_of_all_that_name_it(rows: list[Any], cut: int, amo
     expected = dict[tuple[str, int], int]()
     for id_, count, bits in rows:
         expected[id_, count] = expected.get((id_, count), 0) | bits
-    parts = [holding.unite_ranges(held_ranges(part)) for part in (rows[:cut], rows[cut:])]
-    found = holding.unite_ranges(pa.concat_tables(parts))
+    parts = [marking.unite_ranges(held_ranges(part)) for part in (rows[:cut], rows[cut:])]
+    found = marking.unite_ranges(pa.concat_tables(parts))
     assert bits_by_range(found) == expected
-    assert holding.entries_of(found) == sum(count for _, count in expected)
-    added = holding.add_bits_where(found, pa.chunked_array([sorted(among)], pa.string()), holding.as_bytes(more, WIDTH))
+    assert marking.entries_of(found) == sum(count for _, count in expected)
+    added = marking.add_bits_where(found, pa.chunked_array([sorted(among)], pa.string()), marking.as_bytes(more, WIDTH))
     assert bits_by_range(added) == {
         (id_, count): bits | more if id_ in among else bits for (id_, count), bits in expected.items()
     }
@@ -125,4 +125,4 @@ def test_a_range_has_the_bits_of_all_that_name_it(rows: list[Any], cut: int, amo
 
 def test_rows_with_bits_of_different_lengths_are_an_error() -> None:
     with pytest.raises(pa.ArrowInvalid):
-        holding.words_of(pa.array([b"12345678", b"1"], pa.binary()))
+        marking.words_of(pa.array([b"12345678", b"1"], pa.binary()))
